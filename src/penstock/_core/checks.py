@@ -1,0 +1,59 @@
+"""Validation at construction: one place for the form of its messages.
+
+Every message gives the argument's name, the value received and the rule.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ChoiceT = TypeVar("ChoiceT", bound=str)
+
+
+def bad(name: str, value: object, rule: str) -> ConfigError:
+    """The error for one bad argument."""
+    return ConfigError(f"{name}={value!r}: {rule}")
+
+
+def seconds(name: str, value: float | timedelta, *, zero: bool = False) -> float:
+    """A duration as float seconds; takes a number of seconds or a `timedelta`. Raises `ConfigError`."""
+    rule = f"must be {'at least 0' if zero else 'more than 0'} seconds (a number or a timedelta)"
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise bad(name, value, rule)
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise bad(name, value, rule)
+    return float(value)
+
+
+def optional_seconds(name: str, value: float | timedelta | None, *, zero: bool = False) -> float | None:
+    """As `seconds`, with `None` passed through."""
+    return None if value is None else seconds(name, value, zero=zero)
+
+
+def count(name: str, value: int, *, least: int = 1) -> int:
+    """A whole number of at least `least`. Raises `ConfigError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise bad(name, value, f"must be a whole number of at least {least}")
+    return value
+
+
+def optional_count(name: str, value: int | None, *, least: int = 1) -> int | None:
+    """As `count`, with `None` passed through."""
+    return None if value is None else count(name, value, least=least)
+
+
+def choice(name: str, value: ChoiceT, allowed: Iterable[ChoiceT]) -> ChoiceT:
+    """One of a fixed set of words. Raises `ConfigError`."""
+    options = tuple(allowed)
+    if value not in options:
+        raise bad(name, value, "must be one of " + ", ".join(repr(option) for option in options))
+    return value

@@ -1,0 +1,74 @@
+"""Time as an argument.
+
+Nothing outside this module asks the operating system for the time, sleeps, or sets a timer. The default clock only delegates to the
+running loop, so a loop with a time of its own (the one of `penstock.testing.FakeClock`) makes everything above it virtual as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class TimerHandle(Protocol):
+    """What `Clock.call_at` returns."""
+
+    def cancel(self) -> None:
+        """Take the call back; harmless if it has been made already."""
+
+
+class Clock(Protocol):
+    """Where Penstock takes the time from. All durations are float seconds."""
+
+    def now(self) -> float:
+        """Monotonic seconds, on the scale of the running loop's `time()`."""
+        ...
+
+    def wall_time(self) -> float:
+        """Seconds since the epoch, for records that people read."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend for `seconds`; 0 lets other tasks run once."""
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle:
+        """Call `callback` once, from the loop, when `now()` has reached `when`."""
+        ...
+
+    def timeout_at(self, when: float | None) -> asyncio.Timeout:
+        """An `asyncio.Timeout` that ends at `when`; `None` never does."""
+        ...
+
+
+class LoopClock:
+    """The default clock: the running event loop's."""
+
+    def now(self) -> float:
+        """Monotonic seconds of the running loop."""
+        return asyncio.get_running_loop().time()
+
+    def wall_time(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Suspend for `seconds`; cancellation leaves nothing behind."""
+        await asyncio.sleep(seconds)
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle:
+        """Call `callback` once when the loop's time has reached `when`."""
+        return asyncio.get_running_loop().call_at(when, callback)
+
+    def timeout_at(self, when: float | None) -> asyncio.Timeout:
+        """An `asyncio.Timeout` that ends at `when`."""
+        return asyncio.timeout_at(when)
+
+    def __repr__(self) -> str:
+        return "LoopClock()"
+
+
+LOOP_CLOCK = LoopClock()

@@ -1,0 +1,382 @@
+"""What flows between a sealed batch and its batcher during a write.
+
+One `Delivery` per sealed batch, shared by everything picked or derived from it. Outside a batcher (no host) it is a harmless stand-in.
+Indices here are the sealed batch's.
+
+1. Success is final at once: `settle` books it, and later answers for the item only count if they contradict it.
+2. Failure travels outward as errors. What an unsettled item would become if everything were cut now is its *verdict*, read from where
+   it stands: not sent or waiting in a backoff is `unsent`, failed and waiting for its series is `rejected`, at the destination is
+   `unknown`. Whatever may have been applied by an earlier try is `unknown` too.
+3. A fork gives items several ways at once (or one other way). An item is settled when every required branch has settled it; its verdict
+   is the worst of its branches'.
+4. A closed delivery has given every item its verdict. It remembers later settles and books none.
+5. A batch holds one flush slot while at least one of its activities (one, or one per branch of a fan-out) is not backing off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from .clock import LOOP_CLOCK
+from .errors import UnknownOutcomeError
+from .outcome import Outcome, worst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from .clock import Clock
+
+OutcomeMap = Callable[[Outcome], Outcome]
+BatchT = TypeVar("BatchT")
+
+GRACE = 0.1
+"""Seconds that a write has to end after it was cut, before its items get their verdicts without it."""
+
+_FRESH, _SENDING, _FAILED, _WAITING, _CUT, _SETTLED = 0, 1, 2, 3, 4, 8
+_OUTCOMES = tuple(Outcome)
+_CODE = {outcome: _SETTLED + place for place, outcome in enumerate(_OUTCOMES)}
+_VERDICT = {
+    _FRESH: Outcome.UNSENT,
+    _SENDING: Outcome.UNKNOWN,
+    _FAILED: Outcome.REJECTED,
+    _WAITING: Outcome.UNSENT,
+    _CUT: Outcome.UNKNOWN,
+}
+_STANDING = {Outcome.UNSENT: _WAITING, Outcome.REJECTED: _FAILED, Outcome.UNKNOWN: _CUT}
+
+
+class Host(Protocol):
+    """What a delivery needs from its batcher."""
+
+    @property
+    def clock(self) -> Clock:
+        """Where the time comes from."""
+        ...
+
+    @property
+    def deadline(self) -> float | None:
+        """When writes will be cut, once a shutdown has begun."""
+        ...
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a shutdown has begun."""
+        ...
+
+    def settled(
+        self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
+    ) -> None:
+        """These items have their final outcome."""
+
+    async def pause(self, until: float) -> None:
+        """Return when the clock reads `until`, or when a shutdown begins."""
+
+    def give_slot(self, delivery: Delivery) -> None:
+        """The batch is nowhere near its destination: others may have its flush slot."""
+
+    async def take_slot(self, delivery: Delivery) -> None:
+        """Wait for a flush slot, ahead of fresh batches."""
+
+    def force_slot(self, delivery: Delivery) -> None:
+        """Take a flush slot at once, over the limit if need be."""
+
+    def throttled(self, until: float) -> None:
+        """The destination asked for a pause."""
+
+
+class Delivery:
+    """The progress of one sealed batch, or of one branch of it."""
+
+    __slots__ = (
+        "_activities",
+        "_closed",
+        "_errors",
+        "_forks",
+        "_host",
+        "_idle",
+        "_left",
+        "_maybe",
+        "_parent",
+        "_settled_by",
+        "_state",
+        "contradictions",
+        "labels",
+        "late",
+    )
+
+    def __init__(
+        self, size: int, *, host: Host | None = None, parent: Delivery | None = None, labels: tuple[str, ...] = ()
+    ) -> None:
+        self.labels = labels
+        """The path of forks that led here, outermost first; part of every `write_key`."""
+        self.contradictions = 0
+        """How many items were settled again with another outcome."""
+        self.late = 0
+        """How many items were settled after this delivery had been closed."""
+        self._host = host
+        self._parent = parent
+        self._state = bytearray(size)
+        self._left = size
+        self._closed = False
+        self._maybe: set[int] = set()
+        self._errors: dict[int, BaseException] = {}
+        self._forks: list[Fork[Any]] = []
+        self._settled_by: Callable[[Sequence[int], Outcome, Mapping[int, object] | None], None] | None = None
+        self._activities = 1
+        self._idle = 0
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no item has an outcome yet."""
+        return self._left == len(self._state)
+
+    @property
+    def left(self) -> int:
+        """How many items have no outcome yet."""
+        return self._left
+
+    @property
+    def closed(self) -> bool:
+        """Whether every item has its final outcome, by answer or by verdict."""
+        return self._closed or (self._parent is not None and self._parent.closed)
+
+    @property
+    def clock(self) -> Clock:
+        """The batcher's clock; the running loop's outside a batcher."""
+        host = self._root._host
+        return LOOP_CLOCK if host is None else host.clock
+
+    @property
+    def deadline(self) -> float | None:
+        """When writes will be cut, once a shutdown has begun."""
+        host = self._root._host
+        return None if host is None else host.deadline
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a shutdown has begun."""
+        host = self._root._host
+        return host is not None and host.stopping
+
+    @property
+    def maybe_applied(self) -> set[int]:
+        """The items of which an earlier try ended in an unknown outcome."""
+        return self._maybe
+
+    @property
+    def _root(self) -> Delivery:
+        delivery = self
+        while delivery._parent is not None:
+            delivery = delivery._parent
+        return delivery
+
+    def is_settled(self, index: int) -> bool:
+        """Whether the item has its outcome."""
+        return self._state[index] >= _SETTLED
+
+    def error(self, index: int) -> BaseException | None:
+        """The last error that a try of this item ended with."""
+        return self._errors.get(index)
+
+    def verdict(self, index: int) -> Outcome:
+        """The item's outcome, or what it would be if everything were cut now."""
+        code = self._state[index]
+        if code >= _SETTLED:
+            return _OUTCOMES[code - _SETTLED]
+        forks = [fork for fork in self._forks if index in fork.members]
+        answer = worst(fork.verdict(index) for fork in forks) if forks else _VERDICT[code]
+        return Outcome.UNKNOWN if index in self._maybe and not answer.is_success else answer
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def begin(self, indices: Sequence[int]) -> None:
+        """A write of these items begins. Raises `CancelledError` on a closed delivery: after a cut nothing is sent."""
+        if self.closed:
+            raise asyncio.CancelledError
+        self._mark(indices, _SENDING)
+
+    def failed(self, errors: Mapping[int, BaseException]) -> None:
+        """A write has ended with these errors."""
+        self._mark(errors, _FAILED)
+        self._errors.update(errors)
+        self._maybe.update(i for i, error in errors.items() if isinstance(error, UnknownOutcomeError))
+
+    def interrupted(self, indices: Iterable[int]) -> None:
+        """A write of these items was cancelled: those still at the destination may have been applied."""
+        state = self._state
+        for index in indices:
+            if state[index] == _SENDING:
+                state[index] = _CUT
+                self._maybe.add(index)
+
+    def settle(self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None) -> None:
+        """Book a success for good. A closed delivery remembers it and books nothing."""
+        if self.closed:
+            self.late += len(indices)
+            return
+        new = indices if self.is_fresh else self._not_settled(indices, _CODE[outcome])
+        if new:
+            self._finish(new, outcome, details)
+
+    def close(self) -> None:
+        """Give every unsettled item its verdict now. What a deaf sink answers later changes nothing."""
+        if self._closed:
+            return
+        by_outcome: dict[Outcome, list[int]] = {}
+        for index, code in enumerate(self._state):
+            if code < _SETTLED:
+                by_outcome.setdefault(self.verdict(index), []).append(index)
+        for outcome, indices in by_outcome.items():
+            self._finish(indices, outcome, None)
+        self._closed = True
+
+    def finish(self, indices: Sequence[int], outcome: Outcome) -> None:
+        """Give these items, settled or not, a final outcome that may be a failure. Only the batcher, at the end of a series."""
+        new = self._not_settled(indices, _CODE[outcome])
+        if new:
+            self._finish(new, outcome, None)
+
+    def _finish(self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
+        self._mark_all(indices, _CODE[outcome])
+        self._left -= len(indices)
+        if self._settled_by is not None:
+            self._settled_by(indices, outcome, details)
+        elif self._host is not None:
+            self._host.settled(self, indices, outcome, details)
+
+    def _not_settled(self, indices: Sequence[int], code: int) -> list[int]:
+        state = self._state
+        self.contradictions += sum(1 for i in indices if state[i] >= _SETTLED and state[i] != code)
+        return [i for i in indices if state[i] < _SETTLED]
+
+    def _mark(self, indices: Iterable[int], code: int) -> None:
+        state = self._state
+        if self.is_fresh and isinstance(indices, range) and len(indices) == len(state):
+            state[:] = bytes((code,)) * len(state)
+            return
+        for index in indices:
+            if state[index] < _SETTLED:
+                state[index] = code
+
+    def _mark_all(self, indices: Sequence[int], code: int) -> None:
+        state = self._state
+        if len(indices) == len(state):
+            state[:] = bytes((code,)) * len(state)
+            return
+        for index in indices:
+            state[index] = code
+
+    # -- waiting and slots --------------------------------------------------------------------------------------------
+
+    async def back_off(self, indices: Sequence[int], until: float) -> bool:
+        """Wait, as `Batch.back_off` says."""
+        if self.closed:
+            raise asyncio.CancelledError
+        if self.stopping:
+            return True
+        self._mark(indices, _WAITING)
+        root = self._root
+        host = root._host
+        if host is None:
+            await self.clock.sleep(max(0.0, until - self.clock.now()))
+            return False
+        root._rest(host)
+        try:
+            await host.pause(until)
+            if self.closed:
+                raise asyncio.CancelledError
+            await host.take_slot(root)
+        except BaseException:
+            host.force_slot(root)
+            raise
+        finally:
+            root._idle -= 1
+        return host.stopping
+
+    def _rest(self, host: Host) -> None:
+        self._idle += 1
+        if self._idle == self._activities:
+            host.give_slot(self)
+
+    def branches_begin(self, branches: int) -> None:
+        """The batch now has `branches` activities at once instead of the one that calls this."""
+        self._root._activities += branches - 1
+
+    def branch_ends(self) -> None:
+        """One of several activities has ended; call it for all but the last, which goes on as the caller's."""
+        root = self._root
+        root._activities -= 1
+        if root._host is not None and root._idle == root._activities > 0:
+            root._host.give_slot(root)
+
+    def throttled(self, until: float) -> None:
+        """Pass a destination's wish for a pause on to the batcher."""
+        host = self._root._host
+        if host is not None:
+            host.throttled(until)
+
+
+class Fork(Generic[BatchT]):
+    """Items on one or several ways of their own; entered with `with`, which gives a batch per branch.
+
+    On leaving, however that happens, what the branches knew of unsettled items becomes the parent's knowledge.
+    """
+
+    __slots__ = ("_branches", "_maps", "_on", "_parent", "_required", "members")
+
+    def __init__(
+        self,
+        parent: Delivery,
+        members: Sequence[int],
+        on: Callable[[Delivery], BatchT],
+        maps: Mapping[str, OutcomeMap],
+        best_effort: frozenset[str],
+    ) -> None:
+        self.members = frozenset(members)
+        self._parent = parent
+        self._on = on
+        self._maps = dict(maps)
+        self._required = [label for label in maps if label not in best_effort]
+        self._branches: dict[str, Delivery] = {}
+
+    def __enter__(self) -> dict[str, BatchT]:
+        parent = self._parent
+        for label in self._maps:
+            branch = Delivery(len(parent._state), parent=parent, labels=(*parent.labels, label))
+            branch._settled_by = self._branch_settled if label in self._required else None
+            self._branches[label] = branch
+        parent._forks.append(self)
+        return {label: self._on(branch) for label, branch in self._branches.items()}
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        parent = self._parent
+        standing = {i: self.verdict(i) for i in self.members if not parent.is_settled(i)}
+        parent._forks.remove(self)
+        for index, verdict in standing.items():
+            code = _STANDING.get(verdict)
+            if code is not None:
+                parent._state[index] = code
+            if verdict is Outcome.UNKNOWN:
+                parent._maybe.add(index)
+
+    def verdict(self, index: int) -> Outcome:
+        """The worst of what the required branches say of an item, each mapped as the fork was told to."""
+        return worst(self._maps[label](self._branches[label].verdict(index)) for label in self._required)
+
+    def _branch_settled(
+        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
+    ) -> None:
+        done: dict[Outcome, list[int]] = {}
+        for index in indices:
+            if all(self._branches[label].is_settled(index) for label in self._required):
+                done.setdefault(self.verdict(index), []).append(index)
+        for answer, group in done.items():
+            if answer.is_success:
+                self._parent.settle(group, answer, details)

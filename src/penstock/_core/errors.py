@@ -1,0 +1,168 @@
+"""The errors of Penstock, one tree.
+
+    PenstockError
+    ├── ConfigError (ValueError)          the caller's mistake: a bad argument; nothing has been started
+    ├── MissingExtra (ImportError)        the caller's mistake: an optional dependency is not installed
+    ├── NotPicklableError (TypeError)     the caller's mistake: a description holds an argument that cannot travel
+    ├── ForkedError                       the caller's mistake: used in a forked child
+    ├── ClosedError                       our state: the batcher is closed, or not yet open
+    │   └── BatcherBroken                 our state: stopped by on_failure="crash", or by a bug of ours
+    ├── AddTimeout (TimeoutError)         our state: no room in time; carries retry_after
+    │   └── LedgerFull                    our state: overflow="reject" and the ledger is full
+    ├── DrainTimeout (TimeoutError)       our state: shutdown ended with items left; carries the report
+    ├── ItemFailed                        what awaiting a receipt raises: the outcome and its cause
+    └── SinkError                         the destination
+        ├── PermanentError                trying again does not help
+        ├── TransientError                may work next time; counts as an attempt
+        │   └── UnavailableError          nobody there; does not count as an attempt
+        │       └── CircuitOpenError      not tried: the breaker is open; carries retry_after
+        ├── ThrottledError                slow down; carries retry_after; does not count as an attempt
+        ├── UnknownOutcomeError           the write may or may not have been applied
+        │   └── ResultMismatch            an answer that does not fit its batch; never sent again by itself
+        └── StoppedError                  given up because the batcher is stopping; not applied
+
+Only the last branch is about the destination, and only there does the question of trying again arise. Errors of client libraries keep
+their identity: a sink's `classify` tells their class, and where one of ours is raised instead, theirs is its `__cause__`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .outcome import Outcome
+
+
+class PenstockError(Exception):
+    """Base of every error that Penstock raises."""
+
+
+class ConfigError(PenstockError, ValueError):
+    """A bad argument. The message names the argument, the value received and the rule; nothing has been started."""
+
+
+class MissingExtra(PenstockError, ImportError):
+    """An optional dependency is not installed. The message is the command that installs it."""
+
+
+class NotPicklableError(PenstockError, TypeError):
+    """A sink's description holds an argument that cannot be pickled. The message names it and the form that can."""
+
+
+class ForkedError(PenstockError):
+    """A batcher was used in a forked child of the process that opened it."""
+
+
+class ClosedError(PenstockError):
+    """The batcher is closed (or was never opened) and takes no items."""
+
+
+class BatcherBroken(ClosedError):
+    """The batcher stopped for good: `on_failure="crash"` met a failure, whose error is the `__cause__`."""
+
+
+class AddTimeout(PenstockError, TimeoutError):
+    """No room within the timeout; the item was not accepted. `retry_after` is the wait in seconds to suggest to a client."""
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class LedgerFull(AddTimeout):
+    """The ledger is full and `overflow="reject"`; the item was not accepted."""
+
+
+class DrainTimeout(PenstockError, TimeoutError):
+    """A shutdown ended with items left. `report` says how many, which, and in what state."""
+
+    def __init__(self, report: object) -> None:
+        super().__init__(f"the batcher could not drain by its deadline: {report}")
+        self.report = report
+
+
+class ItemFailed(PenstockError):
+    """An item did not reach its destination. `outcome` says how it ended; the `__cause__` is the error, if one is known."""
+
+    def __init__(self, outcome: Outcome, cause: BaseException | None = None) -> None:
+        super().__init__(f"item ended {outcome.value}" + (f": {cause!r}" if cause is not None else ""))
+        self.outcome = outcome
+        self.__cause__ = cause
+
+
+class SinkError(PenstockError):
+    """Something the destination did, or that was done in its name."""
+
+
+class PermanentError(SinkError):
+    """The item or batch is refused, and will be again. Not tried again."""
+
+
+class TransientError(SinkError):
+    """May work next time. Counts as an attempt."""
+
+
+class UnavailableError(TransientError):
+    """The destination is not there (refused, DNS, starting up); nothing was applied. Does not count as an attempt."""
+
+    retry_after: float | None = None
+
+
+class CircuitOpenError(UnavailableError):
+    """A circuit breaker is open, so the destination was not called. `retry_after` in seconds tells when it may be."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ThrottledError(SinkError):
+    """The destination asks to slow down. `retry_after` in seconds is a floor on the wait, where it gave one."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class UnknownOutcomeError(SinkError):
+    """The write was cut off: it may have been applied, or not."""
+
+
+class ResultMismatch(UnknownOutcomeError):
+    """A sink's answer does not fit its batch, so nothing can be said of any item. Never sent again by itself."""
+
+
+class StoppedError(SinkError):
+    """Given up because the batcher is stopping, before the write was applied. Ends as `unsent`."""
+
+
+class ErrorClass(enum.Enum):
+    """What an error means for the next try."""
+
+    PERMANENT = "permanent"
+    TRANSIENT = "transient"
+    THROTTLE = "throttle"
+    UNAVAILABLE = "unavailable"
+    UNKNOWN = "unknown"
+    STOPPED = "stopped"
+    UNLISTED = "unlisted"
+    """An exception nobody knows: transient, with a small number of attempts."""
+
+
+_CLASSES: tuple[tuple[type[BaseException], ErrorClass], ...] = (
+    (StoppedError, ErrorClass.STOPPED),
+    (UnknownOutcomeError, ErrorClass.UNKNOWN),
+    (UnavailableError, ErrorClass.UNAVAILABLE),
+    (ThrottledError, ErrorClass.THROTTLE),
+    (TransientError, ErrorClass.TRANSIENT),
+    (PermanentError, ErrorClass.PERMANENT),
+)
+
+
+def classify(error: BaseException) -> ErrorClass:
+    """The class of one of our own errors; `UNLISTED` for every other exception."""
+    for kind, answer in _CLASSES:
+        if isinstance(error, kind):
+            return answer
+    return ErrorClass.UNLISTED

@@ -1,0 +1,72 @@
+"""Plain functions as sinks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from .checks import bad
+from .opening import Openable
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .result import WriteResult
+    from .sink import Sink, SinkFunction, SinkLike
+
+T = TypeVar("T")
+
+
+class FunctionSink(Openable, Generic[T]):
+    """A function of a batch as a sink.
+
+    An `async def` is awaited. A plain `def` runs in the loop's default thread pool; a thread cannot be stopped, so a write that is cut
+    ends only when its function does: its items are `unknown` meanwhile, and no second write starts beside it.
+    """
+
+    def __init__(self, function: SinkFunction[T]) -> None:
+        self._function = function
+        self._is_async = _is_async(function)
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        """Call the function with the batch."""
+        answer: Any = self._function(batch) if self._is_async else await _in_thread(self._function, batch)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return cast("WriteResult | None", answer)
+
+    def __repr__(self) -> str:
+        return f"FunctionSink({getattr(self._function, '__qualname__', repr(self._function))})"
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+async def _in_thread(function: SinkFunction[T], batch: Batch[T]) -> object:
+    """Run in a thread, and stay until it has ended even when cancelled: what runs there is still writing."""
+    loop = asyncio.get_running_loop()
+    context = contextvars.copy_context()
+    call = loop.run_in_executor(None, lambda: context.run(function, batch))
+    cancelled: asyncio.CancelledError | None = None
+    while not call.done():
+        try:
+            await asyncio.wait([call])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        call.exception()  # looked at, so that it is not reported as never retrieved
+        raise cancelled
+    return call.result()
+
+
+def as_sink(sink: SinkLike[T]) -> Sink[T]:
+    """`sink` itself, or a function wrapped as a sink. Raises `ConfigError` for anything else."""
+    if isinstance(sink, type):
+        raise bad("sink", sink, f"is a class; pass an instance: {sink.__name__}(...)")
+    if callable(getattr(sink, "write", None)):
+        return cast("Sink[T]", sink)
+    if callable(sink):
+        return FunctionSink(sink)
+    raise bad("sink", sink, "must have `async def write(self, batch)`, or be a function of a batch")

@@ -1,0 +1,60 @@
+"""Watching a batcher: a few synchronous callbacks, none of them per item."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from .batch import Batch
+    from .outcome import Outcome
+
+logger = logging.getLogger("penstock.observer")
+
+
+class Observer:
+    """A watcher that does nothing; override what you need.
+
+    Callbacks run on the batcher's loop and must return quickly. One that raises is logged once and never hurts the batcher.
+    """
+
+    def on_sealed(self, batch: Batch[Any]) -> None:
+        """A batch was sealed."""
+
+    def on_flush_start(self, batch: Batch[Any]) -> None:
+        """A worker took the batch."""
+
+    def on_flushed(self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]) -> None:
+        """The batch's write has ended after `seconds`, backoffs included; `errors` is empty when all went well."""
+
+    def on_outcome(self, batch: Batch[Any], outcome: Outcome, indices: Sequence[int]) -> None:
+        """These items (indices of the sealed batch) have their outcome; at most once per outcome and settling."""
+
+    def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
+        """Items were dropped by an overflow policy, or refused at `add`."""
+
+    def on_state(self, name: str, state: str) -> None:
+        """The batcher is now `open`, `closing`, `closed` or `broken`."""
+
+
+class Observers:
+    """Several observers as one, each kept from hurting the batcher."""
+
+    def __init__(self, observers: Iterable[Observer]) -> None:
+        self._observers = tuple(observers)
+        self._complained: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def tell(self, call: Callable[[Observer], None]) -> None:
+        """Make one call on every observer; log the first error of each."""
+        for observer in self._observers:
+            try:
+                call(observer)
+            except Exception:
+                if id(observer) not in self._complained:
+                    self._complained.add(id(observer))
+                    logger.exception("the observer %r raised; further errors of it are not logged", observer)

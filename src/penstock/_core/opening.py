@@ -1,0 +1,146 @@
+"""Opening and closing what is otherwise only a description.
+
+1. Constructing does no I/O and needs no loop. `async with` opens an object and what it wraps, and closes in reverse.
+2. Opening is counted per object and running loop, under a lock: the first entry opens, the last exit closes. So one sink may serve two
+   stacks, or be its own dead-letter target.
+3. A failed opening leaves the count at 0 and nothing open. A second live loop is a `ConfigError`; what a dead loop left is discarded.
+4. Run-time state is named by the class, made at opening, gone at closing, and never pickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .errors import ConfigError, NotPicklableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+    from typing import Self
+
+
+class _Opening:
+    """One object, open on one loop."""
+
+    __slots__ = ("count", "lock", "loop", "stack")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.lock = asyncio.Lock()
+        self.count = 0
+        self.stack = AsyncExitStack()
+
+
+class Openable:
+    """Base of everything of ours that is opened and closed."""
+
+    _run_time: ClassVar[tuple[str, ...]] = ()
+    """The attributes that hold run-time state; `None` while closed."""
+    _opening: _Opening | None = None
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        """Open, and push onto `stack` whatever has to be closed again."""
+
+    def _terminate(self) -> None:
+        """Let go at once of what could not be closed in time."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody has this open."""
+        return self._opening is not None and self._opening.count > 0
+
+    async def __aenter__(self) -> Self:
+        opening = self._opening_here()
+        async with opening.lock:
+            if opening.count == 0:
+                await self._first_entry(opening)
+            opening.count += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        opening = self._opening
+        if opening is None:
+            return
+        async with opening.lock:
+            opening.count -= 1
+            if opening.count == 0:
+                await self._last_exit(opening)
+
+    def _opening_here(self) -> _Opening:
+        loop = asyncio.get_running_loop()
+        opening = self._opening
+        if opening is not None and opening.loop is not loop:
+            if opening.count and not opening.loop.is_closed():
+                message = f"{self!r} is open on another running event loop; give each loop a sink of its own"
+                raise ConfigError(message)
+            self._forget()
+            opening = None
+        if opening is None:
+            opening = self._opening = _Opening(loop)
+        return opening
+
+    async def _first_entry(self, opening: _Opening) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                await self._open(stack)
+                opening.stack = stack.pop_all()
+        except BaseException:
+            self._forget_state()
+            raise
+
+    async def _last_exit(self, opening: _Opening) -> None:
+        try:
+            await opening.stack.aclose()
+        except asyncio.CancelledError:
+            self._terminate()
+            raise
+        finally:
+            self._forget_state()
+
+    def _forget(self) -> None:
+        self._opening = None
+        self._forget_state()
+
+    def _forget_state(self) -> None:
+        for name in self._run_time:
+            setattr(self, name, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The description alone. Raises `NotPicklableError` naming the argument that cannot travel."""
+        state = {name: value for name, value in vars(self).items() if name != "_opening"}
+        state.update(dict.fromkeys((name for name in self._run_time if name in state), None))
+        for name, value in state.items():
+            _check_picklable(self, name, value)
+        return state
+
+
+def _check_picklable(owner: object, name: str, value: object) -> None:
+    if isinstance(value, (str, bytes, int, float, bool, type(None))) or callable(value):
+        return  # functions travel by cloudpickle, which callers that ship sinks use
+    try:
+        pickle.dumps(value)
+    except NotPicklableError:
+        raise
+    except Exception as error:
+        if "lambda" in str(error) or "local object" in str(error):
+            return
+        message = (
+            f"{type(owner).__name__}: the argument {name.strip('_')}={type(value).__name__} cannot be pickled ({error}); "
+            "pass a function that makes it instead"
+        )
+        raise NotPicklableError(message) from error
+
+
+@asynccontextmanager
+async def opened(thing: object) -> AsyncIterator[None]:
+    """Open `thing` for the duration of the context if it can be opened (`async with`); otherwise do nothing."""
+    if not hasattr(type(thing), "__aenter__"):
+        yield
+        return
+    async with thing:  # type: ignore[attr-defined]  # checked above
+        yield

@@ -1,0 +1,66 @@
+"""How an accepted item can end, and which end is worse."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from .errors import StoppedError, UnknownOutcomeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Outcome(enum.Enum):
+    """The one final state of an accepted item."""
+
+    DELIVERED = "delivered"
+    DUPLICATE = "duplicate"
+    """The destination had it already, from an earlier try of ours."""
+    SPOOLED = "spooled"
+    DEAD_LETTERED = "dead_lettered"
+    REJECTED = "rejected"
+    """Failed for good, not applied, and in no dead-letter sink."""
+    DROPPED = "dropped"
+    """Given up by an overflow policy."""
+    UNSENT = "unsent"
+    """Known not to be applied when the batcher stopped; handed back in the report."""
+    UNKNOWN = "unknown"
+    """A write was cut off: applied or not, nobody can say."""
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the item is safe somewhere, so that nobody needs to send it again."""
+        return self in SUCCESSES
+
+
+SUCCESSES = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED, Outcome.DEAD_LETTERED})
+
+_BADNESS = (
+    Outcome.DUPLICATE,
+    Outcome.DELIVERED,
+    Outcome.SPOOLED,
+    Outcome.DEAD_LETTERED,
+    Outcome.DROPPED,
+    Outcome.UNSENT,
+    Outcome.REJECTED,
+    Outcome.UNKNOWN,
+)
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """The outcome of an item that went several ways at once.
+
+    The worst way wins. `unsent` promises that nothing was applied anywhere, so beside a success it becomes `unknown`.
+    """
+    seen = set(outcomes)
+    if Outcome.UNSENT in seen and seen & SUCCESSES:
+        return Outcome.UNKNOWN
+    return max(seen, key=_BADNESS.index)
+
+
+def outcome_of(error: BaseException, *, maybe_applied: bool) -> Outcome:
+    """The outcome of an item whose series of tries ended with `error`."""
+    if maybe_applied or isinstance(error, UnknownOutcomeError):
+        return Outcome.UNKNOWN
+    return Outcome.UNSENT if isinstance(error, StoppedError) else Outcome.REJECTED

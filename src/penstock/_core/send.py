@@ -1,0 +1,94 @@
+"""The only way from one sink, or from the batcher, into another sink.
+
+1. What has been settled already is not sent again; an empty batch is not written.
+2. Successes are settled before `send` returns, so a caller deals in failures only.
+3. An exception becomes an error for every item that is still unsettled.
+4. Cancellation passes through, and leaves the items that were at the destination marked as perhaps applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, TypeVar
+
+from .errors import ResultMismatch, UnknownOutcomeError
+from .outcome import Outcome
+from .result import WriteResult
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .sink import Sink
+
+T = TypeVar("T")
+
+
+async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
+    """Write `batch` to `sink`; return an error for each item that failed, by this batch's index. Suspends as long as the write.
+
+    Raises `CancelledError` only: the caller's own, or on a delivery that has been closed.
+    """
+    indices = batch.unsettled()
+    if len(indices) == len(batch):
+        return await _write(sink, batch) if indices else {}
+    if not indices:
+        return {}
+    errors = await _write(sink, batch.pick(indices))
+    return {indices[i]: error for i, error in errors.items()}
+
+
+async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
+    delivery = batch.delivery
+    roots = batch.roots()
+    delivery.begin(roots)
+    try:
+        errors = _book(batch, await _called(sink, batch))
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        delivery.interrupted(roots)
+        raise
+    except asyncio.CancelledError as cancelled:
+        if _is_ours():
+            delivery.interrupted(roots)
+            raise
+        error = UnknownOutcomeError("the sink's own work was cancelled from inside; nobody cancelled the write")
+        error.__cause__ = cancelled
+        errors = dict.fromkeys(batch.unsettled(), error)
+    except BaseException as error:  # noqa: BLE001  # handed to the caller, one per unsettled item
+        errors = dict.fromkeys(batch.unsettled(), error)
+    if errors:
+        delivery.failed({root: error for i, error in errors.items() for root in batch.roots((i,))})
+    return errors
+
+
+async def _called(sink: Sink[T], batch: Batch[T]) -> object:
+    answer: object = sink.write(batch)
+    if not inspect.isawaitable(answer):
+        message = f"{sink!r}.write is not an async function (it returned {answer!r}); make it `async def write(self, batch)`"
+        raise ResultMismatch(message)
+    return await answer
+
+
+def _is_ours() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _book(batch: Batch[T], result: object) -> dict[int, BaseException]:
+    """Settle what succeeded; return what failed."""
+    if result is None:
+        batch.settle(batch.unsettled(), Outcome.DELIVERED)
+        return {}
+    if not isinstance(result, WriteResult):
+        message = f"a sink returned {result!r}; expected None (all delivered) or a WriteResult"
+        raise ResultMismatch(message)
+    if result.size != len(batch):
+        message = f"a result for {result.size} items answers a batch of {len(batch)}; the outcome of every item is unknown"
+        raise ResultMismatch(message)
+    explicit: dict[Outcome, list[int]] = {}
+    for index, outcome in result.outcomes.items():
+        explicit.setdefault(outcome, []).append(index)
+    for outcome, indices in explicit.items():
+        batch.settle(indices, outcome, result.details)
+    unsettled = batch.unsettled()
+    batch.settle([i for i in unsettled if i not in result.errors], Outcome.DELIVERED, result.details)
+    return {i: result.errors[i] for i in unsettled if i in result.errors}

@@ -1,0 +1,82 @@
+"""The one interface of destinations, and what surrounds it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .errors import ErrorClass
+    from .result import WriteResult
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Sink(Protocol[T_contra]):
+    """Anything that writes a batch: a destination, a decorator around one sink, or a combinator of several."""
+
+    async def write(self, batch: Batch[T_contra]) -> WriteResult | None:
+        """Write every item, once, in order.
+
+        `None` says that every item was delivered. A `WriteResult` answers per item. Raising fails every item that was not settled
+        before; the exception's class decides whether it may be tried again. The same batch may come again: `write` must not keep
+        state of it. Cancellation must pass through.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a sink promises beyond the protocol. A sink without `capabilities` promises nothing of it."""
+
+    key_prefix_safe: bool = False
+    """If an item fails, no later item of its key in that write took effect."""
+    idempotent: bool = False
+    """Writing the same item again changes nothing."""
+    transactional: bool = False
+    """It has `transaction(unit)`."""
+    columnar: bool = False
+    """It writes columns without making rows."""
+    max_concurrency: int | None = None
+    """How many writes it can take at once; `None` is no limit."""
+
+
+NOTHING_PROMISED = Capabilities()
+
+
+@runtime_checkable
+class TransactionalSink(Protocol):
+    """A sink whose writes can commit together."""
+
+    def transaction(self, unit: str) -> AbstractAsyncContextManager[Sink[object]]:
+        """A sink whose writes commit when the context ends, and not at all if it ends by an exception."""
+        ...
+
+
+Classifier = Callable[[BaseException], "ErrorClass | None"]
+"""Tells the class of an error, or `None` for one it does not know."""
+
+Decorator = Callable[[Sink[T]], Sink[T]]
+SinkFunction = Callable[["Batch[T]"], "Awaitable[WriteResult | None] | WriteResult | None"]
+SinkLike = Sink[T] | SinkFunction[T]
+"""A sink, or a plain function of a batch, async or not."""
+
+
+def capabilities_of(sink: object) -> Capabilities:
+    """What a sink promises; nothing, where it does not say."""
+    found = getattr(sink, "capabilities", None)
+    return found if isinstance(found, Capabilities) else NOTHING_PROMISED
+
+
+def walk(sink: object) -> Iterator[object]:
+    """A sink and all sinks inside it, outermost first, found by their `inner` and `inners`."""
+    yield sink
+    inner = getattr(sink, "inner", None)
+    if inner is not None:
+        yield from walk(inner)
+    for branch in getattr(sink, "inners", ()):
+        yield from walk(branch)

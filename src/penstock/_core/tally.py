@@ -1,0 +1,75 @@
+"""The counts of all outcomes plus what is still inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many items were accepted and where each of them is: they add up at every moment.
+
+    Items refused at `add` were never accepted; `refused` counts them apart.
+    """
+
+    accepted: int = 0
+    delivered: int = 0
+    duplicate: int = 0
+    spooled: int = 0
+    dead_lettered: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    unsent: int = 0
+    unknown: int = 0
+    queued: int = 0
+    """In the open batch or in sealed ones that no worker has taken."""
+    in_flight: int = 0
+    backing_off: int = 0
+    refused: int = 0
+
+    @property
+    def settled(self) -> int:
+        """Items that have their outcome."""
+        return sum(self.of(outcome) for outcome in Outcome)
+
+    @property
+    def inside(self) -> int:
+        """Items that do not have their outcome yet."""
+        return self.queued + self.in_flight + self.backing_off
+
+    @property
+    def enqueued(self) -> int:
+        """Accepted and not dropped by overflow; equals `flushed_ok + flushed_fail + dropped_on_shutdown + inside`."""
+        return self.accepted - self.dropped
+
+    @property
+    def flushed_ok(self) -> int:
+        """Safe somewhere: delivered, duplicate, spooled or dead-lettered."""
+        return self.delivered + self.duplicate + self.spooled + self.dead_lettered
+
+    @property
+    def flushed_fail(self) -> int:
+        """Rejected or unknown."""
+        return self.rejected + self.unknown
+
+    @property
+    def dropped_on_shutdown(self) -> int:
+        """Handed back unsent."""
+        return self.unsent
+
+    def of(self, outcome: Outcome) -> int:
+        """The count of one outcome."""
+        return int(getattr(self, outcome.value))
+
+    def verify(self) -> None:
+        """Raise `AssertionError` unless the counts add up."""
+        if self.accepted != self.settled + self.inside:
+            message = f"the tally does not add up: {self.accepted} accepted, {self.settled} settled, {self.inside} inside: {self}"
+            raise AssertionError(message)
+
+    def __str__(self) -> str:
+        names = [*(outcome.value for outcome in Outcome), "queued", "in_flight", "backing_off", "refused"]
+        parts = [f"{getattr(self, name)} {name.replace('_', ' ')}" for name in names if getattr(self, name)]
+        return f"{self.accepted} accepted" + (": " + ", ".join(parts) if parts else "")
