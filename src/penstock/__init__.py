@@ -1,0 +1,98 @@
+"""Penstock: move records from code that makes them one at a time to places that want them in groups, and account for every one."""
+
+from ._core.batch import Batch, Lineage, Reason, RowBatch
+from ._core.clock import Clock, LoopClock
+from ._core.errors import (
+    AddTimeout,
+    BatcherBroken,
+    CircuitOpenError,
+    ClosedError,
+    ConfigError,
+    DrainTimeout,
+    ErrorClass,
+    ForkedError,
+    ItemFailed,
+    ItemTooLarge,
+    LedgerFull,
+    MissingExtra,
+    NotPicklableError,
+    PenstockError,
+    PermanentError,
+    ResultMismatch,
+    SinkError,
+    StoppedError,
+    ThrottledError,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from ._core.observer import Observer
+from ._core.outcome import Outcome
+from ._core.public import publish
+from ._core.result import WriteResult
+from ._core.send import send
+from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSink
+from ._core.stacking import stack
+from ._core.tally import Tally
+from .batcher import Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
+from .retry import Retry
+from .sinks import Timeout
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "AddTimeout",
+    "Batch",
+    "Batcher",
+    "BatcherBroken",
+    "Capabilities",
+    "CircuitOpenError",
+    "Clock",
+    "ClosedError",
+    "ConfigError",
+    "Decorator",
+    "DrainTimeout",
+    "ErrorClass",
+    "FlushReport",
+    "ForkedError",
+    "ItemFailed",
+    "ItemTooLarge",
+    "LedgerFull",
+    "Limits",
+    "Lineage",
+    "LoopClock",
+    "MissingExtra",
+    "NotPicklableError",
+    "Observer",
+    "Outcome",
+    "PenstockError",
+    "PermanentError",
+    "Reason",
+    "Receipt",
+    "ResultMismatch",
+    "Retry",
+    "RowBatch",
+    "ShutdownReport",
+    "Sink",
+    "SinkError",
+    "SinkLike",
+    "Stats",
+    "StoppedError",
+    "Tally",
+    "ThrottledError",
+    "Timeout",
+    "TransactionalSink",
+    "TransientError",
+    "UnavailableError",
+    "UnknownOutcomeError",
+    "WriteResult",
+    "gather",
+    "run",
+    "send",
+    "stack",
+]
+
+publish(
+    __name__,
+    *(globals()[name] for name in __all__ if name not in {"Decorator", "SinkLike"}),
+)

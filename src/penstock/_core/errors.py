@@ -9,6 +9,7 @@
     │   └── BatcherBroken                 our state: stopped by on_failure="crash", or by a bug of ours
     ├── AddTimeout (TimeoutError)         our state: no room in time; carries retry_after
     │   └── LedgerFull                    our state: overflow="reject" and the ledger is full
+    ├── ItemTooLarge (ValueError)         the caller's mistake: larger than the ledger, or than oversize="reject" allows
     ├── DrainTimeout (TimeoutError)       our state: shutdown ended with items left; carries the report
     ├── ItemFailed                        what awaiting a receipt raises: the outcome and its cause
     └── SinkError                         the destination
@@ -72,6 +73,10 @@ class AddTimeout(PenstockError, TimeoutError):
 
 class LedgerFull(AddTimeout):
     """The ledger is full and `overflow="reject"`; the item was not accepted."""
+
+
+class ItemTooLarge(PenstockError, ValueError):
+    """An item that can never be taken: it is larger than the whole ledger, or than `max_bytes` with `oversize="reject"`."""
 
 
 class DrainTimeout(PenstockError, TimeoutError):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-if TYPE_CHECKING:
-    from .batch import Batch
-    from .errors import ErrorClass
-    from .result import WriteResult
+from .batch import Batch
+from .errors import ErrorClass
+from .result import WriteResult
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -57,11 +56,11 @@ class TransactionalSink(Protocol):
         ...
 
 
-Classifier = Callable[[BaseException], "ErrorClass | None"]
+Classifier = Callable[[BaseException], ErrorClass | None]
 """Tells the class of an error, or `None` for one it does not know."""
 
 Decorator = Callable[[Sink[T]], Sink[T]]
-SinkFunction = Callable[["Batch[T]"], "Awaitable[WriteResult | None] | WriteResult | None"]
+SinkFunction = Callable[[Batch[T]], Awaitable[WriteResult | None] | WriteResult | None]
 SinkLike = Sink[T] | SinkFunction[T]
 """A sink, or a plain function of a batch, async or not."""
 

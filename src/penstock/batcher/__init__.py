@@ -1,0 +1,12 @@
+"""The batcher: items one at a time in, batches out, every item accounted for."""
+
+from .._core.public import publish
+from .batcher import Batcher
+from .limits import Limits
+from .receipt import Receipt, gather
+from .report import FlushReport, ShutdownReport, Stats
+from .run import run
+
+__all__ = ["Batcher", "FlushReport", "Limits", "Receipt", "ShutdownReport", "Stats", "gather", "run"]
+
+publish(__name__, Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run)

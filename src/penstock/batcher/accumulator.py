@@ -1,0 +1,169 @@
+"""When is a batch full, when is it due, which one goes next: decided here, without clock, task or I/O.
+
+An accumulator answers five questions. `offer` takes an item in; `due_at` says when something will be ready that is not ready now;
+`take` gives the next batch that may go; `done` hears that it has ended; `evict_oldest` gives up the oldest item that no worker
+has taken.
+This is the plain one: arrival order.
+
+1. A batch's time starts with its first item, and the first item always fits.
+2. The open batch never exceeds `max_items`. It is sealed when it is full, before an item that would take it over `max_bytes`, when it
+   is due and somebody takes it, or when told to.
+3. A batch that is due while nobody takes it goes on filling.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .._core.batch import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .receipt import Receipt
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Sealed(Generic[T]):
+    """A batch that has ended filling, not yet on its way."""
+
+    items: list[T]
+    reason: Reason
+    number: int
+    """Counts up with every batch sealed."""
+    oldest_at: float
+    sealed_at: float
+    receipts: dict[int, Receipt]
+    sizes: list[int] | None = None
+    bytes: int = field(default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted(Generic[T]):
+    """An item given up before any worker took it."""
+
+    item: T
+    size: int
+    receipt: Receipt | None
+
+
+class PlainAccumulator(Generic[T]):
+    """Items in arrival order. Times are monotonic seconds, given by the caller."""
+
+    def __init__(self, *, max_items: int, max_bytes: int | None, max_delay: float, sized: bool) -> None:
+        self._max_items = max_items
+        self._max_bytes = max_bytes
+        self._max_delay = max_delay
+        self._sized = sized
+        self._sealed: deque[Sealed[T]] = deque()
+        self._sealed_items = 0
+        self._oldest_at = 0.0
+        self._open_bytes = 0
+        self.last_number = 0
+        """The number of the batch sealed last."""
+        self._sizes: list[int] | None = None
+        self.items: list[T] = []
+        """The open batch. The batcher's fast path appends here while it is neither empty nor about to be full."""
+        self.receipts: dict[int, Receipt] = {}
+        """The receipts of the open batch's items, by index."""
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self.items = []
+        self.receipts = {}
+        self._sizes = [] if self._sized else None
+        self._open_bytes = 0
+
+    @property
+    def queued(self) -> int:
+        """Items that no worker has taken."""
+        return self._sealed_items + len(self.items)
+
+    @property
+    def sealed(self) -> int:
+        """Sealed batches that no worker has taken."""
+        return len(self._sealed)
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the oldest item here was accepted."""
+        if self._sealed:
+            return self._sealed[0].oldest_at
+        return self._oldest_at if self.items else None
+
+    def queued_until(self, number: int) -> int:
+        """Items in sealed batches up to this number that no worker has taken."""
+        return sum(len(batch.items) for batch in self._sealed if batch.number <= number)
+
+    def offer(self, item: T, size: int, receipt: Receipt | None, now: float) -> None:
+        """Take an item in; seal what that makes full."""
+        if self._max_bytes is not None and self.items and self._open_bytes + size > self._max_bytes:
+            self.seal(Reason.BYTES, now)
+        if not self.items:
+            self._oldest_at = now
+        if receipt is not None:
+            self.receipts[len(self.items)] = receipt
+        self.items.append(item)
+        if self._sizes is not None:
+            self._sizes.append(size)
+            self._open_bytes += size
+        if len(self.items) >= self._max_items:
+            self.seal(Reason.SIZE, now)
+        elif self._max_bytes is not None and self._open_bytes >= self._max_bytes:
+            self.seal(Reason.BYTES, now)
+
+    def seal(self, reason: Reason, now: float) -> None:
+        """End the open batch, if it holds anything."""
+        if not self.items:
+            return
+        self.last_number += 1
+        self._sealed.append(
+            Sealed(self.items, reason, self.last_number, self._oldest_at, now, self.receipts, self._sizes, self._open_bytes)
+        )
+        self._sealed_items += len(self.items)
+        self._fresh()
+
+    def due_at(self) -> float | None:
+        """When the open batch is due; `None` while it is empty."""
+        return self._oldest_at + self._max_delay if self.items else None
+
+    def take(self, now: float) -> Sealed[T] | None:
+        """The next batch that may go: the oldest sealed one, or the open one if it is due."""
+        if not self._sealed and self.items and now >= self._oldest_at + self._max_delay:
+            self.seal(Reason.TIME, now)
+        if not self._sealed:
+            return None
+        taken = self._sealed.popleft()
+        self._sealed_items -= len(taken.items)
+        return taken
+
+    def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
+        """A batch has ended. Arrival order alone holds nothing back, so nothing follows from it."""
+
+    def evict_oldest(self) -> Evicted[T] | None:
+        """Give up the oldest item that no worker has taken; `None` if there is none."""
+        if self._sealed:
+            batch = self._sealed[0]
+            evicted = _pop_first(batch.items, batch.receipts, batch.sizes)
+            batch.bytes -= evicted.size
+            self._sealed_items -= 1
+            if not batch.items:
+                self._sealed.popleft()
+            return evicted
+        if not self.items:
+            return None
+        evicted = _pop_first(self.items, self.receipts, self._sizes)
+        self._open_bytes -= evicted.size
+        return evicted
+
+
+def _pop_first(items: list[T], receipts: dict[int, Receipt], sizes: list[int] | None) -> Evicted[T]:
+    receipt = receipts.pop(0, None)
+    later = {index - 1: other for index, other in receipts.items()}
+    receipts.clear()
+    receipts.update(later)
+    return Evicted(items.pop(0), sizes.pop(0) if sizes is not None else 0, receipt)

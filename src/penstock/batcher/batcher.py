@@ -1,0 +1,440 @@
+"""The batcher's public face: how items get in, and how it is opened and closed.
+
+*Yield first, append last*: whatever a producer has to wait for comes before its item is appended, and nothing is awaited after. So a
+cancelled `add` has either put its item in, and returned, or has not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+
+from .._core import checks
+from .._core.clock import LOOP_CLOCK, Clock
+from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ItemTooLarge, LedgerFull
+from .._core.function_sink import as_sink
+from .._core.observer import Observer
+from .._core.opening import opened
+from .._core.outcome import Outcome
+from .._core.sink import SinkLike, capabilities_of, walk
+from .._core.tally import Tally
+from .drain import Drain
+from .engine import Engine
+from .limits import Limits
+from .receipt import Receipt
+from .report import FlushReport, ShutdownReport, Stats
+from .room import Waiter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
+    from datetime import timedelta
+    from types import TracebackType
+    from typing import Self
+
+    from .engine import FailureHandler
+
+T = TypeVar("T")
+
+RETRY_AFTER = 5.0
+"""Seconds that a refused producer is told to wait when nobody knows better."""
+
+Overflow = Literal["block", "reject"]
+Oversize = Literal["alone", "reject"]
+
+
+class Batcher(Generic[T]):
+    """Gathers items and writes them to a sink in batches; every accepted item has exactly one outcome.
+
+    Use it as `async with Batcher(sink) as batcher:`; leaving the block drains it. It may be constructed anywhere: it needs a running
+    loop only when entered, and may be entered again after it was closed.
+
+    Args:
+        sink: a sink, or a function of a batch (async, or plain: then it runs in a thread).
+        limits: sizes, times and workers; see `Limits`.
+        name: appears in logs, metrics and reports.
+        overflow: with the ledger full, `"block"` makes `add` wait and `"reject"` makes it raise `LedgerFull`.
+        oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises `ItemTooLarge` (`"reject"`).
+        size_of: measures an item in bytes; needed with `max_bytes` or `max_pending_bytes` unless items are bytes-like.
+        on_failure: what to do with items that end rejected or unknown, beyond counting and logging them: `"log"` nothing, `"crash"`
+            stop for good, or a function of (items, error).
+        shutdown_deadline: seconds that leaving the block may take, everything included.
+        observers: watchers of this batcher.
+        clock: where the time comes from; the running loop by default.
+
+    Raises:
+        ConfigError: a bad argument, naming it, its value and the rule. Nothing has been started.
+    """
+
+    def __init__(
+        self,
+        sink: SinkLike[T],
+        *,
+        limits: Limits | None = None,
+        name: str = "batcher",
+        overflow: Overflow = "block",
+        oversize: Oversize = "alone",
+        size_of: Callable[[T], int] | None = None,
+        on_failure: Literal["log", "crash"] | FailureHandler = "log",
+        shutdown_deadline: float | timedelta = 25.0,
+        observers: Iterable[Observer] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self._sink = as_sink(sink)
+        self._limits = _checked_limits(Limits() if limits is None else limits, self._sink)
+        self._name = _checked_name(name)
+        self._overflow = checks.choice("overflow", overflow, ("block", "reject"))
+        self._oversize = checks.choice("oversize", oversize, ("alone", "reject"))
+        self._sized = self._limits.max_bytes is not None or self._limits.max_pending_bytes is not None
+        self._measure = _checked_measure(size_of, sized=self._sized)
+        self._on_failure = _checked_handler(on_failure)
+        self._shutdown_deadline = checks.seconds("shutdown_deadline", shutdown_deadline, zero=True)
+        self._observers = _checked_observers(observers)
+        self._clock: Clock = LOOP_CLOCK if clock is None else clock
+        self._state = "new"
+        self._engine = self._new_engine()
+        self._drain: Drain[T] | None = None
+        self._opened: AbstractAsyncContextManager[None] | None = None
+        self.report: ShutdownReport[T] | None = None
+        """The report of the last shutdown; `None` before."""
+
+    def _new_engine(self) -> Engine[T]:
+        return Engine(
+            self._sink,
+            self._limits,
+            name=self._name,
+            clock=self._clock,
+            observers=self._observers,
+            on_failure=self._on_failure,
+            sized=self._sized,
+        )
+
+    # -- opening and closing ------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._state not in {"new", "closed"}:
+            message = f"batcher {self._name!r} is {self._state}; enter it once, and share the object"
+            raise ConfigError(message)
+        self._state = "opening"
+        engine = self._new_engine()
+        try:
+            self._opened = opened(self._sink)
+            await self._opened.__aenter__()
+        except BaseException:
+            self._state = "new"
+            raise
+        self._engine, self._drain, self.report = engine, None, None
+        engine.accepting = True
+        self._state = "open"
+        engine.observers.tell(lambda observer: observer.on_state(self._name, "open"))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        report = await self.shutdown()
+        if report.complete:
+            return
+        if error is None:
+            raise DrainTimeout(report)
+        error.add_note(str(report))
+
+    async def shutdown(self, deadline: float | timedelta | None = None) -> ShutdownReport[T]:
+        """Stop accepting, write what is inside, close the sink; return where every item ended, within `deadline` seconds.
+
+        `deadline` defaults to the batcher's `shutdown_deadline`. Any number may call: there is one shutdown, all get its report, and the
+        earliest deadline wins. It never raises for the deadline; see `report.complete`. Suspends until the shutdown has ended. Being
+        cancelled means *now*: the deadline becomes the present, the shutdown ends, then the cancellation goes on.
+        """
+        seconds = self._shutdown_deadline if deadline is None else checks.seconds("deadline", deadline, zero=True)
+        if self._state in {"new", "opening"}:
+            raise ClosedError(f"batcher {self._name!r} is not open: use `async with batcher:`")
+        if self.report is not None:
+            return self.report
+        if self._drain is None:
+            self._state = "closing"
+            self._engine.observers.tell(lambda observer: observer.on_state(self._name, "closing"))
+            self._drain = Drain(self._engine, self._close_sink, seconds)
+        else:
+            self._drain.hasten(seconds)
+        return await self._wait_for(self._drain)
+
+    async def _wait_for(self, drain: Drain[T]) -> ShutdownReport[T]:
+        cancelled: asyncio.CancelledError | None = None
+        while not drain.task.done():
+            try:
+                await asyncio.wait([drain.task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+                drain.hasten(0.0)
+        report = drain.task.result()
+        if self.report is None:
+            self.report = report
+            self._state = "closed"
+            self._engine.observers.tell(lambda observer: observer.on_state(self._name, "closed"))
+        if cancelled is not None:
+            raise cancelled
+        return self.report
+
+    async def aclose(self) -> None:
+        """Shut down within the default deadline; `report` keeps the result."""
+        await self.shutdown()
+
+    async def _close_sink(self) -> None:
+        if self._opened is not None:
+            await self._opened.__aexit__(None, None, None)
+
+    # -- items --------------------------------------------------------------------------------------------------------
+
+    async def add(self, item: T, *, timeout: float | timedelta | None = None) -> None:
+        """Accept `item` in memory; wait while the ledger is full.
+
+        `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it ends, `ClosedError` once the batcher is
+        closed, `ItemTooLarge` for what can never fit; in each case, and on cancellation, the item was not accepted. Usually returns
+        without suspending; now and then it lets other tasks run first.
+        """
+        engine = self._engine
+        items = engine.items
+        if len(items) < engine.limit:
+            items.append(item)
+            return
+        await self._accept((item,), (None,), timeout)
+
+    def try_add(self, item: T) -> bool:
+        """Accept `item` if there is room now; never waits. False when the ledger is full, somebody else waits for room, or it is closed."""
+        engine = self._engine
+        items = engine.items
+        if len(items) < engine.limit:
+            items.append(item)
+            return True
+        size = self._size(item)
+        if self._state != "open" or not engine.accepting or not engine.admits(1, size):
+            engine.refused += 1
+            return False
+        engine.accept((item,), (size,), (None,))
+        return True
+
+    async def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
+        """Accept all of `items`, in order and together, or none; wait while they do not fit. Raises and suspends as `add`."""
+        together = tuple(items)
+        if together:
+            await self._accept(together, (None,) * len(together), timeout)
+
+    async def add_from(self, source: AsyncIterable[T] | Iterable[T], *, timeout: float | timedelta | None = None) -> int:
+        """Add every item of `source` as fast as the sink takes them; return how many.
+
+        `timeout` bounds the wait of each item. On an exception or cancellation what was added before stays added.
+        """
+        added = 0
+        if hasattr(source, "__aiter__"):
+            async for item in cast("AsyncIterable[T]", source):
+                await self.add(item, timeout=timeout)
+                added += 1
+            return added
+        for item in cast("Iterable[T]", source):
+            await self.add(item, timeout=timeout)
+            added += 1
+        return added
+
+    async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
+        """As `add`, and return a receipt: `await receipt` gives the item's outcome or raises `ItemFailed`."""
+        receipt = Receipt()
+        engine = self._engine
+        items = engine.items
+        filled = len(items)
+        if filled < engine.limit:
+            engine.accumulator.receipts[filled] = receipt
+            items.append(item)
+        else:
+            await self._accept((item,), (receipt,), timeout)
+        return receipt
+
+    async def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
+        """Add `item` and wait for its outcome; raises `ItemFailed` unless it is safe somewhere.
+
+        `timeout` bounds the wait for room only. Cancellation after the item was accepted leaves it inside.
+        """
+        return await (await self.submit(item, timeout=timeout))
+
+    async def _accept(
+        self, items: tuple[T, ...], receipts: tuple[Receipt | None, ...], timeout: float | timedelta | None
+    ) -> None:
+        """The long way in: measure, let others run, wait for room; then, in one stretch, append."""
+        engine = self._engine
+        self._check_open()
+        sizes = tuple(map(self._size, items)) if self._sized else (0,) * len(items)
+        self._check_sizes(sizes)
+        if engine.yield_due:
+            engine.yielded()
+            await self._clock.sleep(0)
+        self._check_open()
+        if not engine.admits(len(items), sum(sizes)):
+            await self._wait_for_room(len(items), sum(sizes), timeout)
+        engine.accept(items, sizes, receipts)
+
+    async def _wait_for_room(self, items: int, size: int, timeout: float | timedelta | None) -> None:
+        """Return, without having suspended since, once the room is ours."""
+        engine = self._engine
+        seconds = checks.optional_seconds("timeout", timeout, zero=True)
+        if self._overflow == "reject" or seconds == 0:
+            engine.refused += items
+            message = f"batcher {self._name!r}: the ledger is full ({engine.inside} of {engine.room.max_items} items)"
+            raise (LedgerFull if self._overflow == "reject" else AddTimeout)(message, retry_after=self._retry_after())
+        waiter = Waiter(items, size, asyncio.get_running_loop().create_future())
+        engine.room.join(waiter)
+        engine.refresh()
+        try:
+            async with self._clock.timeout_at(None if seconds is None else self._clock.now() + seconds):
+                await waiter.future
+            self._check_open()
+        except TimeoutError:
+            message = f"batcher {self._name!r}: no room within {seconds} s ({engine.inside} items inside)"
+            raise AddTimeout(message, retry_after=self._retry_after()) from None
+        finally:
+            if not waiter.granted or not waiter.future.done():
+                engine.refused += items
+            engine.room.leave(waiter)
+
+    def _size(self, item: T) -> int:
+        return self._measure(item) if self._sized else 0
+
+    def _check_sizes(self, sizes: tuple[int, ...]) -> None:
+        largest = max(sizes)
+        most = self._limits.max_bytes
+        if self._oversize == "reject" and most is not None and largest > most:
+            self._engine.refused += len(sizes)
+            raise ItemTooLarge(f"an item of {largest} bytes is larger than max_bytes={most}")
+        if not self._engine.room.could_ever_fit(len(sizes), sum(sizes)):
+            self._engine.refused += len(sizes)
+            room = self._engine.room
+            message = f"{len(sizes)} items of {sum(sizes)} bytes can never fit: max_pending_items={room.max_items}, max_pending_bytes={room.max_bytes}"
+            raise ItemTooLarge(message)
+
+    def _check_open(self) -> None:
+        if self._state in {"new", "opening"}:
+            raise ClosedError(f"batcher {self._name!r} is not open: use `async with batcher:`")
+        if not self._engine.accepting:
+            raise self._engine.closed_error()
+
+    def _retry_after(self) -> float:
+        return max(RETRY_AFTER, self._engine.throttled_until - self._clock.now())
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    async def flush(self, timeout: float | timedelta | None = None) -> FlushReport:
+        """Write everything accepted before this call, and wait for its outcomes; items added later are not dragged in.
+
+        `timeout` in seconds (default: none) bounds the wait; the report then says how many remained. On a closed batcher it returns
+        what remained at once. Raises `BatcherBroken` on a broken one. Cancellation leaves the batches on their way.
+        """
+        engine = self._engine
+        seconds = checks.optional_seconds("timeout", timeout, zero=True)
+        if engine.broken is not None:
+            raise engine.closed_error()
+        if self._state != "open":
+            return FlushReport(remaining=engine.inside, outcomes={})
+        now = self._clock.now()
+        engine.seal_open(now)
+        fence = engine.fence()
+        engine.advance(now)
+        try:
+            async with self._clock.timeout_at(None if seconds is None else now + seconds):
+                await fence.passed
+        except TimeoutError:
+            pass  # the report says what remained
+        finally:
+            engine.remove(fence)
+        if engine.broken is not None:
+            raise engine.closed_error()
+        return FlushReport(remaining=engine.before(fence), outcomes=dict(fence.outcomes))
+
+    @property
+    def name(self) -> str:
+        """The batcher's name."""
+        return self._name
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force."""
+        return self._limits
+
+    def tally(self) -> Tally:
+        """The counts of all outcomes and of what is inside, at this moment."""
+        return self._engine.tally()
+
+    def stats(self) -> Stats:
+        """A snapshot of the batcher. Never suspends; works before opening and after closing."""
+        engine = self._engine
+        accumulator = engine.accumulator
+        now = self._clock.now() if self._state not in {"new", "closed"} else 0.0
+        oldest = accumulator.oldest_at
+        return Stats(
+            name=self._name,
+            state="broken" if engine.broken is not None and self._state == "open" else self._state,
+            tally=engine.tally(),
+            capacity_items=engine.room.max_items,
+            open_items=len(accumulator.items),
+            sealed_batches=accumulator.sealed,
+            in_flight_batches=sum(1 for flight in engine.flights if not flight.backing_off),
+            backing_off_batches=sum(1 for flight in engine.flights if flight.backing_off),
+            waiting_producers=engine.room.waiting,
+            oldest_age=None if oldest is None else now - oldest,
+            flushes=dict(engine.flushes),
+            throttled_seconds=max(0.0, engine.throttled_until - now) if now else 0.0,
+        )
+
+    def __repr__(self) -> str:
+        tally = self._engine.tally()
+        return (
+            f"Batcher(name={self._name!r}, state={self._state!r}, queue={tally.queued}, enq={tally.enqueued}, "
+            f"ok={tally.flushed_ok}, fail={tally.flushed_fail}, drop={tally.dropped + tally.unsent})"
+        )
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]  # users without a type checker
+        raise checks.bad("name", name, "must be a string that is not empty")
+    return name
+
+
+def _checked_limits(limits: Limits, sink: object) -> Limits:
+    if not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]  # users without a type checker
+        raise checks.bad("limits", limits, "must be a Limits(...)")
+    most = capabilities_of(sink).max_concurrency
+    if most is not None and limits.workers > most:
+        raise checks.bad("workers", limits.workers, f"the sink takes at most {most} writes at once (its max_concurrency)")
+    for part in walk(sink):
+        stretch = getattr(part, "stretch_limit", None)
+        if stretch is not None and stretch >= limits.stretch:
+            rule = f"must be longer than the Timeout({stretch}) in the stack, or a try is cut before it can be tried again"
+            raise checks.bad("flush_timeout", limits.stretch, rule)
+    return limits
+
+
+def _checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Callable[[T], int]:
+    if size_of is None:
+        return cast("Callable[[T], int]", _size_of_bytes)
+    if not callable(size_of):
+        raise checks.bad("size_of", size_of, "must be a function of an item that returns its size in bytes")
+    if not sized:
+        raise checks.bad("size_of", size_of, "has no effect without max_bytes or max_pending_bytes in limits")
+    return size_of
+
+
+def _size_of_bytes(item: Any) -> int:
+    if isinstance(item, (bytes, bytearray, memoryview)):
+        return memoryview(item).nbytes
+    message = f"items must be bytes-like to be measured, not {type(item).__name__}; give Batcher(size_of=...)"
+    raise TypeError(message)
+
+
+def _checked_handler(handler: str | FailureHandler) -> str | FailureHandler:
+    if callable(handler) or handler in {"log", "crash"}:
+        return handler
+    raise checks.bad("on_failure", handler, "must be 'log', 'crash' or a function of (items, error)")
+
+
+def _checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+    if isinstance(observers, Observer):
+        raise checks.bad("observers", observers, "must be a list of observers")
+    return tuple(observers)

@@ -1,0 +1,132 @@
+"""Shutting down, bounded by a deadline, with every item accounted for.
+
+1. Nothing more is accepted; producers that wait for room get `ClosedError`.
+2. Everything open is sealed at once, whatever the linger.
+3. Backoffs are cut to one immediate last try.
+4. Shortly before the deadline (a fifth of the time, at most a second) what no worker has taken is given up as `unsent`, and the writes
+   in flight are cancelled. They have a grace to end; then their items get their verdicts without them.
+5. The sink is closed, in a share of the time.
+6. At the deadline the report is final. A write that ignored its cancellation is left behind, and what it does later changes nothing.
+
+The earliest deadline asked for wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .._core.batch import Reason
+from .._core.delivery import GRACE
+from .._core.errors import StoppedError, UnknownOutcomeError
+from .._core.outcome import Outcome
+from . import log
+from .report import ShutdownReport
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .engine import Engine
+
+T = TypeVar("T")
+
+CLOSING_SHARE = 0.2
+LONGEST_RESERVE = 1.0
+
+
+class Drain(Generic[T]):
+    """One shutdown of one batcher."""
+
+    def __init__(self, engine: Engine[T], close_sink: Callable[[], Awaitable[None]], seconds: float) -> None:
+        self._engine = engine
+        self._close_sink = close_sink
+        self._began = engine.clock.now()
+        self._deadline = self._began + seconds
+        self._reserve = min(CLOSING_SHARE * seconds, LONGEST_RESERVE)
+        self._waiter: asyncio.Future[None] | None = None
+        engine.deadline = self._deadline - self._reserve
+        engine.on_change = self._wake
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock shutdown {engine.name}")
+
+    def hasten(self, seconds: float) -> None:
+        """Somebody asks for a deadline `seconds` from now; it counts if it is earlier."""
+        when = self._engine.clock.now() + seconds
+        if when < self._deadline:
+            self._deadline = when
+            self._reserve = min(CLOSING_SHARE * seconds, self._reserve)
+            self._engine.deadline = when - self._reserve
+            self._wake()
+
+    async def _run(self) -> ShutdownReport[T]:
+        engine = self._engine
+        engine.stop_accepting()
+        engine.accumulator.seal(Reason.SHUTDOWN, engine.clock.now())
+        engine.begin_stop()
+        engine.advance(engine.clock.now())
+        await self._until(lambda: not engine.flights and not engine.accumulator.queued, self._cut_at)
+        self._cut()
+        await self._until(lambda: not engine.flights, self._close_at)
+        await self._close()
+        await self._until(lambda: not engine.flights, lambda: self._deadline)
+        return self._report()
+
+    def _cut_at(self) -> float:
+        return self._deadline - self._reserve
+
+    def _close_at(self) -> float:
+        return self._deadline - self._reserve / 2
+
+    async def _until(self, condition: Callable[[], bool], when: Callable[[], float]) -> None:
+        """Wait for the condition, at most until a time that may move."""
+        clock = self._engine.clock
+        while not condition() and clock.now() < when():
+            self._waiter = asyncio.get_running_loop().create_future()
+            timer = clock.call_at(when(), self._wake)
+            try:
+                await self._waiter
+            finally:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _cut(self) -> None:
+        engine = self._engine
+        engine.unsent.extend(engine.give_up(Outcome.UNSENT, StoppedError("the batcher stopped before this was sent")))
+        verdict_at = min(engine.clock.now() + GRACE, self._close_at())
+        for flight in list(engine.flights):
+            flight.cut(UnknownOutcomeError("the write was cut off by the shutdown's deadline"), verdict_at)
+
+    async def _close(self) -> None:
+        engine = self._engine
+        now = engine.clock.now()
+        share = max(self._reserve, CLOSING_SHARE * (self._deadline - self._began))
+        until = min(self._deadline, now + share)
+        closing = asyncio.ensure_future(self._close_sink())
+        closing.add_done_callback(lambda _: self._wake())
+        await self._until(closing.done, lambda: min(until, self._deadline))
+        if not closing.done():
+            closing.cancel()
+            await asyncio.wait([closing], timeout=0)
+        if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
+            log.close_failed(engine.name, error)
+        elif not closing.done() or closing.cancelled():
+            log.close_failed(engine.name, TimeoutError("it did not end in its share of the deadline; terminated"))
+
+    def _report(self) -> ShutdownReport[T]:
+        engine = self._engine
+        for flight in engine.flights:
+            flight.batch.delivery.close()
+        if engine.flights:
+            log.left_behind(engine.name, len(engine.flights))
+        report = ShutdownReport(
+            name=engine.name,
+            tally=engine.tally(),
+            seconds=engine.clock.now() - self._began,
+            unsent=tuple(engine.unsent),
+            unknown=tuple(engine.unknown),
+            left_behind=len(engine.flights),
+        )
+        log.shutdown(report)
+        return report

@@ -1,0 +1,437 @@
+"""What every batcher shares: the ledger, the flush slots, the flights, the one timer. A thin shell around the pure parts.
+
+1. State changes in one stretch without `await`; every stretch ends with `advance`, which starts what may start, sets the timer and works
+   out `limit`.
+2. `limit` is what keeps the way of an ordinary item short: while the open batch is shorter than it, an item is simply appended. It covers
+   at once: the batch is empty (the first item needs the time) or about to be full, the ledger is full, somebody waits for room, items have
+   to be measured, it is time to let other tasks run, the batcher is closed.
+3. Counts are kept per batch, never per item: how many were accepted follows from the lengths.
+4. A flight's items leave the ledger when they are settled; its slot is free when its write has ended. A sink that ignores its
+   cancellation keeps its slot: a second write beside it would break order and concurrency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import uuid4
+
+from .._core.batch import Reason
+from .._core.errors import BatcherBroken, ClosedError, UnknownOutcomeError
+from .._core.observer import Observer, Observers
+from .._core.outcome import Outcome, outcome_of
+from .._core.send import send
+from .._core.tally import Tally
+from . import log
+from .accumulator import PlainAccumulator, Sealed
+from .flight import Flight
+from .room import Room
+from .slots import FifoSlots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from .._core.clock import Clock, TimerHandle
+    from .._core.sink import Sink
+    from .limits import Limits
+
+T = TypeVar("T")
+
+YIELD_EVERY = 128
+"""Items that a producer may add without letting other tasks run: a producer in a tight loop never suspends otherwise."""
+
+FailureHandler = Callable[[list[Any], BaseException], object]
+
+
+class Fence:
+    """Waits for every batch up to a number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.outcomes: dict[Outcome, int] = {}
+        self.passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def add(self, outcomes: Mapping[Outcome, int]) -> None:
+        """Count what one batch came to."""
+        for outcome, count in outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+
+
+class Engine(Generic[T]):
+    """The running part of a batcher: made when it opens."""
+
+    def __init__(
+        self,
+        sink: Sink[T],
+        limits: Limits,
+        *,
+        name: str,
+        clock: Clock,
+        observers: Iterable[Observer],
+        on_failure: str | FailureHandler,
+        sized: bool,
+    ) -> None:
+        self.clock = clock
+        self.limits = limits
+        self.name = name
+        self.slots = FifoSlots(limits.workers)
+        self.room = Room(limits.ledger_items, limits.max_pending_bytes)
+        self.accumulator: PlainAccumulator[T] = PlainAccumulator(
+            max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized
+        )
+        self.items: list[T] = self.accumulator.items
+        """The open batch, for the short way in."""
+        self.limit = 0
+        """While the open batch is shorter than this, an item may simply be appended to it."""
+        self.counts: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.refused = 0
+        self.flushes: dict[str, int] = {}
+        self.flights: set[Flight[T]] = set()
+        self.accepting = True
+        self.broken: BaseException | None = None
+        self.stopping = False
+        self.deadline: float | None = None
+        self.throttled_until = 0.0
+        self.unsent: list[T] = []
+        """Items handed back: known not to be applied."""
+        self.unknown: list[T] = []
+        """Items whose outcome became unknown since a shutdown began."""
+        self.observers = Observers(observers)
+        self.on_change: Callable[[], None] | None = None
+        """Called when a flight has ended; the drain listens."""
+        self._sink = sink
+        self._sized = sized
+        self._on_failure = on_failure
+        self._flying = 0
+        self._timer: TimerHandle | None = None
+        self._fences: list[Fence] = []
+        self._pauses: set[asyncio.Future[None]] = set()
+        self._id = uuid4().hex
+        self._serial = itertools.count(1)
+        self._context = contextvars.Context()
+        self._unyielded = 0
+        self._counted = 0
+
+    # -- what is inside -----------------------------------------------------------------------------------------------
+
+    @property
+    def inside(self) -> int:
+        """Items that do not have their outcome."""
+        return self.accumulator.queued + self._flying
+
+    @property
+    def keeps_slot(self) -> bool:
+        """Whether a batch keeps its slot while it backs off: with one worker, order would be lost otherwise."""
+        return self.limits.workers == 1
+
+    def tally(self) -> Tally:
+        """The counts at this moment."""
+        backing_off = sum(flight.left for flight in self.flights if flight.backing_off)
+        settled = sum(self.counts.values())
+        return Tally(
+            accepted=settled + self.inside,
+            queued=self.accumulator.queued,
+            in_flight=self._flying - backing_off,
+            backing_off=backing_off,
+            refused=self.refused,
+            **{outcome.value: count for outcome, count in self.counts.items()},
+        )
+
+    def closed_error(self) -> ClosedError:
+        """Why nothing is accepted."""
+        if self.broken is None:
+            return ClosedError(f"batcher {self.name!r} is closed and takes no more items")
+        error = BatcherBroken(f"batcher {self.name!r} has stopped after a failure: {self.broken!r}")
+        error.__cause__ = self.broken
+        return error
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def admits(self, items: int, size: int) -> bool:
+        """Whether so much may come in now without overtaking anybody."""
+        return not self.room.contended and self.room.fits(self.inside, items, size)
+
+    @property
+    def yield_due(self) -> bool:
+        """Whether the running producer should let other tasks run before its next item."""
+        return self._unyielded + len(self.items) - self._counted >= YIELD_EVERY
+
+    def yielded(self) -> None:
+        """Other tasks are about to run."""
+        self._unyielded = 0
+        self._counted = len(self.items)
+
+    def accept(self, items: Sequence[T], sizes: Sequence[int], receipts: Sequence[Any]) -> None:
+        """Take items in, in one stretch."""
+        now = self.clock.now()
+        self.room.bytes_inside += sum(sizes)
+        for item, size, receipt in zip(items, sizes, receipts, strict=True):
+            self.accumulator.offer(item, size, receipt, now)
+        self.advance(now)
+
+    def advance(self, now: float) -> None:
+        """Start what may start, set the timer, and work out the short way in. Every change of state ends here."""
+        self._pump(now)
+        self._arm(now)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Work out `limit`."""
+        self._unyielded += len(self.items) - self._counted
+        items = self.items = self.accumulator.items
+        filled = self._counted = len(items)
+        if not self.accepting or self._sized or filled == 0 or self.room.contended:
+            self.limit = 0
+            return
+        room = self.room.left(self.inside)
+        self.limit = min(self.limits.max_items - 1, filled + room, filled + max(0, YIELD_EVERY - self._unyielded))
+
+    def _arm(self, now: float) -> None:
+        if self._timer is None and self.accepting:
+            due = self.accumulator.due_at()
+            if due is not None and due > now:
+                self._timer = self.clock.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.advance(self.clock.now())
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def _pump(self, now: float) -> None:
+        while self.slots.free and self.broken is None:
+            if self.slots.grant():
+                continue
+            sealed = self.accumulator.take(now)
+            if sealed is None:
+                return
+            self._launch(sealed)
+
+    def _launch(self, sealed: Sealed[T]) -> None:
+        batch_id = f"{self._id}-{next(self._serial)}"
+        flight = Flight(self, sealed, batch_id=batch_id, name=self.name, stretch=self.limits.stretch)
+        self.slots.take()
+        flight.has_slot = True
+        self.flights.add(flight)
+        self._flying += len(sealed.items)
+        self.flushes[sealed.reason.value] = self.flushes.get(sealed.reason.value, 0) + 1
+        flight.watch()
+        loop = asyncio.get_running_loop()
+        flight.task = loop.create_task(self._fly(flight), name=f"penstock flush {batch_id}", context=self._context.copy())
+        if self.observers:
+            self.observers.tell(lambda observer: observer.on_sealed(flight.batch))
+
+    async def _fly(self, flight: Flight[T]) -> None:
+        errors: dict[int, BaseException] = {}
+        try:
+            if self.observers:
+                self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
+            errors = await send(self._sink, flight.batch)
+        except asyncio.CancelledError as cancelled:
+            if flight.cut_cause is None:
+                flight.cut_cause = cancelled
+        except GeneratorExit:  # left behind for good: its loop is gone, and the report was final long ago
+            raise
+        except BaseException:  # KeyboardInterrupt and its like end the loop; the items get their verdicts first
+            self._landed(flight, errors)
+            raise
+        self._landed(flight, errors)
+
+    def _landed(self, flight: Flight[T], errors: dict[int, BaseException]) -> None:
+        flight.unwatch()
+        try:
+            failed = self._book_failures(flight, errors)
+            self.flights.discard(flight)
+            self.accumulator.done(flight.sealed, list(failed))
+            if flight.has_slot:
+                flight.has_slot = False
+                self.slots.give()
+            if failed:
+                self._report_failure(flight, failed)
+            self._tell_flushed(flight, failed)
+        except Exception as error:  # noqa: BLE001  # our own bug or the user's handler: stop, and say so to everyone
+            self.break_down(error)
+        self.advance(self.clock.now())
+        if self.on_change is not None:
+            self.on_change()
+
+    def _book_failures(self, flight: Flight[T], errors: dict[int, BaseException]) -> dict[int, BaseException]:
+        """Give every item that is left its outcome; return the errors of those that ended badly."""
+        delivery = flight.batch.delivery
+        if delivery.closed:
+            return self._cut_items(flight)
+        by_outcome: dict[Outcome, list[int]] = {}
+        for index, error in errors.items():
+            outcome = outcome_of(error, maybe_applied=index in delivery.maybe_applied)
+            by_outcome.setdefault(outcome, []).append(index)
+        for outcome, indices in by_outcome.items():
+            delivery.finish(indices, outcome)
+        if delivery.left:
+            delivery.close()
+            return {**errors, **self._cut_items(flight)}
+        return errors
+
+    @staticmethod
+    def _cut_items(flight: Flight[T]) -> dict[int, BaseException]:
+        delivery = flight.batch.delivery
+        cause = flight.cut_cause or UnknownOutcomeError("the write was cut off")
+        return {
+            index: delivery.error(index) or cause
+            for index in range(len(flight.batch))
+            if not delivery.verdict(index).is_success
+        }
+
+    def _tell_flushed(self, flight: Flight[T], failed: Mapping[int, BaseException]) -> None:
+        if self.observers:
+            seconds = self.clock.now() - flight.started_at
+            self.observers.tell(lambda observer: observer.on_flushed(flight.batch, seconds, failed))
+
+    def _report_failure(self, flight: Flight[T], failed: dict[int, BaseException]) -> None:
+        log.failed_flush(flight.batch, failed)
+        if self._on_failure == "crash":
+            self.break_down(next(iter(failed.values())))
+        elif callable(self._on_failure):
+            by_error: dict[int, list[int]] = {}
+            for index, error in failed.items():
+                by_error.setdefault(id(error), []).append(index)
+            for indices in by_error.values():
+                self._on_failure([flight.batch[i] for i in indices], failed[indices[0]])
+
+    def item_settled(
+        self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
+    ) -> None:
+        """Book outcomes of a flight's items: they leave the ledger now, and their receipts resolve."""
+        self.counts[outcome] += len(indices)
+        self._flying -= len(indices)
+        if outcome is Outcome.UNSENT:
+            self.unsent.extend(flight.batch[i] for i in indices)
+        elif outcome is Outcome.UNKNOWN and self.stopping:
+            self.unknown.extend(flight.batch[i] for i in indices)
+        sizes = flight.sealed.sizes
+        if sizes is not None:
+            self.room.bytes_inside -= sum(sizes) if len(indices) == len(sizes) else sum(sizes[i] for i in indices)
+        receipts = flight.sealed.receipts
+        if receipts:
+            for index in indices:
+                receipt = receipts.get(index)
+                if receipt is not None:
+                    cause = None if outcome.is_success else flight.cause(index)
+                    receipt.resolve(outcome, cause, details.get(index) if details else None)
+        if self.observers:
+            self.observers.tell(lambda observer: observer.on_outcome(flight.batch, outcome, indices))
+        self._room_freed()
+        if flight.left == 0:
+            self._pass_fences(flight)
+
+    def _room_freed(self) -> None:
+        if self.accepting:
+            self.room.grant(self.inside)
+            self.refresh()
+
+    def give_up(self, outcome: Outcome, cause: BaseException) -> list[T]:
+        """End everything that no worker has taken; return the items."""
+        items: list[T] = []
+        self.accumulator.seal(Reason.SHUTDOWN, self.clock.now())
+        while (sealed := self.accumulator.take(self.clock.now())) is not None:
+            items += sealed.items
+            self.counts[outcome] += len(sealed.items)
+            self.room.bytes_inside -= sealed.bytes
+            for receipt in sealed.receipts.values():
+                receipt.resolve(outcome, cause, None)
+        self._check_fences()
+        return items
+
+    def seal_open(self, now: float) -> None:
+        """Seal the open batch because somebody asked for it."""
+        self.accumulator.seal(Reason.MANUAL, now)
+
+    # -- fences -------------------------------------------------------------------------------------------------------
+
+    def fence(self) -> Fence:
+        """A fence around everything accepted so far."""
+        fence = Fence(self.accumulator.last_number)
+        self._fences.append(fence)
+        self._check_fences()
+        return fence
+
+    def before(self, fence: Fence) -> int:
+        """Items in front of the fence that are still inside."""
+        flying = sum(flight.left for flight in self.flights if flight.sealed.number <= fence.number)
+        return flying + self.accumulator.queued_until(fence.number)
+
+    def remove(self, fence: Fence) -> None:
+        """Nobody waits for this fence any more."""
+        if fence in self._fences:
+            self._fences.remove(fence)
+
+    def _pass_fences(self, flight: Flight[T]) -> None:
+        for fence in self._fences:
+            if flight.sealed.number <= fence.number:
+                fence.add(flight.outcomes)
+        self._check_fences()
+
+    def _check_fences(self) -> None:
+        for fence in [fence for fence in self._fences if self.before(fence) == 0]:
+            self._fences.remove(fence)
+            if not fence.passed.done():
+                fence.passed.set_result(None)
+
+    # -- pauses, throttling, stopping ---------------------------------------------------------------------------------
+
+    async def pause(self, until: float) -> None:
+        """Wait until the clock reads `until`, or until stopping begins."""
+        if self.stopping:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pauses.add(waiter)
+        timer = self.clock.call_at(until, lambda: _wake(waiter))
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._pauses.discard(waiter)
+
+    def slot_given(self) -> None:
+        """A slot may be free."""
+        self.advance(self.clock.now())
+
+    def throttled(self, until: float) -> None:
+        """The destination asked for a pause."""
+        self.throttled_until = max(self.throttled_until, until)
+
+    def stop_accepting(self) -> None:
+        """No more items: whoever waits for room is told so."""
+        self.accepting = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for waiter in self.room.turn_away():
+            if not waiter.future.done():
+                self.refused += waiter.items
+                waiter.future.set_exception(self.closed_error())
+        self.refresh()
+
+    def begin_stop(self) -> None:
+        """Cut every backoff to one immediate last try."""
+        self.stopping = True
+        for waiter in list(self._pauses):
+            _wake(waiter)
+
+    def break_down(self, error: BaseException) -> None:
+        """Stop for good: nothing more is accepted or started; what waits for a worker is handed back as unsent."""
+        if self.broken is not None:
+            return
+        self.broken = error
+        log.broken(self.name, error)
+        self.stop_accepting()
+        self.unsent.extend(self.give_up(Outcome.UNSENT, self.closed_error()))
+        if self.observers:
+            self.observers.tell(lambda observer: observer.on_state(self.name, "broken"))
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

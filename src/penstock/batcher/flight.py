@@ -1,0 +1,189 @@
+"""One sealed batch on its way: its items, receipts and slot, and the timer that bounds it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from .._core.batch import Lineage, RowBatch
+from .._core.delivery import GRACE, Delivery
+from .._core.errors import UnknownOutcomeError
+from .._core.outcome import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .._core.clock import Clock, TimerHandle
+    from .accumulator import Sealed
+    from .slots import FifoSlots
+
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """What a flight needs from its batcher."""
+
+    clock: Clock
+    slots: FifoSlots
+
+    @property
+    def deadline(self) -> float | None: ...
+    @property
+    def stopping(self) -> bool: ...
+    @property
+    def keeps_slot(self) -> bool: ...
+    async def pause(self, until: float) -> None: ...
+    def slot_given(self) -> None: ...
+    def throttled(self, until: float) -> None: ...
+    def item_settled(
+        self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
+    ) -> None: ...
+
+
+class Flight(Generic[T]):
+    """A batch between being taken by a worker and the end of its write. The host of its delivery."""
+
+    __slots__ = (
+        "_engine",
+        "_stretch",
+        "_timer",
+        "backing_off",
+        "batch",
+        "cut_cause",
+        "has_slot",
+        "outcomes",
+        "sealed",
+        "started_at",
+        "task",
+    )
+
+    def __init__(self, engine: Engine, sealed: Sealed[T], *, batch_id: str, name: str, stretch: float) -> None:
+        self.sealed = sealed
+        self.has_slot = False
+        self.backing_off = False
+        self.task: asyncio.Task[None] | None = None
+        self.started_at = engine.clock.now()
+        self.outcomes: dict[Outcome, int] = {}
+        self.cut_cause: BaseException | None = None
+        self._engine = engine
+        self._stretch = stretch
+        self._timer: TimerHandle | None = None
+        self.batch = RowBatch(
+            tuple(sealed.items),
+            lineage=Lineage(
+                id=batch_id, reason=sealed.reason, name=name, oldest_at=sealed.oldest_at, sealed_at=sealed.sealed_at
+            ),
+            delivery=Delivery(len(sealed.items), host=self),
+            sizes=sealed.sizes,
+        )
+
+    @property
+    def left(self) -> int:
+        """Items that have no outcome yet."""
+        return self.batch.delivery.left
+
+    def cause(self, index: int) -> BaseException | None:
+        """Why an item failed, as far as anybody knows."""
+        return self.batch.delivery.error(index) or self.cut_cause
+
+    # -- cutting ------------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """A new stretch begins: cut the write if it lasts longer than the flush timeout."""
+        self.unwatch()
+        self._timer = self.clock.call_at(self.clock.now() + self._stretch, self._timed_out)
+
+    def unwatch(self) -> None:
+        """The stretch has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _timed_out(self) -> None:
+        message = f"the write was cut off: it ran for more than flush_timeout={self._stretch} s"
+        self.cut(UnknownOutcomeError(message), self.clock.now() + GRACE)
+
+    def cut(self, cause: BaseException, verdict_at: float) -> None:
+        """Cancel the write; at `verdict_at` its items get their verdicts, whether or not it has ended."""
+        if self.cut_cause is not None:
+            return
+        self.cut_cause = cause
+        self.unwatch()
+        if self.task is not None:
+            self.task.cancel()
+        self._timer = self.clock.call_at(verdict_at, self.batch.delivery.close)
+
+    # -- the delivery's host ------------------------------------------------------------------------------------------
+
+    @property
+    def clock(self) -> Clock:
+        """The batcher's clock."""
+        return self._engine.clock
+
+    @property
+    def deadline(self) -> float | None:
+        """When a shutdown will cut writes."""
+        return self._engine.deadline
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a shutdown has begun."""
+        return self._engine.stopping
+
+    def settled(
+        self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
+    ) -> None:
+        """Book outcomes."""
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + len(indices)
+        self._engine.item_settled(self, indices, outcome, details)
+
+    async def pause(self, until: float) -> None:
+        """Wait out a backoff, or until a shutdown begins."""
+        await self._engine.pause(until)
+
+    def give_slot(self, delivery: Delivery) -> None:
+        """A backoff begins: the flush timeout stands still, and the slot serves others unless total order needs it."""
+        self.backing_off = True
+        self.unwatch()
+        if self.has_slot and not self._engine.keeps_slot:
+            self.has_slot = False
+            self._engine.slots.give()
+            self._engine.slot_given()
+
+    async def take_slot(self, delivery: Delivery) -> None:
+        """The backoff is over: wait for a slot."""
+        while not self.has_slot:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._engine.slots.queue(waiter)
+            self._engine.slot_given()
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._got_slot()
+                raise
+            self._got_slot()
+        self._back_at_work()
+
+    def _got_slot(self) -> None:
+        if self.has_slot:  # another branch was faster
+            self._engine.slots.give()
+            self._engine.slot_given()
+        self.has_slot = True
+
+    def force_slot(self, delivery: Delivery) -> None:
+        """A backoff was left by an exception: go on at once, over the limit if need be."""
+        if not self.has_slot:
+            self.has_slot = True
+            self._engine.slots.take()
+        self._back_at_work()
+
+    def _back_at_work(self) -> None:
+        if self.backing_off:
+            self.backing_off = False
+            if self.cut_cause is None:
+                self.watch()
+
+    def throttled(self, until: float) -> None:
+        """The destination asked for a pause."""
+        self._engine.throttled(until)

@@ -1,0 +1,50 @@
+"""The batcher's own log lines: on by default, one per event that a person should hear of."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .._core.batch import Batch
+    from .report import ShutdownReport
+
+logger = logging.getLogger("penstock.batcher")
+
+
+def failed_flush(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None:
+    """A flush has ended with failed items: say how many, and one error of each kind."""
+    kinds = {(type(error), str(error)): error for error in errors.values()}
+    first = next(iter(kinds.values()))
+    logger.error(
+        "batcher %r: %d of %d items failed (batch %s, reason %s): %r%s",
+        batch.name,
+        len(errors),
+        len(batch),
+        batch.id,
+        batch.reason.value,
+        first,
+        f" and {len(kinds) - 1} other errors" if len(kinds) > 1 else "",
+    )
+
+
+def shutdown(report: ShutdownReport[Any]) -> None:
+    """A shutdown has ended: its tally."""
+    logger.log(logging.INFO if report.complete else logging.ERROR, "%s", report)
+
+
+def broken(name: str, error: BaseException) -> None:
+    """A batcher has stopped for good."""
+    logger.critical("batcher %r is broken and takes no more items: %r", name, error, exc_info=error)
+
+
+def left_behind(name: str, writes: int) -> None:
+    """Writes ignored their cancellation."""
+    logger.error("batcher %r: %d writes ignored their cancellation and are still running", name, writes)
+
+
+def close_failed(name: str, error: BaseException) -> None:
+    """The sink could not be closed."""
+    logger.error("batcher %r: closing the sink failed: %r", name, error, exc_info=error)

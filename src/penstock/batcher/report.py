@@ -1,0 +1,94 @@
+"""What a batcher tells when asked: snapshots and reports, all frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from .._core.errors import DrainTimeout
+from .._core.outcome import Outcome
+from .._core.tally import Tally
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """A batcher at one moment."""
+
+    name: str
+    state: str
+    """`new`, `open`, `closing`, `closed` or `broken`."""
+    tally: Tally
+    capacity_items: int
+    """The ledger's bound."""
+    open_items: int
+    sealed_batches: int
+    in_flight_batches: int
+    backing_off_batches: int
+    waiting_producers: int
+    oldest_age: float | None
+    """Seconds since the oldest item that no worker has taken was accepted."""
+    flushes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Batches taken by a worker, by the reason for which they were sealed."""
+    throttled_seconds: float = 0.0
+    """Seconds for which the destination has asked to be left alone, as far as they lie ahead."""
+
+    def __str__(self) -> str:
+        return f"batcher {self.name!r} {self.state}: {self.tally}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushReport:
+    """How a flush ended. True in a boolean context when every item accepted before the call has its outcome."""
+
+    remaining: int
+    """Items accepted before the call that were still inside when the timeout struck."""
+    outcomes: Mapping[Outcome, int]
+    """Counts of the outcomes of the batches that the flush waited for."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing remained."""
+        return self.remaining == 0
+
+    def __bool__(self) -> bool:
+        return self.complete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownReport(Generic[T]):
+    """Where every item ended. Final: a late completion changes nothing."""
+
+    name: str
+    tally: Tally
+    seconds: float
+    """How long the shutdown took."""
+    unsent: tuple[T, ...] = field(repr=False)
+    """The items known not to be applied, for the caller to keep."""
+    unknown: tuple[T, ...] = field(repr=False)
+    """The items whose outcome became unknown during the shutdown: their write was cut off."""
+    left_behind: int = 0
+    """Writes that ignored their cancellation and were still running at the deadline."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the shutdown left nothing: no item unsent, and no write cut off."""
+        return self.tally.unsent == 0 and not self.unknown
+
+    def verify(self) -> None:
+        """Raise `AssertionError` unless every accepted item has exactly one outcome."""
+        self.tally.verify()
+        if self.tally.inside:
+            message = f"{self.tally.inside} items are still inside after the shutdown: {self.tally}"
+            raise AssertionError(message)
+
+    def raise_if_incomplete(self) -> None:
+        """Raise `DrainTimeout` with this report unless it is complete."""
+        if not self.complete:
+            raise DrainTimeout(self)
+
+    def __str__(self) -> str:
+        state = "complete" if self.complete else "INCOMPLETE"
+        return f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s: {self.tally}"

@@ -1,0 +1,80 @@
+"""Run a program that drains on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .._core import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from datetime import timedelta
+
+R = TypeVar("R")
+
+logger = logging.getLogger("penstock.run")
+
+
+def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R | None:
+    """Run `main` to its end on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers drain.
+
+    A second signal cancels again, which means now. Returns what `main` returns; `None` if a signal ended it. Unlike `asyncio.run` it
+    ends although a task swallows its cancellation: whatever lives on after `patience` seconds is left behind, and said so.
+    Blocks the calling thread, which must be the main one for the signals to be caught.
+    """
+    seconds = checks.seconds("patience", patience, zero=True)
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(_with_signals(main))
+    finally:
+        try:
+            loop.run_until_complete(_cancel_rest(seconds))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+async def _with_signals(main: Coroutine[Any, Any, R]) -> R | None:
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(main, name="penstock main")
+    received: list[str] = []
+
+    def on_signal(name: str) -> None:
+        received.append(name)
+        logger.info("%s: %s", name, "draining" if len(received) == 1 else "ending now")
+        task.cancel()
+
+    caught = [sign for sign in (signal.SIGTERM, signal.SIGINT) if _catch(loop, sign, on_signal)]
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return None
+    finally:
+        for sign in caught:
+            loop.remove_signal_handler(sign)
+
+
+def _catch(loop: asyncio.AbstractEventLoop, sign: signal.Signals, handler: Any) -> bool:
+    try:
+        loop.add_signal_handler(sign, handler, sign.name)
+    except (NotImplementedError, ValueError, RuntimeError):  # not the main thread, or a platform without it
+        return False
+    return True
+
+
+async def _cancel_rest(patience: float) -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if not others:
+        return
+    _, deaf = await asyncio.wait(others, timeout=patience)
+    for task in deaf:
+        logger.error("left behind: %r ignores its cancellation", task)
