@@ -326,7 +326,7 @@ class RowBatch(Batch[T_co]):
     def __iter__(self) -> Iterator[T_co]:
         return iter(self._items)
 
-    def _select(self, indices: Sequence[int], attempt: int) -> RowBatch[T_co]:  # type: ignore[override]  # Self is final here
+    def _select(self, indices: Sequence[int], attempt: int) -> RowBatch[T_co]:
         return RowBatch(
             tuple(map(self._items.__getitem__, indices)),
             lineage=self._lineage,
@@ -338,7 +338,7 @@ class RowBatch(Batch[T_co]):
             sizes=None if self.sizes is None else [self.sizes[i] for i in indices],
         )
 
-    def _on(self, delivery: Delivery) -> RowBatch[T_co]:  # type: ignore[override]  # Self is final here
+    def _on(self, delivery: Delivery) -> RowBatch[T_co]:
         return RowBatch(
             self._items,
             lineage=self._lineage,

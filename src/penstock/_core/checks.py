@@ -22,7 +22,7 @@ def bad(name: str, value: object, rule: str) -> ConfigError:
     return ConfigError(f"{name}={value!r}: {rule}")
 
 
-def seconds(name: str, value: float | timedelta, *, zero: bool = False) -> float:
+def seconds(name: str, value: object, *, zero: bool = False) -> float:
     """A duration as float seconds; takes a number of seconds or a `timedelta`. Raises `ConfigError`."""
     rule = f"must be {'at least 0' if zero else 'more than 0'} seconds (a number or a timedelta)"
     if isinstance(value, timedelta):
@@ -34,19 +34,19 @@ def seconds(name: str, value: float | timedelta, *, zero: bool = False) -> float
     return float(value)
 
 
-def optional_seconds(name: str, value: float | timedelta | None, *, zero: bool = False) -> float | None:
+def optional_seconds(name: str, value: object, *, zero: bool = False) -> float | None:
     """As `seconds`, with `None` passed through."""
     return None if value is None else seconds(name, value, zero=zero)
 
 
-def count(name: str, value: int, *, least: int = 1) -> int:
+def count(name: str, value: object, *, least: int = 1) -> int:
     """A whole number of at least `least`. Raises `ConfigError`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise bad(name, value, f"must be a whole number of at least {least}")
     return value
 
 
-def optional_count(name: str, value: int | None, *, least: int = 1) -> int | None:
+def optional_count(name: str, value: object, *, least: int = 1) -> int | None:
     """As `count`, with `None` passed through."""
     return None if value is None else count(name, value, least=least)
 

@@ -16,7 +16,7 @@ Indices here are the sealed batch's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .clock import LOOP_CLOCK
@@ -24,12 +24,13 @@ from .errors import UnknownOutcomeError
 from .outcome import Outcome, worst
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
     from types import TracebackType
 
     from .clock import Clock
 
 OutcomeMap = Callable[[Outcome], Outcome]
+Settled = Callable[[Sequence[int], Outcome, Mapping[int, object] | None], None]
 BatchT = TypeVar("BatchT")
 
 GRACE = 0.1
@@ -124,7 +125,7 @@ class Delivery:
         self._maybe: set[int] = set()
         self._errors: dict[int, BaseException] = {}
         self._forks: list[Fork[Any]] = []
-        self._settled_by: Callable[[Sequence[int], Outcome, Mapping[int, object] | None], None] | None = None
+        self._settled_by: Settled | None = None
         self._activities = 1
         self._idle = 0
 
@@ -271,6 +272,29 @@ class Delivery:
         for index in indices:
             state[index] = code
 
+    # -- forks --------------------------------------------------------------------------------------------------------
+
+    def branch(self, label: str, settled_by: Settled | None) -> Delivery:
+        """A delivery for the same items on a way of their own."""
+        branch = Delivery(len(self._state), parent=self, labels=(*self.labels, label))
+        branch._settled_by = settled_by
+        return branch
+
+    def fork_begins(self, fork: Fork[Any]) -> None:
+        """Until it ends, the fork's branches know more of its items than this delivery does."""
+        self._forks.append(fork)
+
+    def fork_ends(self, fork: Fork[Any]) -> None:
+        """Keep what the branches knew of items that are not settled."""
+        for index in fork.members:
+            if self.is_settled(index):
+                continue
+            verdict = fork.verdict(index)
+            self._state[index] = _STANDING.get(verdict, self._state[index])
+            if verdict is Outcome.UNKNOWN:
+                self._maybe.add(index)
+        self._forks.remove(fork)
+
     # -- waiting and slots --------------------------------------------------------------------------------------------
 
     async def back_off(self, indices: Sequence[int], until: float) -> bool:
@@ -345,26 +369,16 @@ class Fork(Generic[BatchT]):
         self._branches: dict[str, Delivery] = {}
 
     def __enter__(self) -> dict[str, BatchT]:
-        parent = self._parent
         for label in self._maps:
-            branch = Delivery(len(parent._state), parent=parent, labels=(*parent.labels, label))
-            branch._settled_by = self._branch_settled if label in self._required else None
-            self._branches[label] = branch
-        parent._forks.append(self)
+            settled_by = self._branch_settled if label in self._required else None
+            self._branches[label] = self._parent.branch(label, settled_by)
+        self._parent.fork_begins(self)
         return {label: self._on(branch) for label, branch in self._branches.items()}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        parent = self._parent
-        standing = {i: self.verdict(i) for i in self.members if not parent.is_settled(i)}
-        parent._forks.remove(self)
-        for index, verdict in standing.items():
-            code = _STANDING.get(verdict)
-            if code is not None:
-                parent._state[index] = code
-            if verdict is Outcome.UNKNOWN:
-                parent._maybe.add(index)
+        self._parent.fork_ends(self)
 
     def verdict(self, index: int) -> Outcome:
         """The worst of what the required branches say of an item, each mapped as the fork was told to."""

@@ -21,10 +21,10 @@ class Observer:
     """
 
     def on_sealed(self, batch: Batch[Any]) -> None:
-        """A batch was sealed."""
+        """A sealed batch is given to a worker; its `sealed_at` says when it was sealed."""
 
     def on_flush_start(self, batch: Batch[Any]) -> None:
-        """A worker took the batch."""
+        """The write of the batch begins."""
 
     def on_flushed(self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]) -> None:
         """The batch's write has ended after `seconds`, backoffs included; `errors` is empty when all went well."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .errors import ConfigError, NotPicklableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from types import TracebackType
     from typing import Self
 
@@ -137,7 +137,7 @@ def _check_picklable(owner: object, name: str, value: object) -> None:
 
 
 @asynccontextmanager
-async def opened(thing: object) -> AsyncIterator[None]:
+async def opened(thing: object) -> AsyncGenerator[None]:
     """Open `thing` for the duration of the context if it can be opened (`async with`); otherwise do nothing."""
     if not hasattr(type(thing), "__aenter__"):
         yield

@@ -41,6 +41,7 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     delivery = batch.delivery
     roots = batch.roots()
     delivery.begin(roots)
+    errors: dict[int, BaseException]
     try:
         errors = _book(batch, await _called(sink, batch))
     except (KeyboardInterrupt, SystemExit, GeneratorExit):

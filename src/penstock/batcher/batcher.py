@@ -7,6 +7,7 @@ cancelled `add` has either put its item in, and returned, or has not.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from .._core import checks
@@ -26,7 +27,7 @@ from .report import FlushReport, ShutdownReport, Stats
 from .room import Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Callable, Iterable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractAsyncContextManager
     from datetime import timedelta
     from types import TracebackType
@@ -226,12 +227,12 @@ class Batcher(Generic[T]):
         `timeout` bounds the wait of each item. On an exception or cancellation what was added before stays added.
         """
         added = 0
-        if hasattr(source, "__aiter__"):
-            async for item in cast("AsyncIterable[T]", source):
+        if isinstance(source, AsyncIterable):
+            async for item in source:
                 await self.add(item, timeout=timeout)
                 added += 1
             return added
-        for item in cast("Iterable[T]", source):
+        for item in source:
             await self.add(item, timeout=timeout)
             added += 1
         return added
@@ -283,17 +284,20 @@ class Batcher(Generic[T]):
         waiter = Waiter(items, size, asyncio.get_running_loop().create_future())
         engine.room.join(waiter)
         engine.refresh()
+        ours = False
         try:
             async with self._clock.timeout_at(None if seconds is None else self._clock.now() + seconds):
                 await waiter.future
             self._check_open()
+            ours = True
         except TimeoutError:
             message = f"batcher {self._name!r}: no room within {seconds} s ({engine.inside} items inside)"
             raise AddTimeout(message, retry_after=self._retry_after()) from None
         finally:
-            if not waiter.granted or not waiter.future.done():
-                engine.refused += items
             engine.room.leave(waiter)
+            if not ours:
+                engine.refused += items
+                engine.room_freed()
 
     def _size(self, item: T) -> int:
         return self._measure(item) if self._sized else 0
@@ -422,8 +426,10 @@ def _checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Call
 
 
 def _size_of_bytes(item: Any) -> int:
-    if isinstance(item, (bytes, bytearray, memoryview)):
-        return memoryview(item).nbytes
+    if isinstance(item, (bytes, bytearray)):
+        return len(item)
+    if isinstance(item, memoryview):
+        return cast("memoryview[int]", item).nbytes
     message = f"items must be bytes-like to be measured, not {type(item).__name__}; give Batcher(size_of=...)"
     raise TypeError(message)
 

@@ -221,29 +221,20 @@ class Engine(Generic[T]):
         flight.watch()
         loop = asyncio.get_running_loop()
         flight.task = loop.create_task(self._fly(flight), name=f"penstock flush {batch_id}", context=self._context.copy())
+        flight.task.add_done_callback(lambda task: self._landed(flight, task))
         if self.observers:
             self.observers.tell(lambda observer: observer.on_sealed(flight.batch))
 
-    async def _fly(self, flight: Flight[T]) -> None:
-        errors: dict[int, BaseException] = {}
-        try:
-            if self.observers:
-                self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
-            errors = await send(self._sink, flight.batch)
-        except asyncio.CancelledError as cancelled:
-            if flight.cut_cause is None:
-                flight.cut_cause = cancelled
-        except GeneratorExit:  # left behind for good: its loop is gone, and the report was final long ago
-            raise
-        except BaseException:  # KeyboardInterrupt and its like end the loop; the items get their verdicts first
-            self._landed(flight, errors)
-            raise
-        self._landed(flight, errors)
+    async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
+        if self.observers:
+            self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
+        return await send(self._sink, flight.batch)
 
-    def _landed(self, flight: Flight[T], errors: dict[int, BaseException]) -> None:
+    def _landed(self, flight: Flight[T], task: asyncio.Task[dict[int, BaseException]]) -> None:
+        """A write has ended, however that came about: even before its task had its first step."""
         flight.unwatch()
         try:
-            failed = self._book_failures(flight, errors)
+            failed = self._book_failures(flight, _errors_of(task))
             self.flights.discard(flight)
             self.accumulator.done(flight.sealed, list(failed))
             if flight.has_slot:
@@ -322,11 +313,12 @@ class Engine(Generic[T]):
                     receipt.resolve(outcome, cause, details.get(index) if details else None)
         if self.observers:
             self.observers.tell(lambda observer: observer.on_outcome(flight.batch, outcome, indices))
-        self._room_freed()
+        self.room_freed()
         if flight.left == 0:
             self._pass_fences(flight)
 
-    def _room_freed(self) -> None:
+    def room_freed(self) -> None:
+        """Let those who wait have the room."""
         if self.accepting:
             self.room.grant(self.inside)
             self.refresh()
@@ -410,7 +402,6 @@ class Engine(Generic[T]):
             self._timer = None
         for waiter in self.room.turn_away():
             if not waiter.future.done():
-                self.refused += waiter.items
                 waiter.future.set_exception(self.closed_error())
         self.refresh()
 
@@ -430,6 +421,11 @@ class Engine(Generic[T]):
         self.unsent.extend(self.give_up(Outcome.UNSENT, self.closed_error()))
         if self.observers:
             self.observers.tell(lambda observer: observer.on_state(self.name, "broken"))
+
+
+def _errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:
+    """What a write ended with; nothing where it was cut, since the verdicts tell then."""
+    return {} if task.cancelled() or task.exception() is not None else task.result()
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Engine(Protocol):
+class Engine(Protocol[T]):
     """What a flight needs from its batcher."""
 
     clock: Clock
@@ -57,11 +57,11 @@ class Flight(Generic[T]):
         "task",
     )
 
-    def __init__(self, engine: Engine, sealed: Sealed[T], *, batch_id: str, name: str, stretch: float) -> None:
+    def __init__(self, engine: Engine[T], sealed: Sealed[T], *, batch_id: str, name: str, stretch: float) -> None:
         self.sealed = sealed
         self.has_slot = False
         self.backing_off = False
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[dict[int, BaseException]] | None = None
         self.started_at = engine.clock.now()
         self.outcomes: dict[Outcome, int] = {}
         self.cut_cause: BaseException | None = None
