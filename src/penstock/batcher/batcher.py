@@ -47,7 +47,8 @@ Oversize = Literal["alone", "reject"]
 class Batcher(Generic[T]):
     """Gathers items and writes them to a sink in batches; every accepted item has exactly one outcome.
 
-    Use it as `async with Batcher(sink) as batcher:`; leaving the block drains it. It may be constructed anywhere: it needs a running
+    Use it as `async with Batcher(sink) as batcher:`; leaving the block drains it, keeps the report in `report`, and raises `DrainTimeout`
+    if something was left (unless `shutdown` was called inside and told so, or an exception is on its way: then it gets a note). It may be constructed anywhere: it needs a running
     loop only when entered, and may be entered again after it was closed.
 
     Args:
@@ -133,8 +134,9 @@ class Batcher(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        was_told = self.report is not None  # a shutdown inside the block has handed its report over already
         report = await self.shutdown()
-        if report.complete:
+        if report.complete or was_told:
             return
         if error is None:
             raise DrainTimeout(report)

@@ -14,7 +14,7 @@ The earliest deadline asked for wins.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._core.batch import Reason
 from .._core.delivery import GRACE
@@ -24,7 +24,7 @@ from . import log
 from .report import ShutdownReport
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from .engine import Engine
 
@@ -37,7 +37,7 @@ LONGEST_RESERVE = 1.0
 class Drain(Generic[T]):
     """One shutdown of one batcher."""
 
-    def __init__(self, engine: Engine[T], close_sink: Callable[[], Awaitable[None]], seconds: float) -> None:
+    def __init__(self, engine: Engine[T], close_sink: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
         self._engine = engine
         self._close_sink = close_sink
         self._began = engine.clock.now()
@@ -65,6 +65,7 @@ class Drain(Generic[T]):
         engine.advance(engine.clock.now())
         await self._until(lambda: not engine.flights and not engine.accumulator.queued, self._cut_at)
         self._cut()
+        await self._breathe([flight.task for flight in engine.flights if flight.task is not None])
         await self._until(lambda: not engine.flights, self._close_at)
         await self._close()
         await self._until(lambda: not engine.flights, lambda: self._deadline)
@@ -87,6 +88,12 @@ class Drain(Generic[T]):
             finally:
                 timer.cancel()
 
+    @staticmethod
+    async def _breathe(tasks: list[asyncio.Task[Any]]) -> None:
+        """Let tasks that can end at once do so, even with no time left."""
+        if any(not task.done() for task in tasks):
+            await asyncio.wait(tasks, timeout=0)
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -103,12 +110,13 @@ class Drain(Generic[T]):
         now = engine.clock.now()
         share = max(self._reserve, CLOSING_SHARE * (self._deadline - self._began))
         until = min(self._deadline, now + share)
-        closing = asyncio.ensure_future(self._close_sink())
+        closing = asyncio.get_running_loop().create_task(self._close_sink())
         closing.add_done_callback(lambda _: self._wake())
         await self._until(closing.done, lambda: min(until, self._deadline))
+        await self._breathe([closing])
         if not closing.done():
             closing.cancel()
-            await asyncio.wait([closing], timeout=0)
+            await self._breathe([closing])
         if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
             log.close_failed(engine.name, error)
         elif not closing.done() or closing.cancelled():

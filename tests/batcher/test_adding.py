@@ -1,0 +1,194 @@
+"""How items get in, and what happens when there is no room."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import Gated, Recording
+
+from penstock import AddTimeout, Batcher, ClosedError, ItemTooLarge, LedgerFull, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.testing import FakeClock
+
+SMALL = Limits(max_items=2, max_pending_items=4, max_delay=60.0)
+
+
+async def test_an_add_that_times_out_leaves_no_item(fake_clock: FakeClock) -> None:
+    """B-T8, batcher/B8, batcher/B11: the error carries what to tell the client."""
+    sink = Gated()
+    async with Batcher(sink, limits=SMALL) as batcher:
+        await batcher.add_many(range(4))
+        with pytest.raises(AddTimeout, match=r"no room within 0\.1 s") as caught:
+            await batcher.add("late", timeout=0.1)
+        assert caught.value.retry_after == 5.0
+        assert fake_clock.now() == pytest.approx(0.1)
+        sink.gate.set()
+    assert sink.items == [0, 1, 2, 3]
+    assert batcher.tally().refused == 1
+
+
+async def test_a_cancelled_add_leaves_no_item_and_hands_its_room_on(fake_clock: FakeClock) -> None:
+    """B-T8, B-T48: cancelled while waiting, and cancelled after the grant but before it could use it."""
+    sink = Gated()
+    async with Batcher(sink, limits=SMALL) as batcher:
+        await batcher.add_many(range(4))
+        waiting = [asyncio.create_task(batcher.add(name)) for name in ("a", "b", "c")]
+        await fake_clock.run_until_idle()
+        assert batcher.stats().waiting_producers == 3
+        waiting[0].cancel()
+        sink.gate.set()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    assert waiting[0].cancelled()
+    assert sink.items == [0, 1, 2, 3, "b", "c"]
+    assert batcher.tally().accepted == 6
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_an_add_cancelled_at_any_moment_is_in_once_or_not_at_all(fake_clock: FakeClock, steps: int) -> None:
+    """B-T48: cancel after every number of loop steps while the add waits, is granted room, and finishes."""
+    sink = Recording(seconds=0.5)
+    async with Batcher(sink, limits=SMALL) as batcher:
+        await batcher.add_many(range(4))
+        adding = asyncio.create_task(batcher.add("x"))
+        other = asyncio.create_task(batcher.add("y"))
+        await asyncio.sleep(0.5)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        adding.cancel()
+        await asyncio.wait([adding, other])
+        assert other.exception() is None
+    assert sink.items.count("x") == (0 if adding.cancelled() else 1)
+    assert sorted(map(str, sink.items)) == sorted(["0", "1", "2", "3", "y"] + ([] if adding.cancelled() else ["x"]))
+    assert batcher.report is not None
+    batcher.report.verify()
+
+
+async def test_newcomers_do_not_overtake_waiters(fake_clock: FakeClock) -> None:
+    """A large request at the head of the queue is not starved by small ones behind it."""
+    sink = Gated()
+    async with Batcher(sink, limits=SMALL) as batcher:
+        await batcher.add_many(range(4))
+        large = asyncio.create_task(batcher.add_many(["l1", "l2", "l3"]))
+        await fake_clock.run_until_idle()
+        small = asyncio.create_task(batcher.add("s"))
+        await fake_clock.run_until_idle()
+        assert not batcher.try_add("t")
+        sink.gate.set()
+        await asyncio.gather(large, small)
+    assert sink.items == [0, 1, 2, 3, "l1", "l2", "l3", "s"]
+
+
+async def test_a_full_ledger_blocks_producers_and_a_free_worker_never_waits(fake_clock: FakeClock) -> None:
+    """B-T13, batcher/B20: two workers take batches at once; adding blocks only when the ledger is full; shutdown waits for all."""
+    sink = Recording(seconds=0.1)
+    limits = Limits(max_items=10, workers=2, max_pending_items=40, max_delay=60.0)
+    async with Batcher(sink, limits=limits) as batcher:
+        await batcher.add_many(range(40))
+        assert fake_clock.now() == 0.0
+        await batcher.add(40)
+        assert fake_clock.now() == pytest.approx(0.1)
+        assert sink.most_running == 2
+    assert sorted(sink.items) == list(range(41))
+    assert sink.most_running == 2
+
+
+async def test_reject_raises_at_once(fake_clock: FakeClock) -> None:
+    """batcher/B10."""
+    sink = Gated()
+    async with Batcher(sink, limits=SMALL, overflow="reject") as batcher:
+        await batcher.add_many(range(4))
+        with pytest.raises(LedgerFull, match="4 of 4 items"):
+            await batcher.add(4)
+        with pytest.raises(LedgerFull):
+            await batcher.submit(5)
+        sink.gate.set()
+    assert sink.items == [0, 1, 2, 3]
+
+
+async def test_try_add_never_waits(fake_clock: FakeClock) -> None:
+    """batcher/B9: false when full and when closed; each refusal is counted."""
+    sink = Gated()
+    async with Batcher(sink, limits=SMALL) as batcher:
+        assert [batcher.try_add(i) for i in range(6)] == [True] * 4 + [False] * 2
+        sink.gate.set()
+    assert not batcher.try_add(7)
+    assert sink.items == [0, 1, 2, 3]
+    assert batcher.tally().refused == 3
+
+
+async def test_add_many_is_all_or_none(fake_clock: FakeClock) -> None:
+    """batcher/B53."""
+    sink = Gated()
+    async with Batcher(sink, limits=SMALL) as batcher:
+        await batcher.add_many(range(3))
+        with pytest.raises(AddTimeout):
+            await batcher.add_many("ab", timeout=1.0)
+        with pytest.raises(ItemTooLarge, match="can never fit"):
+            await batcher.add_many(range(5))
+        sink.gate.set()
+    assert sink.items == [0, 1, 2]
+    assert batcher.tally().refused == 7
+
+
+async def test_add_from_takes_async_and_plain_iterables(fake_clock: FakeClock) -> None:
+    """As fast as the sink takes them."""
+
+    async def numbers() -> AsyncIterator[int]:
+        for i in range(25):
+            yield i
+
+    sink = Recording(seconds=1.0)
+    async with Batcher(sink, limits=SMALL) as batcher:
+        assert await batcher.add_from(numbers()) == 25
+        assert await batcher.add_from(range(25, 30)) == 5
+    assert sink.items == list(range(30))
+
+
+async def test_a_tight_producer_starves_neither_timers_nor_workers(fake_clock: FakeClock) -> None:
+    """batcher/4b.9: a producer that never has to wait lets others run all the same."""
+    sink = Recording()
+    ran: list[int] = []
+
+    async def neighbour() -> None:
+        while True:
+            ran.append(1)
+            await asyncio.sleep(0)
+
+    async with Batcher(sink, limits=Limits(max_items=10_000, max_pending_items=100_000)) as batcher:
+        task = asyncio.create_task(neighbour())
+        for i in range(5_000):
+            await batcher.add(i)
+        assert len(ran) >= 30
+        task.cancel()
+
+
+@pytest.mark.parametrize("way", ["add", "add_many", "submit", "deliver"])
+async def test_a_closed_batcher_takes_nothing(fake_clock: FakeClock, way: str) -> None:
+    """batcher/B8."""
+    batcher = Batcher(Recording())
+    with pytest.raises(ClosedError, match="is not open: use `async with batcher:`"):
+        await getattr(batcher, way)([1])
+    assert not batcher.try_add([1])
+    async with batcher:
+        pass
+    with pytest.raises(ClosedError, match="is closed"):
+        await getattr(batcher, way)([1])
+
+
+async def test_waiting_producers_are_told_of_the_shutdown(fake_clock: FakeClock) -> None:
+    """Design 4, step 1 of the shutdown."""
+    sink = Recording(seconds=1.0)
+    async with Batcher(sink, limits=SMALL) as batcher:
+        await batcher.add_many(range(4))
+        late = asyncio.create_task(batcher.add("late"))
+        await fake_clock.run_until_idle()
+        report = await batcher.shutdown()
+        with pytest.raises(ClosedError):
+            await late
+    assert sink.items == [0, 1, 2, 3]
+    assert (report.tally.accepted, report.tally.refused) == (4, 1)
