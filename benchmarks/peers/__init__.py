@@ -1,0 +1,1 @@
+"""What people use instead, written as fairly as we can."""

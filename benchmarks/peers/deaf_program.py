@@ -1,0 +1,28 @@
+"""A program whose destination never answers and cannot be cancelled: `python -m benchmarks.peers.deaf_program DEADLINE PATIENCE`.
+
+It says when it begins to shut down and what the report was; then it should end.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import penstock
+
+from .deaf import DeafSink
+
+NEVER = 3600.0
+
+
+async def main(deadline: float) -> None:
+    """Add, begin a write, shut down."""
+    async with penstock.Batcher(DeafSink(NEVER), limits=penstock.Limits(max_items=10), name="deaf") as batcher:
+        await batcher.add_many(range(25))
+        print("shutting down", flush=True)
+        report = await batcher.shutdown(deadline)
+        report.verify()
+        print(report.tally.unknown, report.tally.unsent, flush=True)
+
+
+if __name__ == "__main__":
+    penstock.run(main(float(sys.argv[1])), patience=float(sys.argv[2]))

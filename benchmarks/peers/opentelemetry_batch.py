@@ -1,0 +1,46 @@
+"""OpenTelemetry's batch processor for log records, with an exporter that only counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from opentelemetry.metrics import NoOpMeterProvider
+from opentelemetry.sdk._logs import ReadWriteLogRecord
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
+from opentelemetry.sdk.resources import Resource
+
+
+class CountingExporter(LogRecordExporter):
+    """Exports nowhere."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def export(self, batch: Sequence[Any]) -> LogRecordExportResult:
+        self.count += len(batch)
+        return LogRecordExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        pass
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return True
+
+
+def processor(exporter: LogRecordExporter, *, size: int, linger: float, depth: int) -> BatchLogRecordProcessor:
+    """The SDK's processor with our limits and metrics that do nothing."""
+    return BatchLogRecordProcessor(
+        exporter,
+        schedule_delay_millis=linger * 1000,
+        max_export_batch_size=size,
+        max_queue_size=depth,
+        meter_provider=NoOpMeterProvider(),
+    )
+
+
+def record() -> ReadWriteLogRecord:
+    """A small log record, as `on_emit` takes it."""
+    from opentelemetry._logs import LogRecord
+
+    return ReadWriteLogRecord(LogRecord(body="an item"), resource=Resource.get_empty())

@@ -1,0 +1,135 @@
+"""The benchmarks run, and report what was measured. Nothing here judges a time."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks import pages, tables
+from benchmarks.__main__ import main
+from benchmarks.cases import CASES
+from benchmarks.harness import MS, NS_PER_ITEM, Case, CaseUnavailable, Ceiling, Contender, Results, Target, measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+
+def a_case(*contenders: Contender, targets: Sequence[Target | Ceiling] = (), unavailable: str = "") -> Case:
+    @contextlib.contextmanager
+    def prepare(_: int) -> Iterator[Sequence[Contender]]:
+        if unavailable:
+            raise CaseUnavailable(unavailable)
+        yield contenders
+
+    return Case("made", "A made-up case", prepare, 10, 10, NS_PER_ITEM, ("peer",), targets)
+
+
+def some_results(targets: Sequence[Target | Ceiling] = ()) -> Results:
+    figures = {"ours": [100.0, 200.0, 300.0], "peer": [1000.0, 1000.0, 6000.0]}
+    return Results(a_case(targets=targets), 10, 3, figures, frozenset({"ours"}))
+
+
+def test_contenders_take_turns_and_the_first_round_is_not_counted() -> None:
+    turns: list[str] = []
+
+    def turn(name: str) -> Callable[[], float]:
+        def take() -> float:
+            turns.append(name)
+            return len(turns) * 1e-9
+
+        return take
+
+    results = measure(a_case(Contender("ours", turn("ours"), ours=True), Contender("peer", turn("peer"))), items=1, rounds=2)
+    assert turns == ["ours", "peer"] * 3
+    assert results.figures["ours"] == pytest.approx([3, 5])
+    assert results.figures["peer"] == pytest.approx([4, 6])
+    assert results.ours == {"ours"}
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    ratio = some_results().ratio("ours", "peer")
+    assert (ratio.median, ratio.least, ratio.most) == (10, 5, 20)
+
+
+@pytest.mark.parametrize(
+    ("target", "met"),
+    [
+        (Target("ours", "peer", 10), True),
+        (Target("ours", "peer", 11), False),
+        (Ceiling("ours", 300), True),
+        (Ceiling("ours", 299), False),
+    ],
+)
+def test_a_target_is_judged_by_the_median_ratio_and_a_ceiling_by_the_slowest_round(target: Target | Ceiling, met: bool) -> None:
+    results = some_results([target])
+    assert [verdict.met for verdict in results.verdicts()] == [met]
+    assert ("met: " in tables.for_markdown(results)) is met
+    assert ("MISSED" in tables.for_terminal(results)) is not met
+
+
+def test_milliseconds_are_not_divided_by_the_items() -> None:
+    assert MS.per_item is False
+    assert NS_PER_ITEM.per_item is True
+
+
+def test_the_page_gets_table_plot_and_machine_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / pages.PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text("before\n<!-- figures: made -->\nold\n<!-- end: made -->\nafter\n")
+    pages.write_page(some_results(), "a machine", tmp_path)
+    text = page.read_text()
+    assert text.startswith("before\n<!-- figures: made -->\n")
+    assert text.endswith("<!-- end: made -->\nafter\n")
+    assert "old" not in text
+    assert "a machine; 10 items, 3 rounds." in text
+    assert "| ours | 200 | 100 to 300 | 5,000,000 | 10.0 (5.0 to 20.0) |" in text
+    assert "(../assets/benchmarks/made.svg)" in text
+
+
+def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / pages.PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text("nothing here\n")
+    with pytest.raises(LookupError, match="figures: made"):
+        pages.write_page(some_results(), "a machine", tmp_path)
+
+
+def test_the_same_results_draw_the_same_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    first = pages.write_plot(some_results(), tmp_path / "a").read_bytes()
+    second = pages.write_plot(some_results(), tmp_path / "b").read_bytes()
+    assert first == second
+    assert b"ours" in first
+    assert not re.search(rb"<dc:date>", first)
+
+
+def test_the_docs_have_marks_for_every_case() -> None:
+    text = (pages.DOCS / pages.PAGE).read_text()
+    for case in CASES:
+        assert text.count(f"<!-- figures: {case.name} -->") == 1
+        assert text.count(f"<!-- end: {case.name} -->") == 1
+
+
+def test_a_case_that_cannot_run_says_why_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fine = a_case(Contender("ours", lambda: 1e-6, ours=True), Contender("peer", lambda: 1e-6))
+    monkeypatch.setattr("benchmarks.__main__.CASES", (a_case(unavailable="no server here"), fine))
+    assert main(["--quick"]) == 0
+    printed = capsys.readouterr().out
+    assert "left out: no server here" in printed
+    assert "1.00 (1.00 to 1.00)" in printed
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_runs(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    if case.name == "accept":
+        pytest.importorskip("opentelemetry.sdk")
+    assert main(["--quick", "--case", case.name]) == 0
+    printed = capsys.readouterr().out
+    if "left out: " in printed:
+        pytest.skip(printed.split("left out: ", 1)[1].strip())
+    for target in case.targets:
+        assert target.name in printed
