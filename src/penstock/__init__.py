@@ -35,6 +35,8 @@ from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSi
 from ._core.stacking import stack
 from ._core.tally import Tally
 from .batcher import Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
+from .retry import Retry
+from .sinks import Timeout
 
 __version__ = "0.1.0.dev0"
 
@@ -68,6 +70,7 @@ __all__ = [
     "Reason",
     "Receipt",
     "ResultMismatch",
+    "Retry",
     "RowBatch",
     "ShutdownReport",
     "Sink",
@@ -77,6 +80,7 @@ __all__ = [
     "StoppedError",
     "Tally",
     "ThrottledError",
+    "Timeout",
     "TransactionalSink",
     "TransientError",
     "UnavailableError",

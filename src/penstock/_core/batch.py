@@ -24,6 +24,7 @@ from .delivery import Delivery, Fork
 if TYPE_CHECKING:
     from typing import Self
 
+    from .clock import Signal
     from .delivery import OutcomeMap
     from .outcome import Outcome
 
@@ -250,13 +251,13 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             return [i for i, group in enumerate(self._groups) if not all(map(delivery.is_settled, group))]
         return [i for i, root in enumerate(self._first_roots()) if not delivery.is_settled(root)]
 
-    async def back_off(self, until: float) -> bool:
-        """Wait until the clock reads `until` (monotonic seconds) or a shutdown begins; whatever waits goes through here.
+    async def back_off(self, until: float, *signals: Signal) -> bool:
+        """Wait until the clock reads `until` (monotonic seconds), one of `signals` fires or a shutdown begins.
 
-        Meanwhile the batch counts as backing off and its flush slot serves others. Returns whether the next try is the last one.
+        Whatever waits before a destination goes through here. Meanwhile the batch counts as backing off and its flush slot serves others. Returns whether the next try is the last one.
         Raises `CancelledError` once the delivery is closed. Cancellation leaves the batch holding a slot again.
         """
-        return await self.delivery.back_off(self.roots(self.unsettled()), until)
+        return await self.delivery.back_off(self.roots(self.unsettled()), until, *signals)
 
     def throttled(self, until: float) -> None:
         """Tell the batcher that the destination asked for a pause until the clock reads `until`."""

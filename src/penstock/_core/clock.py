@@ -7,6 +7,7 @@ running loop, so a loop with a time of its own (the one of `penstock.testing.Fak
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,3 +73,45 @@ class LoopClock:
 
 
 LOOP_CLOCK = LoopClock()
+
+
+class Signal:
+    """Wakes everybody who waits for it, first come first; holds nothing of a loop while nobody waits."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: dict[asyncio.Future[None], None] = {}
+
+    def join(self, waiter: asyncio.Future[None]) -> None:
+        """Wake this one too."""
+        self._waiters[waiter] = None
+
+    def leave(self, waiter: asyncio.Future[None]) -> None:
+        """Not this one any more."""
+        self._waiters.pop(waiter, None)
+
+    def fire(self) -> None:
+        """Wake all who wait now."""
+        for waiter in list(self._waiters):
+            _wake(waiter)
+
+
+async def wait_until(clock: Clock, until: float, *signals: Signal) -> None:
+    """Suspend until the clock reads `until` (which may be infinite) or one of `signals` fires. Cancellation leaves nothing behind."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    timer = clock.call_at(until, lambda: _wake(waiter)) if until < math.inf else None
+    for signal in signals:
+        signal.join(waiter)
+    try:
+        await waiter
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for signal in signals:
+            signal.leave(waiter)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

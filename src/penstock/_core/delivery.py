@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from .clock import LOOP_CLOCK
+from .clock import LOOP_CLOCK, wait_until
 from .errors import UnknownOutcomeError
 from .outcome import Outcome, worst
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from .clock import Clock
+    from .clock import Clock, Signal
 
 OutcomeMap = Callable[[Outcome], Outcome]
 Settled = Callable[[Sequence[int], Outcome, Mapping[int, object] | None], None]
@@ -72,8 +72,8 @@ class Host(Protocol):
     ) -> None:
         """These items have their final outcome."""
 
-    async def pause(self, until: float) -> None:
-        """Return when the clock reads `until`, or when a shutdown begins."""
+    async def pause(self, until: float, *signals: Signal) -> None:
+        """Return when the clock reads `until`, when one of `signals` fires, or when a shutdown begins."""
 
     def give_slot(self, delivery: Delivery) -> None:
         """The batch is nowhere near its destination: others may have its flush slot."""
@@ -297,7 +297,7 @@ class Delivery:
 
     # -- waiting and slots --------------------------------------------------------------------------------------------
 
-    async def back_off(self, indices: Sequence[int], until: float) -> bool:
+    async def back_off(self, indices: Sequence[int], until: float, *signals: Signal) -> bool:
         """Wait, as `Batch.back_off` says."""
         if self.closed:
             raise asyncio.CancelledError
@@ -307,11 +307,11 @@ class Delivery:
         root = self._root
         host = root._host
         if host is None:
-            await self.clock.sleep(max(0.0, until - self.clock.now()))
+            await wait_until(self.clock, until, *signals)
             return False
         root._rest(host)
         try:
-            await host.pause(until)
+            await host.pause(until, *signals)
             if self.closed:
                 raise asyncio.CancelledError
             await host.take_slot(root)

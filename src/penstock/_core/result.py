@@ -18,7 +18,7 @@ class WriteResult:
     """A sink's answer for each item of a batch, by position. Make one with `from_outcomes` or `failed`."""
 
     size: int
-    errors: Mapping[int, Exception] = field(default_factory=dict[int, Exception])
+    errors: Mapping[int, BaseException] = field(default_factory=dict[int, BaseException])
     """The items that failed, by index."""
     outcomes: Mapping[int, Outcome] = field(default_factory=dict[int, Outcome])
     """The items that succeeded otherwise than by plain delivery, by index."""
@@ -29,7 +29,7 @@ class WriteResult:
     def from_outcomes(
         cls,
         batch: Sized,
-        outcomes: Iterable[Outcome | Exception | None],
+        outcomes: Iterable[Outcome | BaseException | None],
         *,
         details: Mapping[int, object] | None = None,
     ) -> WriteResult:
@@ -41,10 +41,10 @@ class WriteResult:
         if len(answers) != len(batch):
             message = f"{len(answers)} answers for a batch of {len(batch)} items; the outcome of every item is unknown"
             raise ResultMismatch(message)
-        errors: dict[int, Exception] = {}
+        errors: dict[int, BaseException] = {}
         others: dict[int, Outcome] = {}
         for index, answer in enumerate(answers):
-            if isinstance(answer, Exception):
+            if isinstance(answer, BaseException):
                 errors[index] = answer
             elif isinstance(answer, Outcome) and answer.is_success:
                 others[index] = answer
@@ -55,7 +55,7 @@ class WriteResult:
 
     @classmethod
     def failed(
-        cls, batch: Sized, errors: Mapping[int, Exception], *, details: Mapping[int, object] | None = None
+        cls, batch: Sized, errors: Mapping[int, BaseException], *, details: Mapping[int, object] | None = None
     ) -> WriteResult:
         """For sinks that *know* that every item without an error here was delivered.
 

@@ -3,7 +3,8 @@
 1. What has been settled already is not sent again; an empty batch is not written.
 2. Successes are settled before `send` returns, so a caller deals in failures only.
 3. An exception becomes an error for every item that is still unsettled.
-4. Cancellation passes through, and leaves the items that were at the destination marked as perhaps applied.
+4. Cancellation passes through, and leaves the items that were at the destination marked as perhaps applied. A foreign exception that
+   comes instead of it means the same; only our own error classes are believed then.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING, TypeVar
 
-from .errors import ResultMismatch, UnknownOutcomeError
+from .errors import ResultMismatch, SinkError, UnknownOutcomeError
 from .outcome import Outcome
 from .result import WriteResult
 
@@ -54,8 +55,10 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         error = UnknownOutcomeError("the sink's own work was cancelled from inside; nobody cancelled the write")
         error.__cause__ = cancelled
         errors = dict.fromkeys(batch.unsettled(), error)
-    except BaseException as error:  # noqa: BLE001  # handed to the caller, one per unsettled item
+    except SinkError as error:
         errors = dict.fromkeys(batch.unsettled(), error)
+    except BaseException as error:  # handed to the caller, one per unsettled item
+        errors = dict.fromkeys(batch.unsettled(), _of_a_cut(error) if _is_ours() else error)
     if errors:
         delivery.failed({root: error for i, error in errors.items() for root in batch.roots((i,))})
     return errors
@@ -69,7 +72,15 @@ async def _called(sink: Sink[T], batch: Batch[T]) -> object:
     return await answer
 
 
+def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
+    """A client library made an error of its own of our cancellation; it does not say what the destination did."""
+    unknown = UnknownOutcomeError(f"the write was cut off, which ended in {error!r}")
+    unknown.__cause__ = error
+    return unknown
+
+
 def _is_ours() -> bool:
+    """Whether somebody has asked the running task to end."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

@@ -397,14 +397,14 @@ class Batcher(Generic[T]):
         )
 
 
-def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]  # users without a type checker
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
         raise checks.bad("name", name, "must be a string that is not empty")
     return name
 
 
-def _checked_limits(limits: Limits, sink: object) -> Limits:
-    if not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]  # users without a type checker
+def _checked_limits(limits: object, sink: object) -> Limits:
+    if not isinstance(limits, Limits):
         raise checks.bad("limits", limits, "must be a Limits(...)")
     most = capabilities_of(sink).max_concurrency
     if most is not None and limits.workers > most:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
 from .._core.batch import Reason
+from .._core.clock import Signal, wait_until
 from .._core.errors import BatcherBroken, ClosedError, UnknownOutcomeError
 from .._core.observer import Observer, Observers
 from .._core.outcome import Outcome, outcome_of
@@ -108,7 +109,7 @@ class Engine(Generic[T]):
         self._flying = 0
         self._timer: TimerHandle | None = None
         self._fences: list[Fence] = []
-        self._pauses: set[asyncio.Future[None]] = set()
+        self._stop_signal = Signal()
         self._id = uuid4().hex
         self._serial = itertools.count(1)
         self._context = contextvars.Context()
@@ -373,18 +374,10 @@ class Engine(Generic[T]):
 
     # -- pauses, throttling, stopping ---------------------------------------------------------------------------------
 
-    async def pause(self, until: float) -> None:
-        """Wait until the clock reads `until`, or until stopping begins."""
-        if self.stopping:
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pauses.add(waiter)
-        timer = self.clock.call_at(until, lambda: _wake(waiter))
-        try:
-            await waiter
-        finally:
-            timer.cancel()
-            self._pauses.discard(waiter)
+    async def pause(self, until: float, *signals: Signal) -> None:
+        """Wait until the clock reads `until`, one of `signals` fires, or stopping begins."""
+        if not self.stopping:
+            await wait_until(self.clock, until, self._stop_signal, *signals)
 
     def slot_given(self) -> None:
         """A slot may be free."""
@@ -408,8 +401,7 @@ class Engine(Generic[T]):
     def begin_stop(self) -> None:
         """Cut every backoff to one immediate last try."""
         self.stopping = True
-        for waiter in list(self._pauses):
-            _wake(waiter)
+        self._stop_signal.fire()
 
     def break_down(self, error: BaseException) -> None:
         """Stop for good: nothing more is accepted or started; what waits for a worker is handed back as unsent."""
@@ -427,7 +419,3 @@ def _errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseEx
     """What a write ended with; nothing where it was cut, since the verdicts tell then."""
     return {} if task.cancelled() or task.exception() is not None else task.result()
 
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

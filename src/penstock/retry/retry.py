@@ -1,0 +1,180 @@
+"""Trying again what failed, and only that."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from .._core import checks
+from .._core.decorator import WrappingSink
+from .._core.errors import ErrorClass
+from .._core.result import WriteResult
+from .._core.send import send
+from .backoff import Backoff, WaitStrategy, call_state
+from .classify import classified
+from .outage import Destination
+from .series import Rules, Series
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+    from .._core.batch import Batch
+    from .._core.sink import Classifier, Sink
+
+T = TypeVar("T")
+
+THROTTLE_FLOOR = 5.0
+"""Seconds to leave a destination alone that asks for it without saying how long."""
+THROTTLE_FACTOR = 4.0
+PROBE_LONGEST = 5.0
+"""Seconds between two looks at a destination that is not there, at most."""
+
+
+class Retry:
+    """Send again what failed and may succeed next time: only those items, in order, each with attempts of its own.
+
+    Args:
+        attempts: tries per item in all.
+        backoff: a `Backoff`, or any of tenacity's wait objects. Default: full jitter up to 0.1 s x 2^n, at most 30 s.
+        classify: a function from an exception to its `ErrorClass`, or `None` where it does not know; asked before the sink's own.
+        give_up_after: seconds of an outage after which a series ends; by default it waits for as long as the outage lasts.
+        resend_unknown: whether a try that was cut off is made again (at least once) or not (`False`: at most once).
+        unlisted_attempts: tries for an exception that nobody knows.
+        rng: the randomness of the default backoff.
+
+    While it waits, the batch's flush slot serves others. A throttled destination is left alone by all batches for `Retry-After` (5 s where
+    it does not say); of one that is not there, one batch at a time looks whether it is back, and the others wait for it. Neither uses up
+    attempts. When a shutdown begins, a wait ends with one immediate last try.
+
+    Raises `ConfigError` for a bad argument.
+    """
+
+    def __init__(
+        self,
+        attempts: int = 5,
+        *,
+        backoff: Backoff | WaitStrategy | None = None,
+        classify: Classifier | None = None,
+        give_up_after: float | timedelta | None = None,
+        resend_unknown: bool = True,
+        unlisted_attempts: int = 3,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.rules = Rules(
+            attempts=checks.count("attempts", attempts),
+            unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
+            resend_unknown=resend_unknown,
+        )
+        if backoff is not None and not callable(backoff):
+            raise checks.bad("backoff", backoff, "must be a Backoff(...), or one of tenacity's wait objects")
+        if classify is not None and not callable(classify):
+            raise checks.bad("classify", classify, "must be a function from an exception to an ErrorClass or None")
+        self.backoff: Backoff | WaitStrategy = backoff or Backoff(rng=rng or random.Random())
+        self.classify = classify
+        self.give_up_after = checks.optional_seconds("give_up_after", give_up_after)
+
+    def __call__(self, sink: Sink[T]) -> Sink[T]:
+        return _RetrySink(sink, self)
+
+    def __repr__(self) -> str:
+        return f"Retry(attempts={self.rules.attempts})"
+
+
+class _RetrySink(WrappingSink[T]):
+    _run_time: ClassVar[tuple[str, ...]] = ("_known",)
+
+    def __init__(self, inner: Sink[T], settings: Retry) -> None:
+        super().__init__(inner)
+        self._settings = settings
+        self._known: Destination | None = None
+
+    @property
+    def _destination(self) -> Destination:
+        if self._known is None:
+            self._known = Destination()
+        return self._known
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        series = Series(range(len(batch)), self._settings.rules)
+        destination = self._destination
+        try:
+            last = await self._gate(batch, batch)
+            while True:
+                attempt = batch.pick(series.pending, attempt=series.tries + 1)
+                errors = await send(self.inner, attempt)
+                by_index = {series.pending[i]: error for i, error in errors.items()}
+                classes = series.after(by_index, self._class_of, last=last)
+                until = self._note(batch, series, by_index, classes)
+                if not series.pending:
+                    return WriteResult.failed(batch, series.final) if series.final else None
+                last = await self._wait(batch, batch.pick(series.pending), until)
+        finally:
+            destination.leave(batch)
+
+    def _class_of(self, error: BaseException) -> ErrorClass:
+        return classified(error, self._settings.classify, super().classify)
+
+    def _note(
+        self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], classes: frozenset[ErrorClass]
+    ) -> float:
+        """Learn from a try; return when the next one is due, infinite where another batch probes for all."""
+        destination = self._destination
+        now = batch.delivery.clock.now()
+        if ErrorClass.UNAVAILABLE not in classes:
+            if any(self._class_of(error) is ErrorClass.UNAVAILABLE for error in errors.values()):
+                return now  # the series ended with it; the outage goes on for the others
+            destination.is_there()
+            return self._throttle(batch, series, errors, now) if ErrorClass.THROTTLE in classes else now + self._pause(series, errors)
+        probes = destination.is_unavailable(now, batch)
+        give_up = self._settings.give_up_after
+        if give_up is not None and destination.down_since is not None and now - destination.down_since >= give_up:
+            series.give_up(errors)
+            return now
+        if not probes:
+            return math.inf
+        pause = min(PROBE_LONGEST, self._wait_seconds(destination.failures, errors))
+        return now + max(pause, _longest_floor(errors, 0.0))
+
+    def _pause(self, series: Series, errors: Mapping[int, BaseException]) -> float:
+        return self._wait_seconds(series.tries, errors)
+
+    def _throttle(self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], now: float) -> float:
+        backoff = self._settings.backoff
+        pause = backoff.bound(series.throttles, THROTTLE_FACTOR) if isinstance(backoff, Backoff) else self._wait_seconds(series.throttles, errors)
+        until = now + max(pause, _longest_floor(errors, THROTTLE_FLOOR))
+        self._destination.throttle(until)
+        batch.throttled(until)
+        return until
+
+    def _wait_seconds(self, tries: int, errors: Mapping[int, BaseException]) -> float:
+        error = next(iter(errors.values()), None)
+        return max(0.0, float(self._settings.backoff(call_state(tries, error))))
+
+    async def _wait(self, batch: Batch[T], pending: Batch[T], until: float) -> bool:
+        """Back off until it is this batch's turn; say whether the next try is the last."""
+        last = await pending.back_off(until, self._destination.changed) if until == math.inf else await pending.back_off(until)
+        return last or await self._gate(batch, pending)
+
+    async def _gate(self, batch: Batch[T], pending: Batch[T]) -> bool:
+        """Wait while the destination is to be left alone, or another batch probes; say whether the next try is the last."""
+        destination = self._destination
+        clock = batch.delivery.clock
+        while True:
+            if destination.down_since is not None and not destination.may_probe(batch):
+                last = await pending.back_off(math.inf, destination.changed)
+            elif destination.throttled_until > clock.now():
+                last = await pending.back_off(destination.throttled_until)
+            else:
+                return False
+            if last:
+                return True
+
+    def __repr__(self) -> str:
+        return f"{self._settings!r}({self.inner!r})"
+
+
+def _longest_floor(errors: Mapping[int, BaseException], default: float) -> float:
+    floors = [float(floor) for error in errors.values() if (floor := getattr(error, "retry_after", None)) is not None]
+    return max(floors, default=default)

@@ -1,0 +1,92 @@
+"""A series of tries for one batch, decided item by item: what is sent again, what leaves, how long to wait. Pure.
+
+1. Only items that failed and may be tried again stay in the series; each counts its own attempts.
+2. Throttled and unavailable tries do not count. An exception nobody knows counts, with fewer attempts.
+3. The last try of a stopping batcher ends the series: what could have been tried again was not applied, and is `StoppedError`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .._core.errors import ErrorClass, ResultMismatch, StoppedError, UnknownOutcomeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_UNCOUNTED = frozenset({ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE})
+_NEVER_AGAIN = frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How often an item may be tried."""
+
+    attempts: int
+    unlisted_attempts: int
+    resend_unknown: bool
+
+
+class Series:
+    """The items of one batch that still need a try. Indices are the batch's."""
+
+    def __init__(self, indices: Sequence[int], rules: Rules) -> None:
+        self.pending: Sequence[int] = indices
+        """What the next try sends, in the batch's order."""
+        self.final: dict[int, BaseException] = {}
+        """What has left the series, and why."""
+        self.tries = 0
+        """Tries that counted for at least one item."""
+        self.throttles = 0
+        self._rules = rules
+        self._attempts: dict[int, int] = {}
+
+    def after(
+        self, errors: Mapping[int, BaseException], class_of: Callable[[BaseException], ErrorClass], *, last: bool
+    ) -> frozenset[ErrorClass]:
+        """A try has ended with `errors`; return the classes of what stays in the series."""
+        staying: list[int] = []
+        classes: set[ErrorClass] = set()
+        for index in self.pending:
+            error = errors.get(index)
+            if error is None:
+                continue
+            kind = class_of(error)
+            if kind not in _UNCOUNTED:
+                self._attempts[index] = self._attempts.get(index, 0) + 1
+            if self._leaves(index, error, kind):
+                self.final[index] = error
+            elif last:
+                self.final[index] = error if kind is ErrorClass.UNKNOWN else _stopped(error)
+            else:
+                staying.append(index)
+                classes.add(kind)
+        self.pending = staying
+        self.tries += bool(classes - _UNCOUNTED)
+        self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
+        return frozenset(classes)
+
+    def _leaves(self, index: int, error: BaseException, kind: ErrorClass) -> bool:
+        if kind in _NEVER_AGAIN or isinstance(error, ResultMismatch):
+            return True
+        if kind in _UNCOUNTED:
+            return False
+        if kind is ErrorClass.UNKNOWN and not self._rules.resend_unknown:
+            return True
+        most = self._rules.attempts
+        if kind is ErrorClass.UNLISTED:
+            most = min(most, self._rules.unlisted_attempts)
+        return self._attempts[index] >= most
+
+    def give_up(self, errors: Mapping[int, BaseException]) -> None:
+        """End the series: whatever is pending leaves with its last error."""
+        for index in self.pending:
+            self.final[index] = errors[index]
+        self.pending = ()
+
+
+def _stopped(error: BaseException) -> StoppedError | UnknownOutcomeError:
+    stopped = StoppedError(f"given up because the batcher is stopping; the last try ended with {error!r}")
+    stopped.__cause__ = error
+    return stopped

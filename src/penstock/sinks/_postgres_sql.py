@@ -1,0 +1,185 @@
+"""The statements of one opened sink, as text.
+
+1. Every name from outside is quoted. Staging tables have names and columns of our own (`o` is the row's place, `c0`, `c1`, ... its
+   values), so no name of the user's can clash with them.
+2. *Exact* staging has the target's types, so that its keys compare as the target's do. *Loose* staging has base types without lengths,
+   and text for what only the server can read (JSON, XML, enums), so that it takes nearly every row and the blame falls later, row by row.
+3. Several rows of one key in one batch: the last one counts (with a version column: the last one of the highest version).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ._postgres_table import quoted
+
+if TYPE_CHECKING:
+    from ._postgres_table import Table
+
+EXACT = "penstock_exact"
+LOOSE = "penstock_loose"
+VERDICT = "penstock_verdict"
+SCHEMA = "pg_temp"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the sink does with its table: everything that the statements depend on, checked and complete."""
+
+    table: Table
+    columns: tuple[str, ...]
+    mode: str
+    """`error`, `ignore` or `update`."""
+    target: tuple[str, ...] | None
+    """The columns that `ON CONFLICT` names; `None` for any unique key."""
+    key: tuple[str, ...] | None
+    """The unique key by which a row is found again after an unknown outcome."""
+    update_columns: tuple[str, ...]
+    version: str | None
+    reads_text: bool
+    """Whether JSON, XML and enums are given as text, which a codec of the user's may change."""
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        """Where the key's values stand in a row."""
+        return tuple(self.columns.index(name) for name in self.key or ())
+
+    @cached_property
+    def insert(self) -> str:
+        """One row by parameters, with the mode's conflict clause."""
+        values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
+        return f"{self._into} VALUES ({values}){self._on_conflict}"
+
+    @cached_property
+    def staging(self) -> str:
+        """Begin a transaction with exact staging in it."""
+        types = [self.table.column(name).exact for name in self.columns]
+        return f"BEGIN; {_create(EXACT, types)}"
+
+    @cached_property
+    def merge(self) -> str:
+        """From exact staging into the table, with the mode's conflict clause."""
+        if self.mode != "update":
+            return f"{self._into} SELECT {self._all} FROM {SCHEMA}.{EXACT} ORDER BY o{self._on_conflict}"
+        keys = self._staged(self.target or ())
+        latest = "o DESC" if self.version is None else f"{self._staged((self.version,))[0]} DESC NULLS LAST, o DESC"
+        ranked = f"SELECT *, row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {latest}) AS r FROM {SCHEMA}.{EXACT}"
+        wanted = " OR ".join(["r = 1", *(f"{key} IS NULL" for key in keys)])
+        return f"{self._into} SELECT {self._all} FROM ({ranked}) AS ranked WHERE {wanted} ORDER BY o{self._on_conflict}"
+
+    @cached_property
+    def resend(self) -> str:
+        """From exact staging into the table, skipping every conflict; answers the skipped rows: `o`, and whether a row before it has its key."""
+        names = ", ".join(map(quoted, self.key or ()))
+        keys = self._staged(self.key or ())
+        given = ", ".join(f"k{place}" for place in range(len(keys)))
+        whole = " AND ".join(f"{key} IS NOT NULL" for key in keys)
+        same = " AND ".join(f"d.k{place} = s.{key}" for place, key in enumerate(keys))
+        only = self._target if self.mode == "ignore" else ""
+        return (
+            f"WITH d({given}) AS ({self._into} SELECT {self._all} FROM {SCHEMA}.{EXACT} ORDER BY o ON CONFLICT{only} DO NOTHING"
+            f" RETURNING {names}), s AS (SELECT o, {', '.join(keys)}, row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY o) AS r"
+            f" FROM {SCHEMA}.{EXACT} WHERE {whole})"
+            f" SELECT s.o, s.r > 1 AS again FROM s LEFT JOIN d ON {same} WHERE d.k0 IS NULL OR s.r > 1"
+        )
+
+    @cached_property
+    def sifting(self) -> str:
+        """Begin a transaction with loose staging and an empty verdict in it; deferred constraints answer at once."""
+        verdict = f"CREATE TEMP TABLE {VERDICT} (o int4, code text, message text, detail text, rule text) ON COMMIT DROP"
+        return f"BEGIN; SET CONSTRAINTS ALL IMMEDIATE; {_create(LOOSE, self._loose)}; {verdict}; SAVEPOINT penstock"
+
+    @cached_property
+    def sift(self) -> str:
+        """Insert row by row, each in a subtransaction on the server, and note in the verdict what was refused or skipped."""
+        values = ", ".join(f"r.c{place}{cast}" for place, cast in enumerate(self._casts))
+        families = "'21', '22', '23', '44', '54', 'P0'"
+        body = f"""
+#variable_conflict use_column
+DECLARE
+    r record; n bigint; p_message text; p_detail text; p_rule text;
+BEGIN
+    FOR r IN SELECT * FROM {SCHEMA}.{LOOSE} ORDER BY o LOOP
+        BEGIN
+            {self._into} VALUES ({values}){self._on_conflict};
+            GET DIAGNOSTICS n = ROW_COUNT;
+            IF n = 0 THEN INSERT INTO {SCHEMA}.{VERDICT} (o) VALUES (r.o); END IF;
+        EXCEPTION WHEN OTHERS THEN
+            IF left(SQLSTATE, 2) NOT IN ({families}) THEN RAISE; END IF;
+            GET STACKED DIAGNOSTICS p_message = MESSAGE_TEXT, p_detail = PG_EXCEPTION_DETAIL, p_rule = CONSTRAINT_NAME;
+            INSERT INTO {SCHEMA}.{VERDICT} (o, code, message, detail, rule) VALUES (r.o, SQLSTATE, p_message, p_detail, p_rule);
+        END;
+    END LOOP;
+END
+"""
+        tag = _unused_tag(body)
+        return f"DO {tag}{body}{tag}"
+
+    @cached_property
+    def verdict(self) -> str:
+        """What `sift` noted, and whether a row before it with the same key went in."""
+        again = "false"
+        if self.key is not None:
+            same = " AND ".join(f"e.{key} = s.{key}" for key in self._staged(self.key))
+            again = (
+                f"v.code IS DISTINCT FROM NULL AND EXISTS (SELECT FROM {SCHEMA}.{LOOSE} e WHERE e.o < s.o AND {same}"
+                f" AND NOT EXISTS (SELECT FROM {SCHEMA}.{VERDICT} f WHERE f.o = e.o))"
+            )
+        return f"SELECT v.*, {again} AS again FROM {SCHEMA}.{VERDICT} v JOIN {SCHEMA}.{LOOSE} s USING (o)"
+
+    @cached_property
+    def encode(self) -> str:
+        """Takes a row and one value more; never sent with values (see `refused_rows`)."""
+        types = [*(self.table.column(name).exact for name in self.columns), "int4"]
+        return "SELECT " + ", ".join(f"${place}::{kind}" for place, kind in enumerate(types, 1))
+
+    @property
+    def _into(self) -> str:
+        return f"INSERT INTO {self.table.qualified} AS penstock_row ({', '.join(map(quoted, self.columns))})"
+
+    @property
+    def _all(self) -> str:
+        return ", ".join(self._staged(self.columns))
+
+    @property
+    def _loose(self) -> list[str]:
+        return ["text" if cast else self.table.column(name).loose for name, cast in zip(self.columns, self._casts, strict=True)]
+
+    @property
+    def _casts(self) -> list[str]:
+        found = (self.table.column(name) for name in self.columns)
+        return [f"::{column.exact}" if self.reads_text and (column.is_read or column.is_enum) else "" for column in found]
+
+    @property
+    def _target(self) -> str:
+        return "" if self.target is None else f" ({', '.join(map(quoted, self.target))})"
+
+    @property
+    def _on_conflict(self) -> str:
+        if self.mode == "error":
+            return ""
+        if self.mode == "ignore" or not self.update_columns:
+            return f" ON CONFLICT{self._target} DO NOTHING"
+        changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.update_columns)
+        newer = ""
+        if self.version is not None:
+            version = quoted(self.version)
+            newer = f" WHERE penstock_row.{version} IS NULL OR penstock_row.{version} < EXCLUDED.{version}"
+        return f" ON CONFLICT{self._target} DO UPDATE SET {changes}{newer}"
+
+    def _staged(self, names: tuple[str, ...]) -> list[str]:
+        return [f"c{self.columns.index(name)}" for name in names]
+
+
+def _create(name: str, types: list[str]) -> str:
+    columns = ", ".join(f"c{place} {kind}" for place, kind in enumerate(types))
+    return f"CREATE TEMP TABLE {name} (o int4, {columns}) ON COMMIT DROP"
+
+
+def _unused_tag(body: str) -> str:
+    number = 0
+    while f"$p{number}$" in body:
+        number += 1
+    return f"$p{number}$"

@@ -1,0 +1,292 @@
+"""One write of one batch on one connection.
+
+1. The quick ways come first: `COPY` (or, below the threshold, pipelined `INSERT`s) in a transaction of its own, which the server ends by
+   itself. That saves the two round trips of `BEGIN` and `COMMIT`; in return a connection that breaks after the last row was handed over
+   leaves the outcome unknown, which the next try repairs (4). `ignore` and `update` merge from a staging table by one transaction.
+2. A row that is to blame is named by asyncpg (the row it could not encode) or by the server (`COPY events, line 2`). It fails alone and
+   the rest is written again, up to `MAX_HINTS` times. All rows that asyncpg cannot encode are found at once, without the server.
+3. Where nobody names a row, or too many were named, the rest is *sifted*: staged loosely, then inserted row by row inside the server, each
+   in a subtransaction. So any number of bad rows costs at most `MAX_HINTS` writes, one staging and one sifting.
+4. After an unknown outcome the rows go through staging and `ON CONFLICT DO NOTHING`, once. A conflict is a `duplicate` only where the
+   item was in the unknown try; elsewhere it is the item's own fault.
+5. *Sealed* means: the server has been told to keep the rows. A connection lost before that is transient, one lost after it is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from operator import length_hint
+from typing import TYPE_CHECKING, Any
+
+from .._core.errors import UnknownOutcomeError
+from .._core.outcome import Outcome
+from .._core.result import WriteResult
+from ._postgres_errors import copy_row, for_item, for_write, is_about_items, is_from_server, is_lost
+from ._postgres_sql import EXACT, LOOSE, SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from asyncpg import Record
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ._postgres_rows import Row
+    from ._postgres_sql import Plan
+
+MAX_HINTS = 3
+_UNIQUE_VIOLATION = "23505"
+
+
+class Write:
+    """The rows of one batch on their way; `indices` are the batch's, `rows` lie beside them."""
+
+    def __init__(
+        self,
+        con: PoolConnectionProxy[Any],
+        plan: Plan,
+        indices: Sequence[int],
+        rows: Sequence[Row],
+        errors: dict[int, Exception],
+        maybe: frozenset[int],
+    ) -> None:
+        self._con = con
+        self._plan = plan
+        self._indices = indices
+        self._rows = rows
+        self._maybe = maybe
+        self.errors = errors
+        self.outcomes: dict[int, Outcome] = {}
+        self._source: Iterator[Row] = iter(())
+        self._copying: str | None = None
+        self._explicit = False
+        self._committing = False
+
+    async def run(self, threshold: int) -> None:
+        """Write every row; afterwards `errors` and `outcomes` answer for those that were not simply delivered.
+
+        Raises what fails the batch as a whole. Cancellation leaves the connection busy or in a transaction: it must be reset.
+        """
+        resend = bool(self._maybe) and self._plan.mode != "update"
+        if resend:
+            self._set_aside_unfindable()
+        hints = 0
+        while self._rows:
+            try:
+                return await (self._resend() if resend else self._quickly(threshold))
+            except Exception as error:
+                await self._recover(error)
+                hints += 1
+                named = not resend and await self._drop_named(error)
+            if not named or hints == MAX_HINTS:
+                return await self._guarded_sift()
+        return None
+
+    # -- the quick ways -----------------------------------------------------------------------------------------------
+
+    async def _quickly(self, threshold: int) -> None:
+        if len(self._rows) < threshold:
+            return await self._insert()
+        if self._plan.mode == "error":
+            return await self._copy(self._plan.table.name, self._rows)
+        await self._begin(self._plan.staging)
+        await self._copy(EXACT, self._placed())
+        await self._con.execute(self._plan.merge)
+        return await self._commit()
+
+    async def _insert(self) -> None:
+        self._copying, self._source = None, iter(self._rows)
+        await self._con.executemany(self._plan.insert, self._source)
+
+    async def _copy(self, table: str, rows: Sequence[Row]) -> None:
+        """One `COPY`. It reads an iterator of ours, whose rest tells afterwards which row was the last one taken."""
+        self._copying, self._source = table, iter(rows)
+        mine = table in {EXACT, LOOSE}
+        columns = ["o", *(f"c{place}" for place in range(len(self._plan.columns)))] if mine else self._plan.columns
+        schema = SCHEMA if mine else self._plan.table.schema
+        await self._con.copy_records_to_table(table, records=self._source, columns=columns, schema_name=schema)
+
+    def _placed(self) -> list[Row]:
+        return [(place, *row) for place, row in enumerate(self._rows)]
+
+    # -- after an unknown outcome -------------------------------------------------------------------------------------
+
+    def _set_aside_unfindable(self) -> None:
+        """What cannot be found again must not be written again: a key that holds NULL, or no key at all."""
+        places = self._plan.key_places
+        if not places:
+            raise UnknownOutcomeError(
+                f"an earlier try may have stored these rows, and {self._plan.table.qualified} has no unique key among the columns "
+                f"{', '.join(self._plan.columns)}, so that sending them again could store them twice; add a unique index over columns "
+                "that this sink writes"
+            )
+        lost = [
+            place
+            for place, index in enumerate(self._indices)
+            if index in self._maybe and any(self._rows[place][key] is None for key in places)
+        ]
+        message = "an earlier try may have stored this row, and its key holds NULL, so that it cannot be found again"
+        self._drop({place: UnknownOutcomeError(message) for place in lost})
+
+    async def _resend(self) -> None:
+        await self._begin(self._plan.staging)
+        await self._copy(EXACT, self._placed())
+        skipped = await self._con.fetch(self._plan.resend)
+        conflicts = [row for row in skipped if self._is_conflict(row["o"], again=row["again"])]
+        if conflicts:  # rows that are at fault without an earlier try: sifting finds the server's own error for each
+            await self._con.execute("ROLLBACK")
+            return await self._guarded_sift()
+        await self._commit()
+        return self._note_duplicates([row["o"] for row in skipped])
+
+    def _is_conflict(self, place: int, *, again: bool) -> bool:
+        return self._plan.mode == "error" and (again or self._indices[place] not in self._maybe)
+
+    def _note_duplicates(self, places: Sequence[int]) -> None:
+        for place in places:
+            index = self._indices[place]
+            if index in self._maybe:
+                self.outcomes[index] = Outcome.DUPLICATE
+
+    # -- finding who is to blame --------------------------------------------------------------------------------------
+
+    async def _recover(self, error: Exception) -> None:
+        """Make the connection ready for another statement; raise what is no item's fault."""
+        if isinstance(error, UnknownOutcomeError):
+            raise error
+        if is_lost(error) or self._con.is_closed() or not is_about_items(error):
+            raised = for_write(error, sealed=self._is_sealed())
+            raise raised from (None if raised is error else error)
+        if self._con.is_in_transaction():
+            await self._con.execute("ROLLBACK")
+        self._explicit = self._committing = False
+
+    def _is_sealed(self) -> bool:
+        return self._committing if self._explicit else length_hint(self._source) == 0
+
+    async def _drop_named(self, error: Exception) -> bool:
+        if not is_from_server(error):
+            refused = await refused_rows(self._con, self._plan, self._rows)
+            if not refused:
+                raise error
+            self._drop(refused)
+            return True
+        place = None if self._copying is None else copy_row(error, self._copying, len(self._rows))
+        if place is not None:
+            self._drop({place: error})
+        return place is not None
+
+    def _drop(self, refused: Mapping[int, Exception]) -> None:
+        if not refused:
+            return
+        for place, error in refused.items():
+            self._refuse(self._indices[place], error)
+        kept = [place for place in range(len(self._rows)) if place not in refused]
+        self._indices = [self._indices[place] for place in kept]
+        self._rows = [self._rows[place] for place in kept]
+
+    def _refuse(self, index: int, error: Exception, *, again: bool = False) -> None:
+        if isinstance(error, UnknownOutcomeError):
+            self.errors[index] = error
+        elif index in self._maybe and getattr(error, "sqlstate", None) == _UNIQUE_VIOLATION and not again:
+            self.outcomes[index] = Outcome.DUPLICATE
+        else:
+            self.errors[index] = for_item(error)
+
+    # -- sifting ------------------------------------------------------------------------------------------------------
+
+    async def _guarded_sift(self) -> None:
+        if not self._rows:
+            return
+        try:
+            await self._sift()
+        except UnknownOutcomeError:
+            raise
+        except Exception as error:
+            raised = for_write(error, sealed=self._is_sealed())
+            raise raised from (None if raised is error else error)
+
+    async def _sift(self) -> None:
+        await self._begin(self._plan.sifting)
+        await self._stage_loosely()
+        if self._rows:
+            await self._con.execute(self._plan.sift)
+            verdict = await self._con.fetch(self._plan.verdict)
+        else:
+            verdict = []
+        await self._commit()
+        self._note_duplicates([row["o"] for row in verdict if row["code"] is None])
+        for row in verdict:
+            if row["code"] is not None:
+                self._refuse(self._indices[row["o"]], _server_error(row), again=row["again"])
+
+    async def _stage_loosely(self) -> None:
+        while self._rows:
+            try:
+                return await self._copy(LOOSE, self._placed())
+            except Exception as error:
+                if is_lost(error) or not is_about_items(error):
+                    raise
+                await self._con.execute("ROLLBACK TO SAVEPOINT penstock")
+                if not await self._drop_named(error):
+                    raise
+        return None
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    async def _begin(self, script: str) -> None:
+        self._explicit, self._committing = True, False
+        await self._con.execute(script)
+
+    async def _commit(self) -> None:
+        self._committing = True
+        await self._con.execute("COMMIT")
+
+
+async def refused_rows(con: PoolConnectionProxy[Any], plan: Plan, rows: Sequence[Row]) -> dict[int, Exception]:
+    """The rows that cannot be sent, by their place, each with its error: what asyncpg cannot encode, and text that holds a NUL.
+
+    asyncpg encodes all arguments of a query, in order, before it sends anything. The query asked here has one argument more, which never
+    encodes, so that nothing is ever sent: the complaint is either about that one, and the row is good, or about an earlier one.
+    """
+    refused: dict[int, Exception] = {}
+    beyond = len(plan.columns) + 1
+    for place, row in enumerate(rows):
+        try:
+            await con.fetch(plan.encode, *row, _NEVER)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if is_lost(error) or is_from_server(error):
+                raise
+            found = re.search(r"query argument \$(\d+)", str(error))
+            if found is None or int(found[1]) != beyond:
+                refused[place] = error
+        if place not in refused and any(isinstance(value, str) and "\0" in value for value in row):
+            refused[place] = ValueError("PostgreSQL's text cannot hold the character NUL (\\x00)")
+    return refused
+
+
+class _Never:
+    """Encodes as nothing."""
+
+    def __repr__(self) -> str:
+        return "beyond the row"
+
+
+_NEVER = _Never()
+
+
+def _server_error(row: Record) -> Exception:
+    """The server's error as asyncpg would have raised it."""
+    from asyncpg import PostgresError  # noqa: PLC0415  # an optional dependency
+
+    fields = {"S": "ERROR", "C": row["code"], "M": row["message"], "D": row["detail"], "n": row["rule"]}
+    return PostgresError.new({name: value for name, value in fields.items() if value})
+
+
+def answer(batch: Sequence[object], write: Write) -> WriteResult | None:
+    """The write's answer; `None` if every item was delivered."""
+    if not write.errors and not write.outcomes:
+        return None
+    return WriteResult(len(batch), write.errors, write.outcomes)

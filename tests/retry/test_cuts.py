@@ -1,0 +1,169 @@
+"""Cuts: whatever the order of decorators and whatever the moment, outcomes tell the truth.
+
+The sink here knows the truth: what it applied. `delivered` must mean applied; `unsent` and `rejected` must mean not applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import tenacity
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from penstock import (
+    Batch,
+    Batcher,
+    Limits,
+    Outcome,
+    PermanentError,
+    Retry,
+    ShutdownReport,
+    ThrottledError,
+    Timeout,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+    WriteResult,
+    send,
+    stack,
+)
+from penstock._core.decorator import WrappingSink
+from penstock.testing import FakeClock
+
+if TYPE_CHECKING:
+    from penstock import Sink
+
+
+class Truth:
+    """A destination that does anything, and writes down what really took effect."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.applied: list[Any] = []
+        self.running = 0
+        self.overlaps = 0
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        rng = self.rng
+        kind = rng.choice(["ok", "ok", "transient", "permanent", "partial", "throttle", "down", "cut", "late", "deaf", "lost", "settle"])
+        try:
+            await asyncio.sleep(rng.choice([0.0, 0.05, 0.7, 3.0]))
+        except asyncio.CancelledError:
+            if rng.random() < 0.5:  # the request had reached the server
+                self.applied.extend(batch)
+            raise
+        match kind:
+            case "transient":
+                raise TransientError("deadlock")
+            case "permanent":
+                raise PermanentError("no")
+            case "throttle":
+                raise ThrottledError("slow", retry_after=rng.choice([0.1, 2.0]))
+            case "down":
+                raise UnavailableError("refused")
+            case "lost":
+                if rng.random() < 0.5:
+                    self.applied.extend(batch)
+                raise UnknownOutcomeError("no answer")
+            case "partial":
+                good = [place for place in range(len(batch)) if rng.random() < 0.5]
+                self.applied.extend(batch[place] for place in good)
+                errors = [PermanentError("bad"), TransientError("again")]
+                return WriteResult.failed(batch, {p: rng.choice(errors) for p in range(len(batch)) if p not in good})
+            case "settle":
+                self.applied.extend(batch[place] for place in range(0, len(batch), 2))
+                batch.settle(range(0, len(batch), 2), Outcome.DELIVERED)
+                await asyncio.sleep(3.0)
+                raise TransientError("the rest")
+            case "late":
+                try:
+                    await asyncio.sleep(30.0)
+                except asyncio.CancelledError:
+                    self.applied.extend(batch)
+                    raise RuntimeError("made another error of its cancellation") from None
+            case "deaf":
+                until = asyncio.get_running_loop().time() + 20.0
+                while (now := asyncio.get_running_loop().time()) < until:
+                    try:
+                        await asyncio.sleep(until - now)
+                    except asyncio.CancelledError:
+                        continue
+            case _:
+                pass
+        self.applied.extend(batch)
+        return None
+
+
+class Letters(WrappingSink[Any]):
+    """A small dead letter: what fails for good goes to a second sink, on a way of its own."""
+
+    def __init__(self, inner: Sink[Any], target: Sink[Any]) -> None:
+        super().__init__(inner)
+        self.target = target
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        errors = await send(self.inner, batch)
+        dead = [i for i, error in errors.items() if isinstance(error, (PermanentError, TransientError))]
+        if dead:
+            with batch.pick(dead).child("letters", _dead) as ways:
+                failed = await send(self.target, ways["letters"])
+            errors = {i: e for i, e in errors.items() if i not in dead or dead.index(i) in failed}
+        return WriteResult.failed(batch, errors) if errors else None
+
+
+def _dead(outcome: Outcome) -> Outcome:
+    return Outcome.DEAD_LETTERED if outcome.is_success else Outcome.REJECTED
+
+
+def decorators(rng: random.Random, target: Truth) -> list[Any]:
+    pool = [
+        lambda: Timeout(rng.choice([0.5, 2.0, 6.0])),
+        lambda: Retry(attempts=rng.randint(1, 4), backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0]))),
+        lambda: lambda sink: Letters(sink, target),
+    ]
+    return [rng.choice(pool)() for _ in range(rng.randint(0, 4))]
+
+
+@settings(max_examples=400, deadline=None)
+@given(seed=st.integers(0, 2**40), workers=st.integers(1, 3), deadline=st.sampled_from([0.0, 0.3, 1.0, 8.0]))
+@example(seed=1, workers=1, deadline=0.3)
+def test_outcomes_tell_the_truth_in_every_order_and_at_every_moment(seed: int, workers: int, deadline: float) -> None:
+    """B-T57: and the report is the same 200 virtual seconds later."""
+    rng = random.Random(seed)
+    main_truth, letters_truth = Truth(rng), Truth(rng)
+    receipts: dict[int, Any] = {}
+
+    async def main() -> ShutdownReport[int]:
+        sink = stack(main_truth, *decorators(rng, letters_truth))
+        limits = Limits(max_items=3, workers=workers, max_pending_items=30, flush_timeout=8.0)
+        async with Batcher(sink, limits=limits) as batcher:
+            for item in range(12):
+                receipts[item] = await batcher.submit(item)
+                await asyncio.sleep(rng.choice([0.0, 0.0, 0.4]))
+            await asyncio.sleep(rng.choice([0.0, 1.0, 5.0, 30.0]))
+            report = await batcher.shutdown(deadline=deadline)
+            report.verify()
+            assert report.seconds <= deadline + 1e-9
+        before = batcher.tally()
+        await asyncio.sleep(200.0)
+        assert batcher.tally() == before
+        return report
+
+    with FakeClock() as clock:
+        report = clock.run(main())
+    applied = set(main_truth.applied)
+    lettered = set(letters_truth.applied)
+    for item, receipt in receipts.items():
+        outcome = receipt.outcome
+        if outcome in {Outcome.DELIVERED, Outcome.DUPLICATE}:
+            assert item in applied, (item, outcome)
+        elif outcome is Outcome.DEAD_LETTERED:
+            assert item in lettered, (item, outcome)
+        elif outcome in {Outcome.UNSENT, Outcome.REJECTED}:
+            assert item not in applied, (item, outcome)
+        else:
+            assert outcome is Outcome.UNKNOWN
+    assert set(report.unsent) == {item for item, receipt in receipts.items() if receipt.outcome is Outcome.UNSENT}
