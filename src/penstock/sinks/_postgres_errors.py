@@ -14,7 +14,15 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from .._core.errors import ErrorClass, PermanentError, ThrottledError, TransientError, UnavailableError, UnknownOutcomeError, classify
+from .._core.errors import (
+    ErrorClass,
+    PermanentError,
+    ThrottledError,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+    classify,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,8 +161,14 @@ def for_write(error: Exception, *, sealed: bool) -> Exception:
     """What a write raises for an error of the whole batch. `sealed`: the server may already have been told to keep the rows."""
     if is_lost(error):
         if sealed:
-            return _caused(UnknownOutcomeError(f"the connection was lost before the server's answer: the rows may be stored ({error})"), error)
-        return _caused(TransientError(f"the connection was lost before the rows were handed over: nothing is stored ({error})"), error)
+            return _caused(
+                UnknownOutcomeError(f"no answer, and the rows had been handed over, so they may be stored ({error})"),
+                error,
+            )
+        return _caused(
+            TransientError(f"the connection was lost before all rows were handed over, so nothing is stored ({error})"),
+            error,
+        )
     if classify_postgres(error) is ErrorClass.UNKNOWN:
         return _caused(UnknownOutcomeError(f"the server cannot say whether the rows are stored ({error})"), error)
     return error
@@ -163,7 +177,7 @@ def for_write(error: Exception, *, sealed: bool) -> Exception:
 def for_connecting(error: Exception, place: str) -> Exception:
     """What is raised where no connection was to be had, so that nothing has been written."""
     if isinstance(error, TimeoutError) or classify_postgres(error) in {_T, _U}:
-        return _caused(UnavailableError(f"no connection to {place}: {error or type(error).__name__}"), error)
+        return _caused(UnavailableError(f"no connection to {place}: {str(error) or type(error).__name__}"), error)
     if classify_postgres(error) is ErrorClass.THROTTLE:
         return _caused(ThrottledError(f"no connection to {place}: {error}"), error)
     return error

@@ -31,7 +31,7 @@ class RowMaker:
 
     def rows(self, batch: Batch[Any]) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
         """The indices that have a row, their rows, and an error for each other index. Does not suspend."""
-        items: Sequence[Any] = cast("RowBatch[Any]", batch).items if isinstance(batch, RowBatch) else tuple(batch)
+        items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         if self._row is None and _PLAIN.issuperset(map(type, items)) and set(map(len, items)) == {len(self._columns)}:
             return range(len(items)), items, {}
         return self._one_by_one(items)
@@ -52,7 +52,7 @@ class RowMaker:
 
     def _row_of(self, item: Any) -> object:
         if isinstance(item, (tuple, list)):
-            return cast("Row", item)
+            return item
         if isinstance(item, Mapping):
             named = cast("Mapping[str, Any]", item)
             missing = [column for column in self._columns if column not in named]

@@ -16,8 +16,7 @@ SHOWN = 20
 """How many names of tables an error lists."""
 
 _TABLE = """
-    SELECT c.oid, c.relname, n.nspname, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS qualified
-    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    SELECT c.oid, c.relname, n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'f')
 """
 _TABLES = """
@@ -77,9 +76,14 @@ class Table:
     """
 
     name: str
-    qualified: str
+    schema: str
     columns: tuple[Column, ...]
     keys: tuple[tuple[str, ...], ...]
+
+    @property
+    def qualified(self) -> str:
+        """The quoted path."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
 
     def column(self, name: str) -> Column:
         """The column of that name."""
@@ -101,7 +105,12 @@ async def read_table(con: PoolConnectionProxy[Any], table: str, schema: str | No
         raise await _missing_table(con, table, schema)
     rows = await con.fetch(_COLUMNS, found["oid"])
     keys = await con.fetch(_KEYS, found["oid"])
-    read = Table(found["relname"], found["qualified"], tuple(Column(**row) for row in rows), tuple(tuple(key["names"]) for key in keys))
+    read = Table(
+        found["relname"],
+        found["nspname"],
+        tuple(Column(**row) for row in rows),
+        tuple(tuple(key["names"]) for key in keys),
+    )
     _check_columns(read, columns)
     return read
 
@@ -112,7 +121,7 @@ async def _missing_table(con: PoolConnectionProxy[Any], table: str, schema: str 
         if schema not in schemas:
             return bad("schema", schema, "there is no such schema; there are " + _listed(schemas))
     there = [row[0] for row in await con.fetch(_TABLES, schema, SHOWN + 1)]
-    hint = f" (for a table in another schema pass schema={table.split('.')[0]!r})" if "." in table and schema is None else ""
+    hint = f" (for a table in another schema pass schema={table.partition('.')[0]!r})" if "." in table and schema is None else ""
     return bad("table", table, f"there is no such table{hint}; there are {_listed(there)}")
 
 

@@ -45,6 +45,7 @@ class Write:
         self,
         con: PoolConnectionProxy[Any],
         plan: Plan,
+        *,
         indices: Sequence[int],
         rows: Sequence[Row],
         errors: dict[int, Exception],
@@ -155,8 +156,7 @@ class Write:
         if isinstance(error, UnknownOutcomeError):
             raise error
         if is_lost(error) or self._con.is_closed() or not is_about_items(error):
-            raised = for_write(error, sealed=self._is_sealed())
-            raise raised from (None if raised is error else error)
+            raise for_write(error, sealed=self._is_sealed())
         if self._con.is_in_transaction():
             await self._con.execute("ROLLBACK")
         self._explicit = self._committing = False
@@ -203,8 +203,7 @@ class Write:
         except UnknownOutcomeError:
             raise
         except Exception as error:
-            raised = for_write(error, sealed=self._is_sealed())
-            raise raised from (None if raised is error else error)
+            raise for_write(error, sealed=self._is_sealed())
 
     async def _sift(self) -> None:
         await self._begin(self._plan.sifting)

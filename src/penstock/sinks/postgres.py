@@ -1,0 +1,252 @@
+"""Rows into a PostgreSQL table: `COPY` for large batches, staging for conflicts, bad rows refused one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, Literal
+
+from .._core import checks
+from .._core.checks import bad
+from .._core.clock import LOOP_CLOCK
+from .._core.errors import ClosedError, ConfigError, ErrorClass
+from .._core.opening import Openable
+from .._core.sink import Capabilities
+from . import _postgres_config as config
+from ._postgres_errors import classify_postgres, for_connecting, sqlstate
+from ._postgres_rows import RowMaker
+from ._postgres_table import read_table
+from ._postgres_write import Write, answer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from asyncpg.pool import Pool, PoolConnectionProxy
+
+    from .._core.batch import Batch
+    from .._core.result import WriteResult
+    from ._postgres_config import PoolFactory
+    from ._postgres_rows import RowFunction
+    from ._postgres_sql import Plan
+
+__all__ = ["PostgresSink", "classify_postgres"]
+
+_REFUSED_HERE = frozenset({"28000", "28P01", "3D000", "42501"})
+
+
+class PostgresSink(Openable):
+    """Writes items as rows of one table. Each write is atomic, but for the rows that are refused and left out.
+
+    An item is a tuple or list with a value per column, a mapping by column name, a dataclass or other object with such attributes, or
+    whatever `row` makes a row of. An item that cannot become a row, or that the server refuses, fails alone with `PermanentError`, whose
+    cause is the error; its neighbours are delivered. However many rows are bad, a write takes at most 3 tries, one staging and one sifting.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment variables. Never shown.
+        table: the table's name, taken literally.
+        columns: the columns that a row's values go to.
+        schema: the table's schema; default: found by the server's search path.
+        on_conflict: `"error"`: a row whose unique key is there is refused. `"ignore"`: it is left as it is, and the item is delivered.
+            `"update"`: it is replaced; of several rows of one key in a batch the last one counts.
+        conflict_columns: a unique key that conflicts are looked for in; default: any for `"ignore"`, and for `"update"` the primary key, or
+            the first unique key within `columns`.
+        update_columns: what `"update"` replaces; default: every other column.
+        version_column: with `"update"`, replace only rows with a lower version, so that an old row never overwrites a newer one.
+        row: a function from an item to its row.
+        copy_threshold: from how many rows on `COPY` is used; default 50.
+        pool: a function, async or not, that makes an asyncpg pool, instead of `dsn`; the sink closes what it made.
+        pool_size: how many connections, and so how many writes at once; default 10. With `pool`, what the function's pool has.
+        connect_options: any option of `asyncpg.create_pool`; `ssl` may be a function that makes the `SSLContext`.
+        close_timeout: seconds for closing and for resetting a connection after a cancelled write; then it is terminated. Default 5.
+        statement_timeout: seconds that one statement may run on the server; default: the server's. Exceeding it is transient.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does not suspend and connects to nothing.
+    Opening suspends; it connects and reads the table once. It raises `ConfigError` for a table, column, user, password or database that
+    is not right, naming what is there, and `UnavailableError` where no server answers.
+    """
+
+    _run_time = ("_pool", "_plan", "_returning")
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        table: str = "events",
+        columns: Sequence[str] = ("user_id", "action", "ts"),
+        schema: str | None = None,
+        on_conflict: Literal["error", "ignore", "update"] = "error",
+        conflict_columns: Sequence[str] | None = None,
+        update_columns: Sequence[str] | None = None,
+        version_column: str | None = None,
+        row: RowFunction | None = None,
+        copy_threshold: int = 50,
+        pool: PoolFactory | None = None,
+        pool_size: int | None = None,
+        connect_options: Mapping[str, Any] | None = None,
+        close_timeout: float | timedelta = 5.0,
+        statement_timeout: float | timedelta | None = None,
+    ) -> None:
+        self._target = config.Target(
+            table=table,
+            schema=schema,
+            columns=config.names("columns", columns),
+            mode=on_conflict,
+            conflict=None if conflict_columns is None else config.names("conflict_columns", conflict_columns),
+            update=None if update_columns is None else config.names("update_columns", update_columns),
+            version=version_column,
+        )
+        self._access = config.access(dsn, pool, pool_size, connect_options, statement_timeout)
+        self._row = config.row_function(row)
+        self._maker = RowMaker(self._target.columns, self._row)
+        self._copy_threshold = checks.count("copy_threshold", copy_threshold)
+        self._close_timeout = checks.seconds("close_timeout", close_timeout)
+        config.need_asyncpg()
+        self._pool: Pool[Any] | None = None
+        self._plan: Plan | None = None
+        self._returning: set[asyncio.Task[None]] | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As many writes at once as connections; idempotent unless a conflict is an error.
+
+        Not `key_prefix_safe`: a row that is refused does not keep a later row of its key from being written.
+        """
+        return Capabilities(idempotent=self._target.mode != "error", max_concurrency=self._access.size)
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
+        return classify_postgres(error)
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Write every item of `batch` as a row, atomically; suspends for one round trip or, with conflicts or bad rows, for a few.
+
+        Returns the items that were refused (`PermanentError` each) and the ones that an earlier, unknown try had stored (`duplicate`).
+        Raises `ClosedError` while the sink is not open; `UnavailableError` where no connection is to be had; `TransientError` where the
+        connection was lost before the rows could be kept; `UnknownOutcomeError` where it was lost after that, or where an earlier try was
+        unknown and the table has no unique key to find its rows by; and the server's own error for what no item is to blame for.
+        Cancellation cancels the statement. Where the server had the last row already, it may have stored the batch. The connection is
+        reset behind the caller's back, within `close_timeout`, or terminated.
+        """
+        if self._pool is None or self._plan is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        indices, rows, errors = self._maker.rows(batch)
+        con = await self._connection(self._pool)
+        write = Write(con, self._plan, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied)
+        try:
+            await write.run(self._copy_threshold)
+        except asyncio.CancelledError:
+            self._give_back_later(self._pool, con)
+            raise
+        except BaseException:
+            await self._give_back(self._pool, con)
+            raise
+        await self._give_back(self._pool, con)
+        return answer(batch, write)
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    async def _connection(self, pool: Pool[Any]) -> PoolConnectionProxy[Any]:
+        try:
+            return await pool.acquire()
+        except Exception as error:
+            raise for_connecting(error, self._access.place)
+
+    async def _give_back(self, pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
+        """Return a connection, out of any transaction; one that cannot be brought there in time is terminated."""
+        try:
+            if con.is_in_transaction():
+                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+                    await con.execute("ROLLBACK")
+            await pool.release(con, timeout=self._close_timeout)
+        except Exception:
+            con.terminate()
+            await pool.release(con)
+        except asyncio.CancelledError:
+            self._give_back_later(pool, con)
+            raise
+
+    def _give_back_later(self, pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
+        if self._returning is None:
+            con.terminate()
+            return
+        task = asyncio.get_running_loop().create_task(self._reset(pool, con))
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def _reset(self, pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
+        """Wait for the cancelled statement's end, then return the connection."""
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+                await con.execute("ROLLBACK")  # waits for the end; without a transaction the server only gives a notice
+        except Exception:
+            con.terminate()
+        await pool.release(con)
+
+    # -- opening and closing ------------------------------------------------------------------------------------------
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._returning = set()
+        pool = await self._make_pool()
+        self._pool = pool
+        stack.push_async_callback(self._close, pool)
+        self._plan = await self._read_plan(pool)
+
+    async def _make_pool(self) -> Pool[Any]:
+        import asyncpg  # noqa: PLC0415  # an optional dependency
+
+        access = self._access
+        if access.pool is None:
+            made: object = asyncpg.create_pool(access.dsn, **{"reset": _nothing_to_reset, **access.pool_options()})
+        else:
+            made = access.pool()
+        if inspect.isawaitable(made) and not isinstance(made, asyncpg.Pool):
+            made = await made
+        if not isinstance(made, asyncpg.Pool):
+            raise bad("pool", type(made).__name__, "the function must return an asyncpg pool")
+        try:
+            await made
+        except Exception as error:
+            made.terminate()
+            raise self._opening_error(error)
+        return made
+
+    async def _read_plan(self, pool: Pool[Any]) -> Plan:
+        target = self._target
+        reads_text = self._access.pool is None and not {"init", "setup"} & set(self._access.options)
+        try:
+            async with pool.acquire() as con:
+                table = await read_table(con, target.table, target.schema, target.columns)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise self._opening_error(error)
+        return target.plan(table, reads_text=reads_text)
+
+    def _opening_error(self, error: Exception) -> Exception:
+        if sqlstate(error) in _REFUSED_HERE:
+            made = ConfigError(f"dsn={self._access.place!r}: {error}")
+            made.__cause__ = error
+            return made
+        return for_connecting(error, self._access.place)
+
+    async def _close(self, pool: Pool[Any]) -> None:
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+                await asyncio.gather(*(self._returning or ()), return_exceptions=True)
+                await pool.close()
+        except Exception:
+            pool.terminate()
+
+    def _terminate(self) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+
+    def __repr__(self) -> str:
+        table = self._target.table if self._target.schema is None else f"{self._target.schema}.{self._target.table}"
+        return f"PostgresSink({self._access.place}, table={table!r}, on_conflict={self._target.mode!r})"
+
+
+async def _nothing_to_reset(con: object) -> None:
+    """Writes leave nothing behind in a session, so returning a connection costs no round trip."""
