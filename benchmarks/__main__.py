@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from .cases import CASES
-from .harness import CaseUnavailable, measure
+from .harness import CaseUnavailableError, measure
 from .machine import describe
 from .pages import write_page, write_plot
 from .tables import for_terminal
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{case.name}: {items:,} items, {rounds} rounds ...", flush=True)
         try:
             results = measure(case, items=items, rounds=rounds)
-        except CaseUnavailable as reason:
+        except CaseUnavailableError as reason:
             print(f"left out: {reason}")
             continue
         print(for_terminal(results), flush=True)

@@ -13,13 +13,16 @@ from __future__ import annotations
 import gc
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 Turn = Callable[[], float]
 
 
-class CaseUnavailable(Exception):
+class CaseUnavailableError(Exception):
     """A case cannot run here: something that it needs is not installed."""
 
 
@@ -129,7 +132,7 @@ class Results:
 
 
 def measure(case: Case, *, items: int, rounds: int) -> Results:
-    """Run a case: one warm-up, then `rounds` rounds of every contender in turn. Raises `CaseUnavailable` where it cannot run."""
+    """Run a case: one warm-up, then `rounds` rounds of every contender in turn. Raises `CaseUnavailableError` where it cannot run."""
     with case.prepare(items) as contenders:
         seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
         for number in range(rounds + 1):

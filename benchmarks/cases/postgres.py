@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import Batcher, Limits
 
 from ..flights import COLUMNS, TABLE, load
-from ..harness import NS_PER_ITEM, Case, CaseUnavailable, Contender, Target
+from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, Contender, Target
 from ..peers.asyncpg_loop import copy_rows
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
         from penstock.sinks.postgres import PostgresSink  # noqa: F401
         from penstock.testing import EmbeddedUnavailable, embedded_postgres
     except ImportError as missing:
-        raise CaseUnavailable(str(missing)) from missing
+        raise CaseUnavailableError(str(missing)) from missing
     items, _ = load(count)
     with contextlib.ExitStack() as opened:
         try:
             server = opened.enter_context(embedded_postgres())
         except EmbeddedUnavailable as missing:
-            raise CaseUnavailable(str(missing)) from missing
+            raise CaseUnavailableError(str(missing)) from missing
         dsn = server.dsn
         yield (
             Contender(OURS, lambda: _ours(dsn, items), ours=True),

@@ -47,8 +47,8 @@ def _shutdown() -> float:
             if (report.tally.unknown, len(report.unsent), report.left_behind) != (SIZE, ITEMS - SIZE, 1):
                 raise AssertionError(f"expected one write left behind and the rest handed back: {report}, {report.left_behind} left behind")
             told = report.tally
-            while not sink.late:  # the late completion must change nothing
-                await asyncio.sleep(0.05)
+            await sink.ended.wait()  # the late completion must change nothing
+            await asyncio.sleep(0)
             if batcher.tally() != told:
                 raise AssertionError(f"a late completion changed the tally from {told} to {batcher.tally()}")
         return took

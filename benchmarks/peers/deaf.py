@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class DeafSink:
-    """Applies nothing for `seconds`, whoever cancels it, then counts the batch as applied."""
+    """Its writes take `seconds`, whoever cancels them."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.late = 0
+        self.ended = asyncio.Event()
+        """Set when the first write has ended, long after anybody wanted it to."""
 
     async def write(self, batch: Sequence[Any]) -> None:
         loop = asyncio.get_running_loop()
@@ -22,4 +25,4 @@ class DeafSink:
                 await asyncio.sleep(left)
             except asyncio.CancelledError:
                 continue
-        self.late += len(batch)
+        self.ended.set()

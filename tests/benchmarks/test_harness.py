@@ -7,11 +7,11 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-
-from benchmarks import pages, tables
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES
-from benchmarks.harness import MS, NS_PER_ITEM, Case, CaseUnavailable, Ceiling, Contender, Results, Target, measure
+from benchmarks.harness import MS, NS_PER_ITEM, Case, CaseUnavailableError, Ceiling, Contender, Results, Target, measure
+
+from benchmarks import pages, tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ def a_case(*contenders: Contender, targets: Sequence[Target | Ceiling] = (), una
     @contextlib.contextmanager
     def prepare(_: int) -> Iterator[Sequence[Contender]]:
         if unavailable:
-            raise CaseUnavailable(unavailable)
+            raise CaseUnavailableError(unavailable)
         yield contenders
 
     return Case("made", "A made-up case", prepare, 10, 10, NS_PER_ITEM, ("peer",), targets)
