@@ -97,6 +97,16 @@ async def test_a_full_ledger_blocks_producers_and_a_free_worker_never_waits(fake
     assert sink.most_running == 2
 
 
+async def test_producers_go_on_at_full_speed_after_a_full_ledger(fake_clock: FakeClock) -> None:
+    """4b.9: room that was granted to one of them does not make the others wait for the linger."""
+    sink = Recording(seconds=0.01)
+    async with Batcher(sink, limits=SMALL) as batcher:
+        await asyncio.gather(*(batcher.add_from(range(200)) for _ in range(4)))
+        await batcher.flush()
+        assert fake_clock.now() == pytest.approx(400 * 0.01)
+    assert {len(batch) for batch in sink.batches} == {2}
+
+
 async def test_reject_raises_at_once(fake_clock: FakeClock) -> None:
     """batcher/B10."""
     sink = Gated()

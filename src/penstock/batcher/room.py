@@ -38,8 +38,8 @@ class Room:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits or has room granted: newcomers must queue."""
-        return bool(self._waiters) or self._granted_items > 0
+        """Whether somebody waits for room: newcomers must queue behind. Room that was granted is kept for its owner, and no reason to wait."""
+        return bool(self._waiters)
 
     @property
     def waiting(self) -> int:

@@ -67,7 +67,7 @@ class RowMaker:
     def _checked(self, row: object) -> Row:
         if isinstance(row, (str, bytes)) or not isinstance(row, Sequence):
             raise TypeError(f"{type(row).__name__}: a row is a sequence of {len(self._columns)} values")
-        found = cast("Row", row)
+        found: Row = row
         if len(found) != len(self._columns):
             raise ValueError(f"{len(found)} values for {len(self._columns)} columns")
         return found

@@ -156,7 +156,7 @@ class Write:
         if isinstance(error, UnknownOutcomeError):
             raise error
         if is_lost(error) or self._con.is_closed() or not is_about_items(error):
-            raise for_write(error, sealed=self._is_sealed())
+            raise for_write(error, sealed=self._is_sealed())  # noqa: B904  # it has its cause
         if self._con.is_in_transaction():
             await self._con.execute("ROLLBACK")
         self._explicit = self._committing = False
@@ -203,7 +203,7 @@ class Write:
         except UnknownOutcomeError:
             raise
         except Exception as error:
-            raise for_write(error, sealed=self._is_sealed())
+            raise for_write(error, sealed=self._is_sealed())  # noqa: B904  # it has its cause
 
     async def _sift(self) -> None:
         await self._begin(self._plan.sifting)

@@ -151,7 +151,7 @@ class PostgresSink(Openable):
         try:
             return await pool.acquire()
         except Exception as error:
-            raise for_connecting(error, self._access.place)
+            raise for_connecting(error, self._access.place)  # noqa: B904  # it has its cause
 
     async def _give_back(self, pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
         """Return a connection, out of any transaction; one that cannot be brought there in time is terminated."""
@@ -209,7 +209,7 @@ class PostgresSink(Openable):
             await made
         except Exception as error:
             made.terminate()
-            raise self._opening_error(error)
+            raise self._opening_error(error)  # noqa: B904  # it has its cause
         return made
 
     async def _read_plan(self, pool: Pool[Any]) -> Plan:
@@ -221,7 +221,7 @@ class PostgresSink(Openable):
         except ConfigError:
             raise
         except Exception as error:
-            raise self._opening_error(error)
+            raise self._opening_error(error)  # noqa: B904  # it has its cause
         return target.plan(table, reads_text=reads_text)
 
     def _opening_error(self, error: Exception) -> Exception:
