@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import Gated, Recording
 
+from helpers import Gated, Recording
 from penstock import AddTimeout, Batcher, ClosedError, ItemTooLarge, LedgerFull, Limits
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from helpers import Recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import Recording
 from penstock import AddTimeout, Batch, Batcher, Limits, Observer, Outcome, Reason, WriteResult
 from penstock.testing import FakeClock
 
@@ -111,9 +111,7 @@ async def unruly(batch: Batch[int], rng: random.Random) -> WriteResult | None:
     max_items=st.integers(1, 5),
     deadline=st.sampled_from([0.0, 0.2, 2.0, 60.0]),
 )
-def test_the_tally_adds_up_at_every_moment_whatever_the_sink_does(
-    seed: int, workers: int, max_items: int, deadline: float
-) -> None:
+def test_the_tally_adds_up_at_every_moment_whatever_the_sink_does(seed: int, workers: int, max_items: int, deadline: float) -> None:
     """batcher/4b.1, I1, I10: every accepted item has exactly one outcome, its receipt says the same, nothing is left behind."""
     rng = random.Random(seed)
     ledger = Ledger()

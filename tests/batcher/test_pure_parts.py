@@ -25,9 +25,7 @@ def drained(accumulator: Accumulator, now: float) -> list[Sealed[int]]:
     max_items=st.integers(1, 6),
     max_bytes=st.none() | st.integers(1, 20),
 )
-def test_batches_hold_every_item_once_in_order_within_the_limits(
-    sizes: list[int], max_items: int, max_bytes: int | None
-) -> None:
+def test_batches_hold_every_item_once_in_order_within_the_limits(sizes: list[int], max_items: int, max_bytes: int | None) -> None:
     """Items larger than the limit among them: such an item is alone."""
     accumulator: Accumulator = PlainAccumulator(max_items=max_items, max_bytes=max_bytes, max_delay=1.0, sized=True)
     for item, size in enumerate(sizes):

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import Gated, Recording
 
+from helpers import Gated, Recording
 from penstock import Batch, Batcher, ItemFailed, Limits, Outcome, PermanentError, WriteResult, gather
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from helpers import Deaf, Gated, Recording
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import Deaf, Gated, Recording
 from penstock import Batch, Batcher, BatcherBroken, ClosedError, DrainTimeout, Limits, Outcome, ShutdownReport
 from penstock.testing import FakeClock
 
@@ -192,9 +192,7 @@ async def test_a_deaf_write_keeps_its_slot_until_it_has_ended(fake_clock: FakeCl
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), type("Odd", (BaseException,), {})("odd")])
-async def test_whatever_a_sink_raises_fails_its_batch_and_nothing_else(
-    fake_clock: FakeClock, error: BaseException
-) -> None:
+async def test_whatever_a_sink_raises_fails_its_batch_and_nothing_else(fake_clock: FakeClock, error: BaseException) -> None:
     """B-T31, batcher/B48."""
 
     async def write(batch: Batch[int]) -> None:
@@ -307,7 +305,7 @@ penstock.run(main(), patience=0.1)
 @pytest.mark.parametrize("kind", ["plain", "deaf"])
 def test_a_script_drains_on_sigterm_and_ends_even_with_a_deaf_sink(kind: str) -> None:
     """B-T49."""
-    child = subprocess.Popen(  # noqa: S603  # our own script
+    child = subprocess.Popen(  # our own script
         [sys.executable, "-c", textwrap.dedent(SCRIPT), kind], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert child.stdout is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import Gated, Recording
 
+from helpers import Gated, Recording
 from penstock import Batch, Batcher, ItemTooLarge, Limits
 
 if TYPE_CHECKING:

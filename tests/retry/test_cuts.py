@@ -6,6 +6,7 @@ The sink here knows the truth: what it applied. `delivered` must mean applied; `
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ from penstock._core.decorator import WrappingSink
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock import Sink
 
 
@@ -119,10 +122,10 @@ def _dead(outcome: Outcome) -> Outcome:
 
 
 def decorators(rng: random.Random, target: Truth) -> list[Any]:
-    pool = [
+    pool: list[Callable[[], Any]] = [
         lambda: Timeout(rng.choice([0.5, 2.0, 6.0])),
         lambda: Retry(attempts=rng.randint(1, 4), backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0]))),
-        lambda: lambda sink: Letters(sink, target),
+        lambda: functools.partial(Letters, target=target),
     ]
     return [rng.choice(pool)() for _ in range(rng.randint(0, 4))]
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from penstock.testing import FakeClock
 
+
 class Scripted:
     """Answers call after call as told; then with success. Keeps what was asked and when."""
 
@@ -47,12 +48,10 @@ class Scripted:
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         self.calls.append((asyncio.get_running_loop().time(), tuple(batch)))
-        answer = self.answers.pop(0) if self.answers else None
+        answer: Any = self.answers.pop(0) if self.answers else None
         if isinstance(answer, BaseException):
             raise answer
-        if isinstance(answer, dict):
-            return WriteResult.failed(batch, answer)
-        return None
+        return None if answer is None else WriteResult.failed(batch, answer)
 
     @property
     def times(self) -> list[float]:
@@ -79,9 +78,7 @@ async def test_a_permanent_error_is_not_tried_again(fake_clock: FakeClock) -> No
 
 
 @pytest.mark.parametrize(("error", "tries"), [(TransientError("t"), 5), (ValueError("unlisted"), 3), (UnknownOutcomeError("u"), 5)])
-async def test_tries_are_bounded_and_nothing_is_waited_for_after_the_last(
-    fake_clock: FakeClock, error: BaseException, tries: int
-) -> None:
+async def test_tries_are_bounded_and_nothing_is_waited_for_after_the_last(fake_clock: FakeClock, error: BaseException, tries: int) -> None:
     """B-T15, and the class table of design 3.4."""
     sink = Scripted(*[error] * 9)
     errors = await send(stack(sink, Retry(attempts=5, backoff=fixed(1.0))), RowBatch("x"))

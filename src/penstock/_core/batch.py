@@ -160,7 +160,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         `attempt` (default: this batch's) is what the sub-batch reports. Raises `IndexError` for an index outside the batch.
         """
         chosen = indices if isinstance(indices, (range, list, tuple)) else list(indices)
-        if chosen and not (0 <= min(chosen) and max(chosen) < len(self)):
+        if chosen and not (min(chosen) >= 0 and max(chosen) < len(self)):
             message = f"pick({chosen!r}): this batch has {len(self)} items"
             raise IndexError(message)
         return self._select(chosen, self.attempt if attempt is None else attempt)

@@ -67,9 +67,7 @@ class Host(Protocol):
         """Whether a shutdown has begun."""
         ...
 
-    def settled(
-        self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
-    ) -> None:
+    def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         """These items have their final outcome."""
 
     async def pause(self, until: float, *signals: Signal) -> None:
@@ -108,9 +106,7 @@ class Delivery:
         "late",
     )
 
-    def __init__(
-        self, size: int, *, host: Host | None = None, parent: Delivery | None = None, labels: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, size: int, *, host: Host | None = None, parent: Delivery | None = None, labels: tuple[str, ...] = ()) -> None:
         self.labels = labels
         """The path of forks that led here, outermost first; part of every `write_key`."""
         self.contradictions = 0
@@ -375,18 +371,14 @@ class Fork(Generic[BatchT]):
         self._parent.fork_begins(self)
         return {label: self._on(branch) for label, branch in self._branches.items()}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._parent.fork_ends(self)
 
     def verdict(self, index: int) -> Outcome:
         """The worst of what the required branches say of an item, each mapped as the fork was told to."""
         return worst(self._maps[label](self._branches[label].verdict(index)) for label in self._required)
 
-    def _branch_settled(
-        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
-    ) -> None:
+    def _branch_settled(self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         done: dict[Outcome, list[int]] = {}
         for index in indices:
             if all(self._branches[label].is_settled(index) for label in self._required):

@@ -60,9 +60,7 @@ class Openable:
             opening.count += 1
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         opening = self._opening
         if opening is None:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from .errors import ResultMismatch
 from .outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
+    from collections.abc import Iterable, Mapping, Sized
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,7 @@ class WriteResult:
         return cls(len(batch), errors, others, details or {})
 
     @classmethod
-    def failed(
-        cls, batch: Sized, errors: Mapping[int, BaseException], *, details: Mapping[int, object] | None = None
-    ) -> WriteResult:
+    def failed(cls, batch: Sized, errors: Mapping[int, BaseException], *, details: Mapping[int, object] | None = None) -> WriteResult:
         """For sinks that *know* that every item without an error here was delivered.
 
         Raises `ResultMismatch` for an index outside the batch.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from .batch import Batch
 from .errors import ErrorClass
 from .result import WriteResult
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)

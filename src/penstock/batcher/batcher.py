@@ -16,9 +16,7 @@ from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, I
 from .._core.function_sink import as_sink
 from .._core.observer import Observer
 from .._core.opening import opened
-from .._core.outcome import Outcome
 from .._core.sink import SinkLike, capabilities_of, walk
-from .._core.tally import Tally
 from .drain import Drain
 from .engine import Engine
 from .limits import Limits
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from .._core.outcome import Outcome
+    from .._core.tally import Tally
     from .engine import FailureHandler
 
 T = TypeVar("T")
@@ -131,9 +131,7 @@ class Batcher(Generic[T]):
         engine.observers.tell(lambda observer: observer.on_state(self._name, "open"))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         was_told = self.report is not None  # a shutdown inside the block has handed its report over already
         report = await self.shutdown()
         if report.complete or was_told:
@@ -259,9 +257,7 @@ class Batcher(Generic[T]):
         """
         return await (await self.submit(item, timeout=timeout))
 
-    async def _accept(
-        self, items: tuple[T, ...], receipts: tuple[Receipt | None, ...], timeout: float | timedelta | None
-    ) -> None:
+    async def _accept(self, items: tuple[T, ...], receipts: tuple[Receipt | None, ...], timeout: float | timedelta | None) -> None:
         """The long way in: measure, let others run, wait for room; then, in one stretch, append."""
         engine = self._engine
         self._check_open()

@@ -244,7 +244,7 @@ class Engine(Generic[T]):
             if failed:
                 self._report_failure(flight, failed)
             self._tell_flushed(flight, failed)
-        except Exception as error:  # noqa: BLE001  # our own bug or the user's handler: stop, and say so to everyone
+        except Exception as error:  # our own bug or the user's handler: stop, and say so to everyone
             self.break_down(error)
         self.advance(self.clock.now())
         if self.on_change is not None:
@@ -270,11 +270,7 @@ class Engine(Generic[T]):
     def _cut_items(flight: Flight[T]) -> dict[int, BaseException]:
         delivery = flight.batch.delivery
         cause = flight.cut_cause or UnknownOutcomeError("the write was cut off")
-        return {
-            index: delivery.error(index) or cause
-            for index in range(len(flight.batch))
-            if not delivery.verdict(index).is_success
-        }
+        return {index: delivery.error(index) or cause for index in range(len(flight.batch)) if not delivery.verdict(index).is_success}
 
     def _tell_flushed(self, flight: Flight[T], failed: Mapping[int, BaseException]) -> None:
         if self.observers:
@@ -292,9 +288,7 @@ class Engine(Generic[T]):
             for indices in by_error.values():
                 self._on_failure([flight.batch[i] for i in indices], failed[indices[0]])
 
-    def item_settled(
-        self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
-    ) -> None:
+    def item_settled(self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         """Book outcomes of a flight's items: they leave the ledger now, and their receipts resolve."""
         self.counts[outcome] += len(indices)
         self._flying -= len(indices)
@@ -418,4 +412,3 @@ class Engine(Generic[T]):
 def _errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:
     """What a write ended with; nothing where it was cut, since the verdicts tell then."""
     return {} if task.cancelled() or task.exception() is not None else task.result()
-

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from .._core.batch import Lineage, RowBatch
 from .._core.delivery import GRACE, Delivery
 from .._core.errors import UnknownOutcomeError
-from .._core.outcome import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .._core.clock import Clock, Signal, TimerHandle
+    from .._core.outcome import Outcome
     from .accumulator import Sealed
     from .slots import FifoSlots
 
@@ -35,9 +35,7 @@ class Engine(Protocol[T]):
     async def pause(self, until: float, *signals: Signal) -> None: ...
     def slot_given(self) -> None: ...
     def throttled(self, until: float) -> None: ...
-    def item_settled(
-        self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
-    ) -> None: ...
+    def item_settled(self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None: ...
 
 
 class Flight(Generic[T]):
@@ -70,9 +68,7 @@ class Flight(Generic[T]):
         self._timer: TimerHandle | None = None
         self.batch = RowBatch(
             tuple(sealed.items),
-            lineage=Lineage(
-                id=batch_id, reason=sealed.reason, name=name, oldest_at=sealed.oldest_at, sealed_at=sealed.sealed_at
-            ),
+            lineage=Lineage(id=batch_id, reason=sealed.reason, name=name, oldest_at=sealed.oldest_at, sealed_at=sealed.sealed_at),
             delivery=Delivery(len(sealed.items), host=self),
             sizes=sealed.sizes,
         )
@@ -130,9 +126,7 @@ class Flight(Generic[T]):
         """Whether a shutdown has begun."""
         return self._engine.stopping
 
-    def settled(
-        self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
-    ) -> None:
+    def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         """Book outcomes."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + len(indices)
         self._engine.item_settled(self, indices, outcome, details)

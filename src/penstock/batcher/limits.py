@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from .._core import checks
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 LEAST_LEDGER = 10_000
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.errors import DrainTimeout
-from .._core.outcome import Outcome
-from .._core.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .._core.outcome import Outcome
+    from .._core.tally import Tally
 
 T = TypeVar("T")
 

@@ -11,12 +11,15 @@ if TYPE_CHECKING:
 
 BAD_USE = 2
 
+_DEMO_HELP = "a year of flights into a PostgreSQL that is killed on the way"
+_DEMO = "Write 336,776 real flights through a batcher into PostgreSQL, kill the server half-way, prove every row by SQL."
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: the process's); return the exit code."""
     parser = argparse.ArgumentParser(prog="penstock", description="Batching with every item accounted for.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_demo(commands)
+    _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
     options = parser.parse_args(arguments)
     try:
         from ._demo import demo
@@ -26,12 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return demo(options)
 
 
-def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "demo",
-        help="a year of flights into a PostgreSQL that is killed on the way",
-        description="Write 336,776 real flights through a batcher into PostgreSQL, kill the server half-way, prove every row by SQL.",
-    )
+def _demo_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dsn", help="use this database instead of an embedded one (which then cannot be killed)")
     parser.add_argument("--rows", type=_count, help="only the first ROWS flights")
     parser.add_argument("--no-chaos", action="store_true", help="leave the server alive")

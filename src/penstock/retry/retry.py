@@ -76,6 +76,7 @@ class Retry:
         self.give_up_after = checks.optional_seconds("give_up_after", give_up_after)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
+        """Wrap `sink`."""
         return _RetrySink(sink, self)
 
     def __repr__(self) -> str:
@@ -116,9 +117,7 @@ class _RetrySink(WrappingSink[T]):
     def _class_of(self, error: BaseException) -> ErrorClass:
         return classified(error, self._settings.classify, super().classify)
 
-    def _note(
-        self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], classes: frozenset[ErrorClass]
-    ) -> float:
+    def _note(self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], classes: frozenset[ErrorClass]) -> float:
         """Learn from a try; return when the next one is due, infinite where another batch probes for all."""
         destination = self._destination
         now = batch.delivery.clock.now()
@@ -142,7 +141,11 @@ class _RetrySink(WrappingSink[T]):
 
     def _throttle(self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], now: float) -> float:
         backoff = self._settings.backoff
-        pause = backoff.bound(series.throttles, THROTTLE_FACTOR) if isinstance(backoff, Backoff) else self._wait_seconds(series.throttles, errors)
+        pause = (
+            backoff.bound(series.throttles, THROTTLE_FACTOR)
+            if isinstance(backoff, Backoff)
+            else self._wait_seconds(series.throttles, errors)
+        )
         until = now + max(pause, _longest_floor(errors, THROTTLE_FLOOR))
         self._destination.throttle(until)
         batch.throttled(until)

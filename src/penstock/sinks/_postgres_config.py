@@ -129,13 +129,12 @@ class Access:
         return f"Access({self.place})"
 
 
-def names(name: str, value: Sequence[str]) -> tuple[str, ...]:
+def names(name: str, value: object) -> tuple[str, ...]:
     """A sequence of distinct column names. Raises `ConfigError`."""
     rule = "must be a sequence of at least one column name, each once"
-    given: object = value
-    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise bad(name, value, rule)
-    found = tuple(value)
+    found = tuple(cast("Sequence[str]", value))
     if not found or len(set(found)) != len(found):
         raise bad(name, value, rule)
     for each in found:

@@ -12,7 +12,7 @@ import errno
 import re
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._core.errors import (
     ErrorClass,
@@ -26,6 +26,8 @@ from .._core.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from asyncpg.pool import PoolConnectionProxy
 
 _P, _T, _U = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE
 _STATES = {
@@ -106,7 +108,7 @@ def _class_of_os_error(error: OSError) -> ErrorClass:
 def _class_of_interface_error(error: BaseException) -> ErrorClass | None:
     if "asyncpg" not in sys.modules:
         return None
-    from asyncpg import exceptions  # noqa: PLC0415  # an optional dependency, loaded by whoever raised its error
+    from asyncpg import exceptions  # an optional dependency, loaded by whoever raised its error
 
     if isinstance(error, exceptions.TargetServerAttributeNotMatched):
         return _U
@@ -135,6 +137,16 @@ def is_lost(error: BaseException) -> bool:
     if isinstance(error, (OSError, EOFError)) or sqlstate(error) in _LOST:
         return True
     return sqlstate(error) is None and _class_of_interface_error(error) is _T
+
+
+def is_gone(con: PoolConnectionProxy[Any]) -> bool:
+    """Whether a connection is closed. One that broke has left its pool's hands already, and says so by raising."""
+    from asyncpg import InterfaceError  # an optional dependency
+
+    try:
+        return con.is_closed()
+    except InterfaceError:
+        return True
 
 
 def is_about_items(error: BaseException) -> bool:

@@ -52,7 +52,7 @@ class RowMaker:
 
     def _row_of(self, item: Any) -> object:
         if isinstance(item, (tuple, list)):
-            return item
+            return cast("Row", item)
         if isinstance(item, Mapping):
             named = cast("Mapping[str, Any]", item)
             missing = [column for column in self._columns if column not in named]
@@ -67,7 +67,7 @@ class RowMaker:
     def _checked(self, row: object) -> Row:
         if isinstance(row, (str, bytes)) or not isinstance(row, Sequence):
             raise TypeError(f"{type(row).__name__}: a row is a sequence of {len(self._columns)} values")
-        found: Row = row
+        found = cast("Row", row)
         if len(found) != len(self._columns):
             raise ValueError(f"{len(found)} values for {len(self._columns)} columns")
         return found

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from operator import length_hint
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import UnknownOutcomeError
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
-from ._postgres_errors import copy_row, for_item, for_write, is_about_items, is_from_server, is_lost
+from ._postgres_errors import copy_row, for_item, for_write, is_about_items, is_from_server, is_gone, is_lost
 from ._postgres_sql import EXACT, LOOSE, SCHEMA
 
 if TYPE_CHECKING:
@@ -58,10 +58,9 @@ class Write:
         self._maybe = maybe
         self.errors = errors
         self.outcomes: dict[int, Outcome] = {}
-        self._source: Iterator[Row] = iter(())
         self._copying: str | None = None
         self._explicit = False
-        self._committing = False
+        self._sealed = False
 
     async def run(self, threshold: int) -> None:
         """Write every row; afterwards `errors` and `outcomes` answer for those that were not simply delivered.
@@ -96,16 +95,24 @@ class Write:
         return await self._commit()
 
     async def _insert(self) -> None:
-        self._copying, self._source = None, iter(self._rows)
-        await self._con.executemany(self._plan.insert, self._source)
+        self._copying = None
+        await self._con.executemany(self._plan.insert, self._feed(self._rows))
 
     async def _copy(self, table: str, rows: Sequence[Row]) -> None:
-        """One `COPY`. It reads an iterator of ours, whose rest tells afterwards which row was the last one taken."""
-        self._copying, self._source = table, iter(rows)
+        self._copying = table
         mine = table in {EXACT, LOOSE}
         columns = ["o", *(f"c{place}" for place in range(len(self._plan.columns)))] if mine else self._plan.columns
         schema = SCHEMA if mine else self._plan.table.schema
-        await self._con.copy_records_to_table(table, records=self._source, columns=columns, schema_name=schema)
+        await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
+
+    def _feed(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """The rows for one statement. asyncpg sends the statement's end as soon as it has taken the last one."""
+        return chain(rows, self._end_of_rows())
+
+    def _end_of_rows(self) -> Iterator[Row]:
+        if not self._explicit:
+            self._sealed = True
+        yield from ()
 
     def _placed(self) -> list[Row]:
         return [(place, *row) for place, row in enumerate(self._rows)]
@@ -155,14 +162,11 @@ class Write:
         """Make the connection ready for another statement; raise what is no item's fault."""
         if isinstance(error, UnknownOutcomeError):
             raise error
-        if is_lost(error) or self._con.is_closed() or not is_about_items(error):
-            raise for_write(error, sealed=self._is_sealed())  # noqa: B904  # it has its cause
+        if is_lost(error) or is_gone(self._con) or not is_about_items(error):
+            raise for_write(error, sealed=self._sealed)  # it has its cause
         if self._con.is_in_transaction():
             await self._con.execute("ROLLBACK")
-        self._explicit = self._committing = False
-
-    def _is_sealed(self) -> bool:
-        return self._committing if self._explicit else length_hint(self._source) == 0
+        self._explicit = self._sealed = False
 
     async def _drop_named(self, error: Exception) -> bool:
         if not is_from_server(error):
@@ -203,7 +207,7 @@ class Write:
         except UnknownOutcomeError:
             raise
         except Exception as error:
-            raise for_write(error, sealed=self._is_sealed())  # noqa: B904  # it has its cause
+            raise for_write(error, sealed=self._sealed)  # noqa: B904  # it has its cause
 
     async def _sift(self) -> None:
         await self._begin(self._plan.sifting)
@@ -217,7 +221,8 @@ class Write:
         self._note_duplicates([row["o"] for row in verdict if row["code"] is None])
         for row in verdict:
             if row["code"] is not None:
-                self._refuse(self._indices[row["o"]], _server_error(row), again=row["again"])
+                index: int = self._indices[row["o"]]
+                self._refuse(index, _server_error(row), again=row["again"])
 
     async def _stage_loosely(self) -> None:
         while self._rows:
@@ -234,11 +239,11 @@ class Write:
     # -- transactions -------------------------------------------------------------------------------------------------
 
     async def _begin(self, script: str) -> None:
-        self._explicit, self._committing = True, False
+        self._explicit, self._sealed = True, False
         await self._con.execute(script)
 
     async def _commit(self) -> None:
-        self._committing = True
+        self._sealed = True
         await self._con.execute("COMMIT")
 
 
@@ -278,7 +283,7 @@ _NEVER = _Never()
 
 def _server_error(row: Record) -> Exception:
     """The server's error as asyncpg would have raised it."""
-    from asyncpg import PostgresError  # noqa: PLC0415  # an optional dependency
+    from asyncpg import PostgresError  # an optional dependency
 
     fields = {"S": "ERROR", "C": row["code"], "M": row["message"], "D": row["detail"], "n": row["rule"]}
     return PostgresError.new({name: value for name, value in fields.items() if value})

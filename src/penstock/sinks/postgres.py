@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .._core import checks
 from .._core.checks import bad
@@ -13,7 +13,7 @@ from .._core.errors import ClosedError, ConfigError, ErrorClass
 from .._core.opening import Openable
 from .._core.sink import Capabilities
 from . import _postgres_config as config
-from ._postgres_errors import classify_postgres, for_connecting, sqlstate
+from ._postgres_errors import classify_postgres, for_connecting, is_gone, sqlstate
 from ._postgres_rows import RowMaker
 from ._postgres_table import read_table
 from ._postgres_write import Write, answer
@@ -156,16 +156,15 @@ class PostgresSink(Openable):
     async def _give_back(self, pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
         """Return a connection, out of any transaction; one that cannot be brought there in time is terminated."""
         try:
-            if con.is_in_transaction():
+            if not is_gone(con) and con.is_in_transaction():
                 async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
                     await con.execute("ROLLBACK")
             await pool.release(con, timeout=self._close_timeout)
-        except Exception:
-            con.terminate()
-            await pool.release(con)
         except asyncio.CancelledError:
             self._give_back_later(pool, con)
             raise
+        except Exception:
+            await _drop(pool, con)
 
     def _give_back_later(self, pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
         if self._returning is None:
@@ -180,25 +179,26 @@ class PostgresSink(Openable):
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
                 await con.execute("ROLLBACK")  # waits for the end; without a transaction the server only gives a notice
+            await pool.release(con, timeout=self._close_timeout)
         except Exception:
-            con.terminate()
-        await pool.release(con)
+            await _drop(pool, con)
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._returning = set()
-        pool = await self._make_pool()
+        pool: Pool[Any] = await self._make_pool()
         self._pool = pool
         stack.push_async_callback(self._close, pool)
         self._plan = await self._read_plan(pool)
 
-    async def _make_pool(self) -> Pool[Any]:
-        import asyncpg  # noqa: PLC0415  # an optional dependency
+    async def _make_pool(self) -> Any:
+        import asyncpg  # an optional dependency
 
         access = self._access
         if access.pool is None:
-            made: object = asyncpg.create_pool(access.dsn, **{"reset": _nothing_to_reset, **access.pool_options()})
+            options: dict[str, Any] = {"reset": _nothing_to_reset, **access.pool_options()}
+            made: Any = asyncpg.create_pool(access.dsn, **options)
         else:
             made = access.pool()
         if inspect.isawaitable(made) and not isinstance(made, asyncpg.Pool):
@@ -210,7 +210,7 @@ class PostgresSink(Openable):
         except Exception as error:
             made.terminate()
             raise self._opening_error(error)  # noqa: B904  # it has its cause
-        return made
+        return cast("Pool[Any]", made)
 
     async def _read_plan(self, pool: Pool[Any]) -> Plan:
         target = self._target
@@ -246,6 +246,13 @@ class PostgresSink(Openable):
     def __repr__(self) -> str:
         table = self._target.table if self._target.schema is None else f"{self._target.schema}.{self._target.table}"
         return f"PostgresSink({self._access.place}, table={table!r}, on_conflict={self._target.mode!r})"
+
+
+async def _drop(pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
+    """Give up a connection; the pool makes another one in its place."""
+    if not is_gone(con):
+        con.terminate()
+    await pool.release(con)
 
 
 async def _nothing_to_reset(con: object) -> None:

@@ -35,6 +35,7 @@ class Timeout:
         self.seconds = checks.seconds("seconds", seconds)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
+        """Wrap `sink`."""
         return _TimeoutSink(sink, self.seconds)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import selectors
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ REAL_PATIENCE = 30.0
 """Real seconds that a thread, an external activity or a socket may keep the loop waiting."""
 
 
-class WouldHang(AssertionError):  # noqa: N818  # it says what would happen, and is an assertion of the test's
+class WouldHang(AssertionError):  # it says what would happen, and is an assertion of the test's
     """Everything waits and nothing can wake it. The message lists the tasks and timers that wait."""
 
 
@@ -121,7 +121,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def timers(self) -> list[asyncio.TimerHandle]:
         """The timers that are set and not cancelled."""
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]  # the loop's only list of timers
+        scheduled = cast("list[asyncio.TimerHandle]", getattr(self, "_scheduled"))  # noqa: B009  # the loop's only list of timers
         return [handle for handle in scheduled if not handle.cancelled()]
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # typeshed's *Ts

@@ -1,0 +1,164 @@
+"""What the tests of `PostgresSink` share: a table of their own, and a proxy that cuts a connection at a chosen word."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from penstock import RowBatch, send
+from penstock.sinks.postgres import PostgresSink
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+    from penstock import Outcome
+
+_NUMBERS = itertools.count()
+
+
+class Database:
+    """A table of this test's own, and a connection beside the sink's."""
+
+    def __init__(self, dsn: str, table: str, con: Any) -> None:
+        self.dsn = dsn
+        self.table = table
+        self.con = con
+
+    def sink(self, columns: Sequence[str] = ("id", "word"), *, dsn: str | None = None, **options: Any) -> PostgresSink:
+        return PostgresSink(dsn or self.dsn, table=self.table, columns=columns, **options)
+
+    async def rows(self, order: str = "1, 2") -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await self.con.fetch(f"SELECT * FROM {self.table} ORDER BY {order}")]
+
+
+@asynccontextmanager
+async def database(dsn: str, columns: str = "id int PRIMARY KEY, word text") -> AsyncGenerator[Database]:
+    con = await asyncpg.connect(dsn)
+    table = f"events_{next(_NUMBERS)}"
+    try:
+        await con.execute(f"DROP TABLE IF EXISTS {table} CASCADE; CREATE TABLE {table} ({columns})")
+        yield Database(dsn, table, con)
+    finally:
+        await con.close()
+
+
+def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:
+    """A batch outside a batcher; `maybe` are the items whose earlier try ended unknown."""
+    batch = RowBatch(items)
+    batch.delivery.maybe_applied.update(maybe)
+    return batch
+
+
+async def written(sink: PostgresSink, items: Iterable[Any], maybe: Iterable[int] = ()) -> dict[int, BaseException]:
+    return await send(sink, batch_of(items, maybe))
+
+
+def outcomes(batch: RowBatch[Any]) -> list[Outcome]:
+    return [batch.delivery.verdict(index) for index in range(len(batch))]
+
+
+class Proxy:
+    """Between a client and PostgreSQL: counts the client's statements, and cuts where it is told to.
+
+    `cut_answer` is the beginning of a command tag (`COMMIT`, `COPY`): the first answer that says so is not passed on, and both sides are
+    cut. `cut_request` decides on the client's messages by their type and body, before the server sees them.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.upstream = (host, port)
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.statements: list[str] = []
+        self.cut_answer: str | None = None
+        self.cut_request: Callable[[bytes, bytes], bool] | None = None
+        self.cuts = 0
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection(*self.upstream)
+        both = (writer, up_writer)
+        self._writers.extend(both)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._requests(reader, up_writer, both))
+                group.create_task(self._answers(up_reader, writer, both))
+        except* (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            for each in both:
+                each.close()
+
+    async def _requests(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, both: Iterable[asyncio.StreamWriter]) -> None:
+        size = await reader.readexactly(4)
+        to.write(size + await reader.readexactly(int.from_bytes(size) - 4))
+        last = ""
+        while True:
+            kind, body, raw = await _message(reader)
+            if kind == b"P":
+                last = body.split(b"\0")[1].decode()
+            if kind == b"Q":
+                self.statements.extend(part.strip() for part in body.rstrip(b"\0").decode().split(";"))
+            if kind == b"E":
+                self.statements.append(last)
+            if self.cut_request is not None and self.cut_request(kind, body):
+                self.cut_request = None
+                self._cut(both)
+                return
+            to.write(raw)
+            await to.drain()
+
+    async def _answers(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, both: Iterable[asyncio.StreamWriter]) -> None:
+        while True:
+            kind, body, raw = await _message(reader)
+            if kind == b"C" and self.cut_answer is not None and body.startswith(self.cut_answer.encode()):
+                self.cut_answer = None
+                self._cut(both)
+                return
+            to.write(raw)
+            await to.drain()
+
+    def _cut(self, both: Iterable[asyncio.StreamWriter]) -> None:
+        self.cuts += 1
+        for each in both:
+            each.transport.abort()
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self.serve(reader, writer)
+        finally:
+            self._tasks.discard(task)
+
+    async def close(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes, bytes]:
+    head = await reader.readexactly(5)
+    body = await reader.readexactly(int.from_bytes(head[1:]) - 4)
+    return head[:1], body, head + body
+
+
+@asynccontextmanager
+async def proxied(dsn: str) -> AsyncGenerator[tuple[Proxy, str]]:
+    """A proxy in front of the server, and the DSN that leads through it."""
+    parts = urlsplit(dsn)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    proxy = Proxy(parts.hostname, parts.port)
+    server = await asyncio.start_server(proxy.connected, "127.0.0.1", 0)
+    async with server:
+        proxy.port = server.sockets[0].getsockname()[1]
+        through = f"{parts.netloc.rpartition(':')[0]}:{proxy.port}"
+        yield proxy, parts._replace(netloc=through, query="sslmode=disable").geturl()
+        server.close()
+        await proxy.close()

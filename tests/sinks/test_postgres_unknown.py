@@ -1,0 +1,204 @@
+"""Connections that break during a write: what is known afterwards, and what the next try does about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sinks.postgres_help import batch_of, database, outcomes, proxied, written
+
+from penstock import Outcome, PermanentError, TransientError, UnavailableError, UnknownOutcomeError, send
+
+if TYPE_CHECKING:
+    from penstock._core.clock import LoopClock
+    from penstock.testing import EmbeddedPostgres
+
+NOTHING_OF = ("BEGIN", "COMMIT", "")
+
+
+def words(count: int, start: int = 0) -> list[tuple[int, str]]:
+    return [(number, f"word {number}") for number in range(start, start + count)]
+
+
+async def test_the_next_try_after_a_lost_acknowledgement_of_5000_rows_takes_three_statements(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """B-T43, batcher/4b.11: rows already there are `duplicate`, and the table holds each once."""
+    async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink(dsn=through) as sink:
+        batch = batch_of(words(5000))
+        proxy.cut_answer = "COPY"
+        errors = await send(sink, batch)
+        assert len(errors) == 5000
+        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
+        assert len(await db.rows()) == 5000
+        proxy.statements.clear()
+        assert await send(sink, batch) == {}
+        assert set(outcomes(batch)) == {Outcome.DUPLICATE}
+        assert len(await db.rows()) == 5000
+        assert len([each for each in proxy.statements if each not in NOTHING_OF]) == 3
+
+
+@pytest.mark.parametrize("mode", ["ignore", "update"])
+async def test_a_lost_commit_is_unknown_and_sending_again_changes_nothing(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
+) -> None:
+    """B-T43, batcher/B38."""
+    async with (
+        database(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through, on_conflict=mode) as sink,
+    ):
+        batch = batch_of(words(100))
+        proxy.cut_answer = "COMMIT"
+        errors = await send(sink, batch)
+        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
+        before = await db.rows()
+        assert len(before) == 100
+        assert await send(sink, batch) == {}
+        assert await db.rows() == before
+        assert set(outcomes(batch)) == {Outcome.DUPLICATE if mode == "ignore" else Outcome.DELIVERED}
+
+
+async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stores_nothing(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        database(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through, on_conflict="ignore") as sink,
+    ):
+        batch = batch_of(words(100))
+        proxy.cut_request = lambda kind, body: b"ON CONFLICT" in body
+        errors = await send(sink, batch)
+        assert {type(error) for error in errors.values()} == {TransientError}
+        assert not batch.maybe_applied
+        assert await db.rows() == []
+        proxy.cut_request = lambda kind, body: kind == b"Q" and body.startswith(b"COMMIT")
+        errors = await send(sink, batch)
+        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}, "it was sent, for all that this side knows"
+        assert await send(sink, batch) == {}
+        assert set(outcomes(batch)) == {Outcome.DELIVERED}, "nothing had been there"
+
+
+async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_again(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """asyncpg may have taken all rows before it notices, so this is unknown or transient, and either is repaired."""
+    async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink(dsn=through) as sink:
+        batch = batch_of((number, "x" * 100_000) for number in range(200))
+        proxy.cut_request = lambda kind, body: kind == b"d"
+        errors = await send(sink, batch)
+        assert {type(error) for error in errors.values()} <= {TransientError, UnknownOutcomeError}
+        assert len(errors) == 200
+        assert await db.rows() == []
+        assert await send(sink, batch) == {}
+        assert set(outcomes(batch)) == {Outcome.DELIVERED}
+        assert len(await db.rows()) == 200
+
+
+async def test_small_batches_that_lose_their_answer_are_unknown_and_repaired_alike(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink(dsn=through) as sink:
+        batch = batch_of(words(3))
+        proxy.cut_request = lambda kind, body: kind == b"P" and b"INSERT" in body
+        errors = await send(sink, batch)
+        assert {type(error) for error in errors.values()} == {TransientError}, "not a row had been read"
+        proxy.cut_answer = "INSERT"
+        errors = await send(sink, batch)
+        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
+        assert await send(sink, batch) == {}
+        assert len(await db.rows()) == 3
+
+
+async def test_a_conflict_is_duplicate_only_where_the_item_was_in_the_unknown_try(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """batcher/4b.11."""
+    async with database(embedded_postgres.dsn) as db, db.sink() as sink:
+        assert await written(sink, words(4)) == {}
+        batch = batch_of(words(8), maybe=[0, 1, 6])
+        errors = await send(sink, batch)
+        assert sorted(errors) == [2, 3]
+        assert {type(error) for error in errors.values()} == {PermanentError}
+        ends = outcomes(batch)
+        assert ends[:2] == [Outcome.DUPLICATE] * 2
+        assert ends[4:] == [Outcome.DELIVERED] * 4
+        assert len(await db.rows()) == 8
+
+
+async def test_two_rows_of_one_key_in_an_unknown_batch_are_not_both_called_stored(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with database(embedded_postgres.dsn) as db, db.sink() as sink:
+        errors = await written(sink, [(1, "first"), (1, "second"), (2, "other")], maybe=[0, 1, 2])
+        assert list(errors) == [1]
+        assert isinstance(errors[1].__cause__, BaseException)
+        assert await db.rows() == [(1, "first"), (2, "other")]
+
+
+async def test_bad_rows_after_an_unknown_outcome_fail_alone(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'bad')") as db, db.sink() as sink:
+        items = [*words(100), (100, "bad"), ("no number", "x"), (102, "good")]
+        assert await written(sink, words(50)) == {}
+        batch = batch_of(items, maybe=range(100))
+        errors = await send(sink, batch)
+        assert sorted(errors) == [100, 101]
+        assert outcomes(batch)[:100] == [Outcome.DUPLICATE] * 50 + [Outcome.DELIVERED] * 50
+        assert len(await db.rows()) == 101
+
+
+async def test_a_table_without_a_unique_key_is_not_written_again_and_says_what_to_add(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """B-T43: loudly `unknown`."""
+    async with database(embedded_postgres.dsn, "id int, word text") as db, db.sink() as sink:
+        errors = await written(sink, words(3), maybe=[1])
+        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
+        assert "add a unique index" in str(errors[0])
+        assert db.table in str(errors[0])
+        assert await db.rows() == []
+
+
+async def test_a_row_whose_key_holds_null_cannot_be_found_again_and_stays_unknown_alone(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with database(embedded_postgres.dsn, "id int UNIQUE, word text") as db, db.sink() as sink:
+        errors = await written(sink, [(None, "a"), (1, "b"), (None, "c")], maybe=[0, 1])
+        assert list(errors) == [0]
+        assert isinstance(errors[0], UnknownOutcomeError)
+        assert sorted(row[1] for row in await db.rows()) == ["b", "c"]
+
+
+async def test_a_killed_session_is_not_permanent_and_the_next_write_works(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """batcher/B25: the server ends the session in the middle of a write."""
+    async with database(embedded_postgres.dsn) as db:
+        await db.con.execute(f"""
+            CREATE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN IF NEW.word = 'end' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;
+            CREATE TRIGGER end_it BEFORE INSERT ON {db.table} FOR EACH ROW EXECUTE FUNCTION end_it()
+        """)
+        try:
+            async with db.sink(pool_size=1) as sink:
+                errors = await written(sink, [*words(60), (99, "end")])
+                assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
+                assert await db.rows() == []
+                assert await written(sink, words(60)) == {}
+        finally:
+            await db.con.execute("DROP FUNCTION end_it CASCADE")
+
+
+async def test_a_server_that_is_gone_is_unavailable_and_comes_back(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through):
+        sink = db.sink(dsn=through, pool_size=1)
+        async with sink:
+            proxy.cut_request = lambda kind, body: kind == b"Q"
+            errors = await written(sink, words(60))
+            assert {type(error) for error in errors.values()} == {UnknownOutcomeError}, "all was sent at once"
+            upstream, proxy.upstream = proxy.upstream, ("127.0.0.1", 1)
+            errors = await written(sink, words(60))
+            assert {type(error) for error in errors.values()} <= {UnavailableError, TransientError}
+            proxy.upstream = upstream
+            assert await written(sink, words(60)) == {}
