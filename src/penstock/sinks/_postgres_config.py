@@ -134,9 +134,10 @@ def names(name: str, value: object) -> tuple[str, ...]:
     rule = "must be a sequence of at least one column name, each once"
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise bad(name, value, rule)
-    found = tuple(cast("Sequence[str]", value))
+    named = cast("Sequence[str]", value)
+    found = tuple(named)
     if not found or len(set(found)) != len(found):
-        raise bad(name, value, rule)
+        raise bad(name, named, rule)
     for each in found:
         _name(name, each)
     return found

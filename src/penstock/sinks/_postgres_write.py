@@ -19,6 +19,7 @@ import re
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from .._core.clock import LOOP_CLOCK
 from .._core.errors import UnknownOutcomeError
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
@@ -27,6 +28,7 @@ from ._postgres_sql import EXACT, LOOSE, SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
 
     from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
@@ -96,14 +98,16 @@ class Write:
 
     async def _insert(self) -> None:
         self._copying = None
-        await self._con.executemany(self._plan.insert, self._feed(self._rows))
+        async with _Guard(self._con):
+            await self._con.executemany(self._plan.insert, self._feed(self._rows))
 
     async def _copy(self, table: str, rows: Sequence[Row]) -> None:
         self._copying = table
         mine = table in {EXACT, LOOSE}
         columns = ["o", *(f"c{place}" for place in range(len(self._plan.columns)))] if mine else self._plan.columns
         schema = SCHEMA if mine else self._plan.table.schema
-        await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
+        async with _Guard(self._con):
+            await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
 
     def _feed(self, rows: Sequence[Row]) -> Iterator[Row]:
         """The rows for one statement. asyncpg sends the statement's end as soon as it has taken the last one."""
@@ -221,8 +225,8 @@ class Write:
         self._note_duplicates([row["o"] for row in verdict if row["code"] is None])
         for row in verdict:
             if row["code"] is not None:
-                index: int = self._indices[row["o"]]
-                self._refuse(index, _server_error(row), again=row["again"])
+                place: int = row["o"]
+                self._refuse(self._indices[place], _server_error(row), again=row["again"])
 
     async def _stage_loosely(self) -> None:
         while self._rows:
@@ -245,6 +249,28 @@ class Write:
     async def _commit(self) -> None:
         self._sealed = True
         await self._con.execute("COMMIT")
+
+
+class _Guard:
+    """Ends a statement with `TimeoutError` when its connection breaks while asyncpg waits to send more: it is not woken by that."""
+
+    __slots__ = ("_con", "_limit")
+
+    def __init__(self, con: PoolConnectionProxy[Any]) -> None:
+        self._con = con
+        self._limit = LOOP_CLOCK.timeout_at(None)
+
+    def _broken(self, con: object) -> None:
+        self._limit.reschedule(LOOP_CLOCK.now())
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+        self._con.add_termination_listener(self._broken)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not is_gone(self._con):
+            self._con.remove_termination_listener(self._broken)
+        await self._limit.__aexit__(kind, error, trace)
 
 
 async def refused_rows(con: PoolConnectionProxy[Any], plan: Plan, rows: Sequence[Row]) -> dict[int, Exception]:

@@ -187,12 +187,12 @@ class PostgresSink(Openable):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._returning = set()
-        pool: Pool[Any] = await self._make_pool()
+        pool = await self._make_pool()
         self._pool = pool
         stack.push_async_callback(self._close, pool)
         self._plan = await self._read_plan(pool)
 
-    async def _make_pool(self) -> Any:
+    async def _make_pool(self) -> Pool[Any]:
         import asyncpg  # an optional dependency
 
         access = self._access
