@@ -109,6 +109,8 @@ class Access:
     @property
     def place(self) -> str:
         """The host and the database, and nothing else of how to connect."""
+        if self.pool is not None:
+            return "a pool"
         parts = urlsplit(self.dsn or "")
         query = parse_qs(parts.query)
         host = self.options.get("host") or parts.netloc.rpartition("@")[2] or (query.get("host") or ["default host"])[0]

@@ -254,20 +254,23 @@ class Write:
 class _Guard:
     """Ends a statement with `TimeoutError` when its connection breaks while asyncpg waits to send more: it is not woken by that."""
 
-    __slots__ = ("_con", "_limit")
+    __slots__ = ("_con", "_is_over", "_limit")
 
     def __init__(self, con: PoolConnectionProxy[Any]) -> None:
         self._con = con
         self._limit = LOOP_CLOCK.timeout_at(None)
+        self._is_over = False
 
     def _broken(self, con: object) -> None:
-        self._limit.reschedule(LOOP_CLOCK.now())
+        if not self._is_over:
+            self._limit.reschedule(LOOP_CLOCK.now())
 
     async def __aenter__(self) -> None:
         await self._limit.__aenter__()
         self._con.add_termination_listener(self._broken)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._is_over = True
         if not is_gone(self._con):
             self._con.remove_termination_listener(self._broken)
         await self._limit.__aexit__(kind, error, trace)

@@ -6,7 +6,45 @@ from ._clock import FakeClock
 from ._loop import WouldHang
 from ._postgres import EmbeddedPostgres, embedded_postgres
 from ._require import EmbeddedUnavailable, skip_or_fail
+from ._sinks import (
+    BlockingSink,
+    Call,
+    DedupSink,
+    FakeSink,
+    FlakySink,
+    ScriptedSink,
+    SlowSink,
+    answer,
+    fail,
+    hang,
+    ignore_cancel,
+    ok,
+    partial,
+    slow,
+)
 
-__all__ = ["EmbeddedPostgres", "EmbeddedUnavailable", "FakeClock", "LoopClock", "WouldHang", "embedded_postgres", "skip_or_fail"]
+__all__ = [
+    "BlockingSink",
+    "Call",
+    "DedupSink",
+    "EmbeddedPostgres",
+    "EmbeddedUnavailable",
+    "FakeClock",
+    "FakeSink",
+    "FlakySink",
+    "LoopClock",
+    "ScriptedSink",
+    "SlowSink",
+    "WouldHang",
+    "answer",
+    "embedded_postgres",
+    "fail",
+    "hang",
+    "ignore_cancel",
+    "ok",
+    "partial",
+    "skip_or_fail",
+    "slow",
+]
 
-publish(__name__, EmbeddedPostgres, EmbeddedUnavailable, FakeClock, WouldHang, embedded_postgres, skip_or_fail)
+publish(__name__, *(globals()[name] for name in __all__ if name != "LoopClock"))
