@@ -97,6 +97,7 @@ class PostgresSink(Openable):
             update=None if update_columns is None else config.names("update_columns", update_columns),
             version=version_column,
         )
+        self._connect_options = connect_options  # by its own name, for the error that says it cannot be pickled
         self._access = config.access(dsn, pool, pool_size, connect_options, statement_timeout)
         self._row = config.row_function(row)
         self._maker = RowMaker(self._target.columns, self._row)

@@ -1,0 +1,47 @@
+"""The examples run, and say what the docs say they say."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+    from penstock.testing import EmbeddedPostgres, FakeClock
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def test_the_first_batcher(fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tutorial's first program."""
+    await load("first_batcher").main()
+    first, second, report = capsys.readouterr().out.splitlines()
+    assert first == "3 items, because of size: ['ann', 'bob', 'cid']"
+    assert second == "1 items, because of shutdown: ['dot']"
+    assert report.endswith("4 accepted: 4 delivered")
+
+
+def test_audit_events_reach_postgres(embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row that the table refuses fails alone."""
+    report = asyncio.run(load("audit_to_postgres").main(embedded_postgres.dsn, 1_000))
+    assert (report.tally.delivered, report.tally.rejected) == (1_001, 1)
+    out = capsys.readouterr().out
+    assert "the last one: delivered" in out
+    assert "refused alone: rejected" in out
+
+
+async def test_the_users_own_test(fake_clock: FakeClock) -> None:
+    """What the how-to page shows."""
+    await load("test_my_code").test_an_event_survives_a_hiccup(fake_clock)
