@@ -126,13 +126,13 @@ def answer(count: int) -> Step[T]:
 
 @dataclass(eq=False)
 class ScriptedSink(Generic[T]):
-    """A sink that takes one step per call, in order, and `default` once they are used up.
+    """A sink that takes one step per call, in order, and `default` (everything takes effect) once they are used up.
 
     `calls` is the trace of flushes; `applied` what took effect, in order, twice if it did so twice.
     """
 
     steps: Iterable[Step[T]] = ()
-    default: Step[T] = field(default_factory=ok)
+    default: Step[T] | None = None
     calls: list[Call[T]] = field(default_factory=list["Call[T]"])
     applied: list[T] = field(default_factory=list[T])
     running: int = 0
@@ -149,7 +149,7 @@ class ScriptedSink(Generic[T]):
         self._called.set()
         self.running += 1
         self.most_running = max(self.most_running, self.running)
-        step = self._script.pop(0) if self._script else self.default
+        step: Step[T] = self._script.pop(0) if self._script else self.default or ok()
         try:
             return await step(Scene(batch, lambda indices: self.applied.extend(batch[index] for index in indices)))
         except BaseException as error:
