@@ -102,7 +102,8 @@ class Proxy:
             if kind == b"P":
                 last = body.split(b"\0")[1].decode()
             if kind == b"Q":
-                self.statements.extend(part.strip() for part in body.rstrip(b"\0").decode().split(";"))
+                text = body.rstrip(b"\0").decode()
+                self.statements.extend([text] if text.startswith("DO") else (part.strip() for part in text.split(";")))
             if kind == b"E":
                 self.statements.append(last)
             if self.cut_request is not None and self.cut_request(kind, body):

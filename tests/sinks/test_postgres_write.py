@@ -6,13 +6,14 @@ import asyncio
 import pickle
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import asyncpg
 import pytest
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied, written
 
 from penstock import Batcher, Outcome, PermanentError, Timeout, send
+from penstock.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
@@ -128,19 +129,25 @@ class Event:
     word: str
 
 
+def shaped(shape: str, number: int) -> Any:
+    shapes: dict[str, Any] = {
+        "tuple": (number, "x"),
+        "list": [number, "x"],
+        "mapping": {"word": "x", "id": number, "more": None},
+        "object": Event(number, "x"),
+    }
+    return shapes[shape] if shape in shapes else list(shapes.values())[number % 4]
+
+
+def divided(item: dict[str, int]) -> tuple[int, str]:
+    return item["n"] // item["by"], "x"
+
+
 @pytest.mark.parametrize("size", [1, 60])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda number: (number, "x"),
-        lambda number: [number, "x"],
-        lambda number: {"word": "x", "id": number, "more": None},
-        lambda number: Event(number, "x"),
-    ],
-)
-async def test_items_of_every_shape_become_rows(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, make: Any, size: int) -> None:
+@pytest.mark.parametrize("shape", ["tuple", "list", "mapping", "object", "mixed"])
+async def test_items_of_every_shape_become_rows(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, shape: str, size: int) -> None:
     async with database(embedded_postgres.dsn) as db, db.sink() as sink:
-        assert await written(sink, map(make, range(size))) == {}
+        assert await written(sink, [shaped(shape, number) for number in range(size)]) == {}
         assert await db.rows() == [(number, "x") for number in range(size)]
 
 
@@ -231,8 +238,9 @@ async def test_hostile_names_are_only_names(embedded_postgres: EmbeddedPostgres,
         await con.execute(f"DROP SCHEMA IF EXISTS {quoted[0]} CASCADE; CREATE SCHEMA {quoted[0]}")
         ddl = ", ".join(f"{name} text" for name in quoted[3:])
         await con.execute(f"CREATE TABLE {path} ({quoted[2]} int PRIMARY KEY, {ddl}, CHECK ({quoted[3]} <> 'bad'))")
-        for mode in ("error", "ignore", "update"):
-            async with PostgresSinkOf(embedded_postgres.dsn, table, schema, columns, mode) as sink:
+        modes: tuple[Literal["error", "ignore", "update"], ...] = ("error", "ignore", "update")
+        for mode in modes:
+            async with PostgresSink(embedded_postgres.dsn, table=table, schema=schema, columns=columns, on_conflict=mode) as sink:
                 await con.execute(f"TRUNCATE {path}")
                 rows = [(number, *"abcdef") for number in range(60)]
                 assert await written(sink, rows[:5]) == {}
@@ -244,12 +252,6 @@ async def test_hostile_names_are_only_names(embedded_postgres: EmbeddedPostgres,
     finally:
         await con.execute(f"DROP SCHEMA {quoted[0]} CASCADE")
         await con.close()
-
-
-def PostgresSinkOf(dsn: str, table: str, schema: str, columns: tuple[str, ...], mode: Any) -> Any:
-    from penstock.sinks.postgres import PostgresSink
-
-    return PostgresSink(dsn, table=table, schema=schema, columns=columns, on_conflict=mode)
 
 
 @pytest.mark.parametrize("awaited", [True, False])
@@ -267,8 +269,6 @@ async def test_a_function_may_make_the_pool_and_the_sink_closes_it(
         return made[0]
 
     async with database(embedded_postgres.dsn) as db:
-        from penstock.sinks.postgres import PostgresSink
-
         async with PostgresSink(table=db.table, columns=("id", "word"), pool=later if awaited else now) as sink:
             assert await written(sink, words(60)) == {}
             assert not made[0].is_closing()
@@ -312,7 +312,7 @@ async def test_a_repeated_delivery_lands_once_by_the_keys_of_its_batch(embedded_
 
 
 async def test_a_row_function_meets_the_server_too(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with database(embedded_postgres.dsn) as db, db.sink(row=lambda item: (item["n"] // item["by"], "x")) as sink:
+    async with database(embedded_postgres.dsn) as db, db.sink(row=divided) as sink:
         errors = await written(sink, [{"n": number, "by": number - 3} for number in (8, 3, 4)])
         assert list(errors) == [1]
         assert isinstance(errors[1], PermanentError)

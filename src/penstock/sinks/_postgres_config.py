@@ -96,6 +96,13 @@ class Target:
         )
 
 
+class Options(dict[str, Any]):
+    """Options that may hold a password: only their names are shown."""
+
+    def __repr__(self) -> str:
+        return f"Options({', '.join(self)})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """How connections are made."""
@@ -103,7 +110,7 @@ class Access:
     dsn: str | None
     pool: PoolFactory | None
     size: int
-    options: Mapping[str, Any]
+    options: Options
     statement_timeout: float | None
 
     @property
@@ -197,11 +204,11 @@ def _check_dsn(dsn: object) -> None:
             raise bad("dsn", "...", "its port must be a number") from None
 
 
-def _own_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def _own_options(options: Mapping[str, Any]) -> Options:
     for name, instead in (("dsn", "dsn"), ("max_size", "pool_size"), ("loop", None)):
         if name in options:
             raise bad("connect_options", name, f"is given by {instead}=" if instead else "is the loop that opens the sink")
-    return dict(options)
+    return Options(options)
 
 
 def _name(name: str, value: object) -> None:

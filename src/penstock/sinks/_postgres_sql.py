@@ -42,6 +42,8 @@ class Plan:
     version: str | None
     reads_text: bool
     """Whether JSON, XML and enums are given as text, which a codec of the user's may change."""
+    copies: bool = True
+    """Whether asyncpg can `COPY` every column's type, which a text codec of the user's may prevent."""
 
     @property
     def key_places(self) -> tuple[int, ...]:
@@ -53,6 +55,11 @@ class Plan:
         """One row by parameters, with the mode's conflict clause."""
         values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
         return f"{self._into} VALUES ({values}){self._on_conflict}"
+
+    def stage(self, name: str) -> str:
+        """One row into a staging table by parameters, where `COPY` is not to be had."""
+        values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 2))
+        return f"INSERT INTO {SCHEMA}.{name} VALUES ({values})"
 
     @cached_property
     def staging(self) -> str:

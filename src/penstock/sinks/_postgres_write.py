@@ -87,27 +87,30 @@ class Write:
     # -- the quick ways -----------------------------------------------------------------------------------------------
 
     async def _quickly(self, threshold: int) -> None:
-        if len(self._rows) < threshold:
-            return await self._insert()
+        if len(self._rows) < threshold or not self._plan.copies:
+            return await self._insert(self._plan.insert, self._rows)
         if self._plan.mode == "error":
-            return await self._copy(self._plan.table.name, self._rows)
+            return await self._copy(self._plan.table.name, self._plan.table.schema, self._plan.columns, self._rows)
         await self._begin(self._plan.staging)
-        await self._copy(EXACT, self._placed())
+        await self._stage(EXACT)
         await self._con.execute(self._plan.merge)
         return await self._commit()
 
-    async def _insert(self) -> None:
+    async def _insert(self, statement: str, rows: Sequence[Row]) -> None:
         self._copying = None
         async with _Guard(self._con):
-            await self._con.executemany(self._plan.insert, self._feed(self._rows))
+            await self._con.executemany(statement, self._feed(rows))
 
-    async def _copy(self, table: str, rows: Sequence[Row]) -> None:
+    async def _copy(self, table: str, schema: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         self._copying = table
-        mine = table in {EXACT, LOOSE}
-        columns = ["o", *(f"c{place}" for place in range(len(self._plan.columns)))] if mine else self._plan.columns
-        schema = SCHEMA if mine else self._plan.table.schema
         async with _Guard(self._con):
             await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
+
+    async def _stage(self, table: str) -> None:
+        rows = [(place, *row) for place, row in enumerate(self._rows)]
+        if not self._plan.copies:
+            return await self._insert(self._plan.stage(table), rows)
+        return await self._copy(table, SCHEMA, staged_columns(self._plan), rows)
 
     def _feed(self, rows: Sequence[Row]) -> Iterator[Row]:
         """The rows for one statement. asyncpg sends the statement's end as soon as it has taken the last one."""
@@ -117,9 +120,6 @@ class Write:
         if not self._explicit:
             self._sealed = True
         yield from ()
-
-    def _placed(self) -> list[Row]:
-        return [(place, *row) for place, row in enumerate(self._rows)]
 
     # -- after an unknown outcome -------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Write:
 
     async def _resend(self) -> None:
         await self._begin(self._plan.staging)
-        await self._copy(EXACT, self._placed())
+        await self._stage(EXACT)
         skipped = await self._con.fetch(self._plan.resend)
         conflicts = [row for row in skipped if self._is_conflict(row["o"], again=row["again"])]
         if conflicts:  # rows that are at fault without an earlier try: sifting finds the server's own error for each
@@ -231,13 +231,16 @@ class Write:
     async def _stage_loosely(self) -> None:
         while self._rows:
             try:
-                return await self._copy(LOOSE, self._placed())
+                return await self._stage(LOOSE)
             except Exception as error:
                 if is_lost(error) or not is_about_items(error):
                     raise
                 await self._con.execute("ROLLBACK TO SAVEPOINT penstock")
                 if not await self._drop_named(error):
-                    raise
+                    refused = await refused_rows(self._con, self._plan, self._rows)
+                    if not refused:
+                        raise
+                    self._drop(refused)
         return None
 
     # -- transactions -------------------------------------------------------------------------------------------------
@@ -274,6 +277,25 @@ class _Guard:
         if not is_gone(self._con):
             self._con.remove_termination_listener(self._broken)
         await self._limit.__aexit__(kind, error, trace)
+
+
+def staged_columns(plan: Plan) -> list[str]:
+    """The columns of a staging table."""
+    return ["o", *(f"c{place}" for place in range(len(plan.columns)))]
+
+
+async def can_copy(con: PoolConnectionProxy[Any], plan: Plan) -> bool:
+    """Whether asyncpg can encode every column's type for `COPY`; asked by copying no rows into a staging table. Suspends."""
+    from asyncpg import InternalClientError  # an optional dependency
+
+    await con.execute(plan.staging)
+    try:
+        await con.copy_records_to_table(EXACT, records=(), columns=staged_columns(plan), schema_name=SCHEMA)
+    except InternalClientError:
+        return False
+    finally:
+        await con.execute("ROLLBACK")
+    return True
 
 
 async def refused_rows(con: PoolConnectionProxy[Any], plan: Plan, rows: Sequence[Row]) -> dict[int, Exception]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .._core import checks
@@ -16,7 +17,7 @@ from . import _postgres_config as config
 from ._postgres_errors import classify_postgres, for_connecting, is_gone, sqlstate
 from ._postgres_rows import RowMaker
 from ._postgres_table import read_table
-from ._postgres_write import Write, answer
+from ._postgres_write import Write, answer, can_copy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +56,7 @@ class PostgresSink(Openable):
         update_columns: what `"update"` replaces; default: every other column.
         version_column: with `"update"`, replace only rows with a lower version, so that an old row never overwrites a newer one.
         row: a function from an item to its row.
-        copy_threshold: from how many rows on `COPY` is used; default 50.
+        copy_threshold: from how many rows on `COPY` is used; default 50. A codec in text format keeps asyncpg from using it at all.
         pool: a function, async or not, that makes an asyncpg pool, instead of `dsn`; the sink closes what it made.
         pool_size: how many connections, and so how many writes at once; default 10. With `pool`, what the function's pool has.
         connect_options: any option of `asyncpg.create_pool`; `ssl` may be a function that makes the `SSLContext`.
@@ -97,8 +98,9 @@ class PostgresSink(Openable):
             update=None if update_columns is None else config.names("update_columns", update_columns),
             version=version_column,
         )
-        self._connect_options = connect_options  # by its own name, for the error that says it cannot be pickled
-        self._access = config.access(dsn, pool, pool_size, connect_options, statement_timeout)
+        access = config.access(dsn, pool, pool_size, connect_options, statement_timeout)
+        self._connect_options = access.options  # by this name, and first, for the error that it cannot be pickled
+        self._access = access
         self._row = config.row_function(row)
         self._maker = RowMaker(self._target.columns, self._row)
         self._copy_threshold = checks.count("copy_threshold", copy_threshold)
@@ -219,11 +221,12 @@ class PostgresSink(Openable):
         try:
             async with pool.acquire() as con:
                 table = await read_table(con, target.table, target.schema, target.columns)
+                plan = target.plan(table, reads_text=reads_text)
+                return plan if reads_text else replace(plan, copies=await can_copy(con, plan))
         except ConfigError:
             raise
         except Exception as error:
             raise self._opening_error(error)  # noqa: B904  # it has its cause
-        return target.plan(table, reads_text=reads_text)
 
     def _opening_error(self, error: Exception) -> Exception:
         if sqlstate(error) in _REFUSED_HERE:
