@@ -238,7 +238,7 @@ async def test_an_outage_can_be_given_up(fake_clock: FakeClock) -> None:
 
 
 async def test_a_probe_that_is_cancelled_is_handed_on(fake_clock: FakeClock) -> None:
-    """No batch waits for a probe that nobody makes."""
+    """batcher/4b.10: a cancellation is neither failure nor success, and no batch waits for a probe that nobody makes."""
     sink = Scripted(UnavailableError("refused"), UnavailableError("refused"))
     retried = stack(sink, Retry(backoff=fixed(3.0)))
     first = asyncio.create_task(send(retried, RowBatch("a")))

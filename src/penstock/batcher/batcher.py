@@ -212,6 +212,7 @@ class Batcher(Generic[T]):
         if self._state != "open" or not engine.accepting or not engine.admits(1, size):
             engine.refused += 1
             return False
+        engine.yielded()  # a call that cannot suspend owes nobody a turn
         engine.accept((item,), (size,), (None,))
         return True
 

@@ -32,9 +32,18 @@ class RowMaker:
     def rows(self, batch: Batch[Any]) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
         """The indices that have a row, their rows, and an error for each other index. Does not suspend."""
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        if self._row is None and _PLAIN.issuperset(map(type, items)) and set(map(len, items)) == {len(self._columns)}:
-            return range(len(items)), items, {}
-        return self._one_by_one(items)
+        rows = self._all_at_once(items)
+        return self._one_by_one(items) if rows is None else (range(len(items)), rows, {})
+
+    def _all_at_once(self, items: Sequence[Any]) -> Sequence[Row] | None:
+        """Every row, if all of them are plain and of the right length: the usual case, without a check in Python per row."""
+        rows: Sequence[Any] = items
+        if self._row is not None:
+            try:
+                rows = list(map(self._row, items))
+            except Exception:  # some item is at fault: one by one tells which
+                return None
+        return rows if _PLAIN.issuperset(map(type, rows)) and set(map(len, rows)) == {len(self._columns)} else None
 
     def _one_by_one(self, items: Sequence[Any]) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
         indices: list[int] = []
