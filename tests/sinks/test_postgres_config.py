@@ -170,6 +170,7 @@ def test_a_quoted_name_cannot_end_early(name: str) -> None:
         ({"row": "id"}, "row"),
         ({"copy_threshold": 0}, "copy_threshold"),
         ({"copy_threshold": True}, "copy_threshold"),
+        ({"staging_threshold": 0}, "staging_threshold"),
         ({"pool_size": 0}, "pool_size"),
         ({"close_timeout": 0}, "close_timeout"),
         ({"statement_timeout": -1}, "statement_timeout"),

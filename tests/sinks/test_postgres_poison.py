@@ -51,15 +51,15 @@ async def make_parents(dsn: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
-@pytest.mark.parametrize("size", [5, 100])
+@pytest.mark.parametrize(("size", "staging"), [(5, 10_000), (100, 10_000), (100, 1)])
 @pytest.mark.parametrize("what", list(BAD))
 async def test_a_bad_row_fails_alone_with_its_cause(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, size: int, mode: str
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, size: int, staging: int, mode: str
 ) -> None:
     """batcher/4b.5."""
     await make_parents(embedded_postgres.dsn)
     rest, cause = BAD[what]
-    async with database(embedded_postgres.dsn, TABLE) as db, db.sink(NAMES, on_conflict=mode) as sink:
+    async with database(embedded_postgres.dsn, TABLE) as db, db.sink(NAMES, on_conflict=mode, staging_threshold=staging) as sink:
         items = [good(number) for number in range(size)]
         items[3] = (3, *rest)
         batch = batch_of(items)
@@ -197,22 +197,24 @@ values = st.sampled_from(["fine", "much too long", "\0", "bad", None, 7])
 ids = st.integers(0, 30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(st.tuples(ids, values), max_size=30),
     there=st.sets(ids, max_size=5),
     maybe=st.sets(st.integers(0, 29)),
     threshold=st.sampled_from([1, 10**6]),
+    staging=st.sampled_from([1, 10**6]),
     mode=st.sampled_from(["error", "ignore", "update"]),
 )
 def test_every_item_is_answered_as_the_table_shows(
-    embedded_postgres: EmbeddedPostgres, rows: list[Any], there: set[int], maybe: set[int], threshold: int, mode: str
+    embedded_postgres: EmbeddedPostgres, rows: list[Any], there: set[int], maybe: set[int], threshold: int, staging: int, mode: str
 ) -> None:
     """batcher/4b.5, batcher/4b.11: whatever is mixed, good rows are stored, bad rows are not, and a conflict is told by its history."""
     ddl = "id int PRIMARY KEY, word varchar(10) NOT NULL CHECK (word <> 'bad')"
 
     async def run() -> None:
-        async with database(embedded_postgres.dsn, ddl) as db, db.sink(on_conflict=mode, copy_threshold=threshold, pool_size=1) as sink:
+        options: dict[str, Any] = {"on_conflict": mode, "copy_threshold": threshold, "staging_threshold": staging, "pool_size": 1}
+        async with database(embedded_postgres.dsn, ddl) as db, db.sink(**options) as sink:
             await db.con.executemany(f"INSERT INTO {db.table} VALUES ($1, 'there')", [(number,) for number in there])
             batch = batch_of(rows, [index for index in maybe if index < len(rows)])
             errors = await send(sink, batch)

@@ -38,18 +38,19 @@ async def test_the_next_try_after_a_lost_acknowledgement_of_5000_rows_takes_thre
         assert len([each for each in proxy.statements if each not in NOTHING_OF]) == 3
 
 
+@pytest.mark.parametrize(("staging", "answer"), [(1, "COMMIT"), (1000, "INSERT")])
 @pytest.mark.parametrize("mode", ["ignore", "update"])
 async def test_a_lost_commit_is_unknown_and_sending_again_changes_nothing(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, staging: int, answer: str
 ) -> None:
     """B-T43, batcher/B38."""
     async with (
         database(embedded_postgres.dsn) as db,
         proxied(db.dsn) as (proxy, through),
-        db.sink(dsn=through, on_conflict=mode) as sink,
+        db.sink(dsn=through, on_conflict=mode, staging_threshold=staging) as sink,
     ):
         batch = batch_of(words(100))
-        proxy.cut_answer = "COMMIT"
+        proxy.cut_answer = answer
         errors = await send(sink, batch)
         assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
         before = await db.rows()
@@ -65,7 +66,7 @@ async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stor
     async with (
         database(embedded_postgres.dsn) as db,
         proxied(db.dsn) as (proxy, through),
-        db.sink(dsn=through, on_conflict="ignore") as sink,
+        db.sink(dsn=through, on_conflict="ignore", staging_threshold=1) as sink,
     ):
         batch = batch_of(words(100))
         proxy.cut_request = lambda kind, body: b"ON CONFLICT" in body

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
 
 SIZES = [1, 3, 49, 50, 500]
+WAYS: dict[str, dict[str, Any]] = {
+    "one by one": {"copy_threshold": 10**9},
+    "arrays": {"copy_threshold": 1, "staging_threshold": 10**9},
+    "staging": {"copy_threshold": 1, "staging_threshold": 1},
+}
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 
 
@@ -36,15 +41,15 @@ async def test_every_row_arrives_once_at_any_size(embedded_postgres: EmbeddedPos
         assert await db.rows() == words(size)
 
 
-@pytest.mark.parametrize("threshold", [50, 10**9])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
 async def test_more_values_than_parameters_are_possible(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, threshold: int
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, way: str
 ) -> None:
     """B-T24: 3 columns x 15,000 rows are 45,000 values, where one statement of asyncpg takes 32,767."""
     async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word text, n int") as db:
         rows = [(number, "x", number) for number in range(15_000)]
-        async with db.sink(("id", "word", "n"), on_conflict=mode, copy_threshold=threshold) as sink:
+        async with db.sink(("id", "word", "n"), on_conflict=mode, **WAYS[way]) as sink:
             assert await written(sink, rows) == {}
             assert await db.rows() == rows
 
@@ -61,43 +66,49 @@ async def test_copy_begins_at_the_threshold(embedded_postgres: EmbeddedPostgres,
             assert [each.split()[0] for each in proxy.statements] == ["COPY"], "one statement, which is its own transaction"
 
 
-@pytest.mark.parametrize("size", [5, 100])
-async def test_the_same_batch_twice_leaves_the_same_table(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int) -> None:
+@pytest.mark.parametrize("way", WAYS)
+async def test_the_same_batch_twice_leaves_the_same_table(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str) -> None:
     """B-T24, B-T25, batcher/B38."""
-    async with database(embedded_postgres.dsn) as db, db.sink(on_conflict="ignore") as sink:
-        assert await written(sink, words(size)) == {}
-        again = batch_of([*words(size, "changed"), (size, "new")])
+    async with database(embedded_postgres.dsn) as db, db.sink(on_conflict="ignore", **WAYS[way]) as sink:
+        assert await written(sink, words(100)) == {}
+        again = batch_of([*words(100, "changed"), (100, "new")])
         assert await send(sink, again) == {}
-        assert await db.rows() == [*words(size), (size, "new")]
+        assert await db.rows() == [*words(100), (100, "new")]
         assert set(outcomes(again)) == {Outcome.DELIVERED}, "nothing was unknown, so nothing is called a duplicate"
 
 
-@pytest.mark.parametrize("size", [5, 100])
+@pytest.mark.parametrize("way", WAYS)
 async def test_an_update_replaces_and_the_last_of_a_key_counts(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
 ) -> None:
     """B-T24, batcher/B38: no "cannot affect row a second time"."""
-    async with database(embedded_postgres.dsn) as db, db.sink(on_conflict="update") as sink:
-        assert await written(sink, words(size)) == {}
-        batch = batch_of([*words(size, "first"), *words(size, "last")])
+    async with database(embedded_postgres.dsn) as db, db.sink(on_conflict="update", **WAYS[way]) as sink:
+        assert await written(sink, words(100)) == {}
+        batch = batch_of([*words(100, "first"), *words(100, "last")])
         assert await send(sink, batch) == {}
         assert set(outcomes(batch)) == {Outcome.DELIVERED}
-        assert await db.rows() == words(size, "last")
+        assert await db.rows() == words(100, "last")
 
 
-@pytest.mark.parametrize("size", [5, 100])
+@pytest.mark.parametrize("way", WAYS)
 async def test_an_older_version_does_not_overwrite_a_newer_one(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
 ) -> None:
     """B-T24, batcher/B38."""
     async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word text, version int") as db:
-        async with db.sink(("id", "word", "version"), on_conflict="update", version_column="version") as sink:
-            assert await written(sink, [(number, "new", 2) for number in range(size)]) == {}
-            assert await written(sink, [(number, "old", 1) for number in range(size)]) == {}
+        async with db.sink(("id", "word", "version"), on_conflict="update", version_column="version", **WAYS[way]) as sink:
+            assert await written(sink, [(number, "new", 2) for number in range(100)]) == {}
+            assert await written(sink, [(number, "old", 1) for number in range(100)]) == {}
             assert {row[1:] for row in await db.rows()} == {("new", 2)}
-            mixed = [(number, word, version) for number in range(size) for word, version in (("newest", 4), ("late", 3))]
+            mixed = [(number, word, version) for number in range(100) for word, version in (("newest", 4), ("late", 3))]
             assert await written(sink, mixed) == {}
             assert {row[1:] for row in await db.rows()} == {("newest", 4)}
+
+
+async def test_text_that_is_too_long_is_refused_and_never_cut(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word varchar(3)") as db, db.sink(on_conflict="ignore") as sink:
+        assert list(await written(sink, [(number, "four" if number == 7 else "two") for number in range(60)])) == [7]
+        assert {row[1] for row in await db.rows()} == {"two"}
 
 
 async def test_only_the_named_columns_are_updated(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:

@@ -70,11 +70,26 @@ class Plan:
     @cached_property
     def merge(self) -> str:
         """From exact staging into the table, with the mode's conflict clause."""
+        return self._merge_from(f"{SCHEMA}.{EXACT}")
+
+    @cached_property
+    def merge_arrays(self) -> str | None:
+        """The same from an array per column; `None` where `unnest` would take the values themselves apart.
+
+        The arrays have base types: a cast to a shorter type would cut the values silently, where the insertion refuses them.
+        """
+        found = [self.table.column(name) for name in self.columns]
+        if any(column.is_nested for column in found):
+            return None
+        arrays = ", ".join(f"${place}::{column.loose}[]" for place, column in enumerate(found, 1))
+        return self._merge_from(f"unnest({arrays}) WITH ORDINALITY AS given({self._all}, o)")
+
+    def _merge_from(self, source: str) -> str:
         if self.mode != "update":
-            return f"{self._into} SELECT {self._all} FROM {SCHEMA}.{EXACT} ORDER BY o{self._on_conflict}"
+            return f"{self._into} SELECT {self._all} FROM {source} ORDER BY o{self._on_conflict}"
         keys = self._staged(self.target or ())
         latest = "o DESC" if self.version is None else f"{self._staged((self.version,))[0]} DESC NULLS LAST, o DESC"
-        ranked = f"SELECT *, row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {latest}) AS r FROM {SCHEMA}.{EXACT}"
+        ranked = f"SELECT *, row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {latest}) AS r FROM {source}"
         wanted = " OR ".join(["r = 1", *(f"{key} IS NULL" for key in keys)])
         return f"{self._into} SELECT {self._all} FROM ({ranked}) AS ranked WHERE {wanted} ORDER BY o{self._on_conflict}"
 

@@ -26,13 +26,13 @@ _TABLES = """
 _SCHEMAS = "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(toast|temp)' ORDER BY 1"
 _COLUMNS = """
     SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.is_read,
-           base.is_enum, a.attnotnull AS not_null, a.attgenerated <> '' AS generated
+           base.is_enum, base.is_nested, a.attnotnull AS not_null, a.attgenerated <> '' AS generated
     FROM pg_catalog.pg_attribute a, LATERAL (
         WITH RECURSIVE down(oid) AS (
             SELECT a.atttypid
             UNION ALL SELECT t.typbasetype FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype = 'd'
         )
-        SELECT pg_catalog.format_type(t.oid, -1) AS loose, t.typtype = 'e' AS is_enum,
+        SELECT pg_catalog.format_type(t.oid, -1) AS loose, t.typtype = 'e' AS is_enum, t.typcategory IN ('A', 'C') AS is_nested,
                t.oid IN ('json'::regtype, 'jsonb'::regtype, 'xml'::regtype) AS is_read
         FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype <> 'd'
     ) base
@@ -64,6 +64,8 @@ class Column:
     is_read: bool
     """Its values are read from text by the server alone: JSON, XML."""
     is_enum: bool
+    is_nested: bool
+    """An array or a composite, which `unnest` would take apart."""
     not_null: bool
     generated: bool
 

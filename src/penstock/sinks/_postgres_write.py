@@ -1,8 +1,9 @@
 """One write of one batch on one connection.
 
-1. The quick ways come first: `COPY` (or, below the threshold, pipelined `INSERT`s) in a transaction of its own, which the server ends by
-   itself. That saves the two round trips of `BEGIN` and `COMMIT`; in return a connection that breaks after the last row was handed over
-   leaves the outcome unknown, which the next try repairs (4). `ignore` and `update` merge from a staging table by one transaction.
+1. The quick ways come first: pipelined `INSERT`s below the threshold; from there on `COPY`, or with `ignore` and `update` one `INSERT`
+   from an array per column. Each is a transaction of its own, which the server ends by itself. That saves the two round trips of `BEGIN`
+   and `COMMIT`; in return a connection that breaks after the last row was handed over leaves the outcome unknown, which the next try
+   repairs (4). Very large batches with `ignore` and `update` go by `COPY` into a staging table, whose making costs some milliseconds.
 2. A row that is to blame is named by asyncpg (the row it could not encode) or by the server (`COPY events, line 2`). It fails alone and
    the rest is written again, up to `MAX_HINTS` times. All rows that asyncpg cannot encode are found at once, without the server.
 3. Where nobody names a row, or too many were named, the rest is *sifted*: staged loosely, then inserted row by row inside the server, each
@@ -64,8 +65,8 @@ class Write:
         self._explicit = False
         self._sealed = False
 
-    async def run(self, threshold: int) -> None:
-        """Write every row; afterwards `errors` and `outcomes` answer for those that were not simply delivered.
+    async def run(self, threshold: int, staging_threshold: int) -> None:
+        """Write every row, by the way that their number asks for; afterwards `errors` and `outcomes` answer for those that were not simply delivered.
 
         Raises what fails the batch as a whole. Cancellation leaves the connection busy or in a transaction: it must be reset.
         """
@@ -75,7 +76,7 @@ class Write:
         hints = 0
         while self._rows:
             try:
-                return await (self._resend() if resend else self._quickly(threshold))
+                return await (self._resend() if resend else self._quickly(threshold, staging_threshold))
             except Exception as error:
                 await self._recover(error)
                 hints += 1
@@ -86,15 +87,24 @@ class Write:
 
     # -- the quick ways -----------------------------------------------------------------------------------------------
 
-    async def _quickly(self, threshold: int) -> None:
-        if len(self._rows) < threshold or not self._plan.copies:
-            return await self._insert(self._plan.insert, self._rows)
-        if self._plan.mode == "error":
-            return await self._copy(self._plan.table.name, self._plan.table.schema, self._plan.columns, self._rows)
-        await self._begin(self._plan.staging)
+    async def _quickly(self, threshold: int, staging_threshold: int) -> None:
+        plan = self._plan
+        if len(self._rows) < threshold:
+            return await self._insert(plan.insert, self._rows)
+        if plan.mode != "error" and plan.merge_arrays is not None and len(self._rows) < staging_threshold:
+            return await self._merge_arrays(plan.merge_arrays)
+        if not plan.copies:
+            return await self._insert(plan.insert, self._rows)
+        if plan.mode == "error":
+            return await self._copy(plan.table.name, plan.table.schema, plan.columns, self._rows)
+        await self._begin(plan.staging)
         await self._stage(EXACT)
-        await self._con.execute(self._plan.merge)
+        await self._con.execute(plan.merge)
         return await self._commit()
+
+    async def _merge_arrays(self, statement: str) -> None:
+        self._copying, self._sealed = None, True
+        await self._con.execute(statement, *zip(*self._rows, strict=True))
 
     async def _insert(self, statement: str, rows: Sequence[Row]) -> None:
         self._copying = None

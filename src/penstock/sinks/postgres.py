@@ -56,7 +56,9 @@ class PostgresSink(Openable):
         update_columns: what `"update"` replaces; default: every other column.
         version_column: with `"update"`, replace only rows with a lower version, so that an old row never overwrites a newer one.
         row: a function from an item to its row.
-        copy_threshold: from how many rows on `COPY` is used; default 50. A codec in text format keeps asyncpg from using it at all.
+        copy_threshold: from how many rows on they are sent together instead of one by one in a pipeline; default 50. That is `COPY`, which
+            a codec in text format keeps asyncpg from using, or, where conflicts are handled, one `INSERT` from arrays.
+        staging_threshold: from how many rows on conflicts are handled by `COPY` into a staging table; default 10,000.
         pool: a function, async or not, that makes an asyncpg pool, instead of `dsn`; the sink closes what it made.
         pool_size: how many connections, and so how many writes at once; default 10. With `pool`, what the function's pool has.
         connect_options: any option of `asyncpg.create_pool`; `ssl` may be a function that makes the `SSLContext`.
@@ -83,6 +85,7 @@ class PostgresSink(Openable):
         version_column: str | None = None,
         row: RowFunction | None = None,
         copy_threshold: int = 50,
+        staging_threshold: int = 10_000,
         pool: PoolFactory | None = None,
         pool_size: int | None = None,
         connect_options: Mapping[str, Any] | None = None,
@@ -104,6 +107,7 @@ class PostgresSink(Openable):
         self._row = config.row_function(row)
         self._maker = RowMaker(self._target.columns, self._row)
         self._copy_threshold = checks.count("copy_threshold", copy_threshold)
+        self._staging_threshold = checks.count("staging_threshold", staging_threshold)
         self._close_timeout = checks.seconds("close_timeout", close_timeout)
         config.need_asyncpg()
         self._pool: Pool[Any] | None = None
@@ -138,7 +142,7 @@ class PostgresSink(Openable):
         con = await self._connection(self._pool)
         write = Write(con, self._plan, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied)
         try:
-            await write.run(self._copy_threshold)
+            await write.run(self._copy_threshold, self._staging_threshold)
         except asyncio.CancelledError:
             self._give_back_later(self._pool, con)
             raise
