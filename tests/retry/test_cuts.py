@@ -170,3 +170,29 @@ def test_outcomes_tell_the_truth_in_every_order_and_at_every_moment(seed: int, w
         else:
             assert outcome is Outcome.UNKNOWN
     assert set(report.unsent) == {item for item, receipt in receipts.items() if receipt.outcome is Outcome.UNSENT}
+
+
+async def test_a_backoff_left_by_an_exception_takes_its_slot_at_once_and_gives_it_back_once(fake_clock: FakeClock) -> None:
+    """Design 3.3: over the limit if need be; afterwards there are as many slots as before."""
+    running = 0
+    most = 0
+
+    async def write(batch: Batch[int]) -> None:
+        nonlocal running, most
+        if batch[0] < 6:
+            raise TransientError("t")
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.3)
+        running -= 1
+
+    sink = stack(write, Retry(backoff=tenacity.wait_fixed(10.0)), Timeout(0.5))
+    async with Batcher(sink, limits=Limits(max_items=1, workers=2)) as batcher:
+        await batcher.add_many(range(6))
+        assert await batcher.flush()
+        assert fake_clock.now() <= 1.0
+        await batcher.add_many(range(6, 20))
+        assert await batcher.flush()
+        report = await batcher.shutdown()
+    assert most == 2
+    assert (report.tally.unsent, report.unsent) == (6, tuple(range(6)))
