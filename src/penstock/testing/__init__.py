@@ -3,7 +3,7 @@
 from .._core.clock import LoopClock
 from .._core.public import publish
 from ._clock import FakeClock
-from ._loop import WouldHang
+from ._moment import WouldHang
 from ._postgres import EmbeddedPostgres, embedded_postgres
 from ._require import EmbeddedUnavailable, skip_or_fail
 from ._sinks import (

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core import checks
-from ._loop import Moment, VirtualLoop, WouldHang
+from ._describe import task_line, timer_line
+from ._loop import VirtualLoop
+from ._moment import MAX_ROUNDS, Moment, Move, Watch, WouldHang
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Collection, Coroutine, Generator
     from datetime import timedelta
     from types import TracebackType
     from typing import Self
@@ -19,27 +22,64 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-IDLE_ROUNDS = 100_000
 WALL_START = 1_700_000_000.0
+CLOSING_ROUNDS = 10_000
 
 
 class FakeClock:
     """A clock that owns a virtual event loop, so timeouts inside third-party code are virtual too.
 
-    Time moves by hand with `advance`, or by itself to the exact time of the next timer when nothing else can run (`autojump`). While a
-    thread is out or a socket is registered it stands still, and the loop waits in real time, bounded. What would hang raises `WouldHang`.
+    Time moves by hand with `advance`, or by itself to the exact time of the next timer when no callback is ready (`autojump`). It does not
+    move by itself while a call in an executor is out, inside `external()`, or while a socket is registered, a listening one included: then
+    the loop waits in real time, at most `patience` at a stretch. What would hang raises `WouldHang`. Not for use by several threads, except
+    `external`, `now` and `wall_time`.
 
     Args:
-        start: what `now()` reads first, in seconds.
-        wall_start: what `wall_time()` reads first, in seconds since the epoch.
-        autojump: whether time moves by itself.
+        start: what `now()` reads first, in seconds; default 0.
+        wall_start: what `wall_time()` reads first, in seconds since the epoch; default a fixed moment in 2023.
+        autojump: whether time moves by itself; default yes.
+        patience: real seconds without a sign from a thread or a socket, after which that counts as hanging; default 10.
+        max_rounds: rounds of the loop in one `run` or after one `advance`, without anything from outside, after which that counts as
+            never ending; default a million.
+
+    Raises:
+        ConfigError: an argument is out of its range.
     """
 
-    def __init__(self, start: float = 0.0, *, wall_start: float = WALL_START, autojump: bool = True) -> None:
-        self._moment = Moment(start, autojump=autojump)
-        self._wall_offset = wall_start - start
-        self.loop = VirtualLoop(self._moment)
-        """The virtual loop."""
+    def __init__(
+        self,
+        start: float = 0.0,
+        *,
+        wall_start: float = WALL_START,
+        autojump: bool = True,
+        patience: float | timedelta = 10.0,
+        max_rounds: int = MAX_ROUNDS,
+    ) -> None:
+        for name, value in (("start", start), ("wall_start", wall_start)):
+            if not math.isfinite(value):
+                raise checks.bad(name, value, "must be a finite number of seconds")
+        limits = (checks.seconds("patience", patience), checks.count("max_rounds", max_rounds))
+        self._moment = Moment(float(start), autojump, *limits)
+        self._start, self._wall_start = float(start), float(wall_start)
+        self._stuck: set[asyncio.Task[Any]] = set()
+        self._loop: VirtualLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The virtual loop, made at the first use and closed by `close`."""
+        return self._own()
+
+    def _own(self) -> VirtualLoop:
+        if self._loop is None:
+            self._loop = VirtualLoop(self._moment)
+        return self._loop
+
+    def _inside(self) -> VirtualLoop:
+        """The loop, which must be the running one: elsewhere time would be real, or nobody would wake."""
+        loop = self._loop
+        if loop is None or asyncio.get_running_loop() is not loop:
+            raise RuntimeError("this FakeClock does not run the current loop: start the coroutine with clock.run()")
+        return loop
 
     # -- as a clock ---------------------------------------------------------------------------------------------------
 
@@ -49,130 +89,153 @@ class FakeClock:
 
     def wall_time(self) -> float:
         """Virtual seconds since the epoch."""
-        return self._wall_offset + self._moment.time
+        return self._wall_start + (self._moment.time - self._start)
 
     async def sleep(self, seconds: float) -> None:
-        """Suspend for virtual `seconds`."""
+        """Suspend for virtual `seconds`; 0 lets other tasks run once. Cancellation leaves nothing behind."""
+        self._inside()
         await asyncio.sleep(seconds)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle:
-        """Call `callback` once when the time is `when`."""
-        return self.loop.call_at(when, callback)
+        """Call `callback` once from the loop when the time is `when`, at once if that has passed."""
+        return self._own().call_at(when, callback)
 
     def timeout_at(self, when: float | None) -> asyncio.Timeout:
-        """An `asyncio.Timeout` that ends at `when`."""
+        """An `asyncio.Timeout` that ends at `when`; `None` never does."""
         return asyncio.timeout_at(when)
 
     # -- by hand ------------------------------------------------------------------------------------------------------
 
-    async def advance(self, seconds: float | timedelta) -> None:
-        """Move time by `seconds`, firing every timer on the way at its exact time, and let everything run that becomes ready."""
-        target = self._moment.time + checks.seconds("seconds", seconds, zero=True)
-        await self.run_until_idle()
-        while (when := self.loop.next_timer()) is not None and when <= target:
-            self._moment.time = max(self._moment.time, when)
-            await self.run_until_idle()
-        self._moment.time = max(self._moment.time, target)
+    async def advance(self, seconds: float | timedelta, *, wait_for_threads: bool = True) -> None:
+        """Move time by `seconds`, firing every timer on the way at its exact time, in order, and return when nothing is ready at the end.
 
-    async def run_until_idle(self) -> None:
-        """Let other tasks run until none of them is ready; threads that are out are waited for. Time does not move."""
-        for _ in range(IDLE_ROUNDS):
-            await asyncio.sleep(0)
-            if self._moment.threads:
-                await self._thread_returns()
-            elif self._is_idle():
-                return
-        message = "something is always ready: a task that yields in a loop?"
-        raise WouldHang(message)
-
-    def _is_idle(self) -> bool:
-        ready: Any = self.loop._ready  # type: ignore[attr-defined]  # noqa: SLF001  # the loop's only list of what is ready
-        when = self.loop.next_timer()
-        return not ready and (when is None or when > self._moment.time)
-
-    async def _thread_returns(self) -> None:
-        """Wait in real time for a thread to hand its result over."""
-        back = self.loop.create_future()
-        self._moment.thread_waiters.append(back)
-        await back
-
-    async def wait_for(self, predicate: Callable[[], bool], timeout: float | timedelta | None = None) -> None:
-        """Wait until `predicate()` is true, looking after everything that happens; never by polling the time.
-
-        Raises `TimeoutError` after `timeout` virtual seconds, and `WouldHang` when nothing can happen any more.
+        Sockets and external activities do not hold it back. Calls in an executor are waited for in real time before each step, unless
+        `wait_for_threads` is false. Suspends always; cancelled, it leaves the time where it has got to. Raises `ConfigError` if `seconds`
+        is negative; `run` raises `WouldHang` if a thread does not return within the clock's patience.
         """
-        limit = None if timeout is None else self._moment.time + checks.seconds("timeout", timeout, zero=True)
-        await self.run_until_idle()
-        while not predicate():
-            when = self.loop.next_timer()
-            if limit is not None and (when is None or when > limit):
-                self._moment.time = limit
-                message = f"{predicate!r} is still false"
-                raise TimeoutError(message)
-            if when is None:
-                message = f"nothing can happen any more and {predicate!r} is false"
-                raise WouldHang(message)
-            self._moment.time = max(self._moment.time, when)
-            await self.run_until_idle()
+        await self._move(checks.seconds("seconds", seconds, zero=True), wait_for_threads=wait_for_threads)
+
+    async def run_until_idle(self, *, wait_for_threads: bool = True) -> None:
+        """Let others run until no callback is ready; timers that are due fire, time does not move. Otherwise as `advance`."""
+        await self._move(0.0, wait_for_threads=wait_for_threads)
+
+    async def _move(self, seconds: float, *, wait_for_threads: bool) -> None:
+        move = Move(self._moment.time + seconds, wait_for_threads, self._inside().create_future())
+        self._moment.rounds = 0
+        self._moment.moves.append(move)
+        try:
+            await move.done
+        finally:
+            self._moment.moves.remove(move)
+
+    async def wait_for(self, predicate: Callable[[], object], timeout: float | timedelta | None = None) -> None:
+        """Wait until `predicate()` is true: it is asked after every round of the loop, so never by polling the time.
+
+        Suspends unless it is true at once. Raises what the predicate raises, `TimeoutError` after `timeout` virtual seconds (none by
+        default), and `WouldHang` when nothing can happen any more. Cancellation leaves nothing behind.
+        """
+        limit = checks.optional_seconds("timeout", timeout, zero=True)
+        loop = self._inside()
+        if predicate():
+            return
+        watch = Watch(predicate, loop.create_future())
+        timer = None if limit is None else loop.call_at(self._moment.time + limit, _give_up, watch)
+        self._moment.watches.append(watch)
+        try:
+            await watch.done
+        finally:
+            self._moment.watches.remove(watch)
+            if timer is not None:
+                timer.cancel()
 
     @contextlib.contextmanager
-    def external(self) -> Iterator[None]:
-        """While inside, something that the clock cannot see (a thread of yours) is at work: time does not jump."""
-        self._moment.external += 1
+    def external(self) -> Generator[None, None, None]:
+        """While inside, something that the clock cannot see (a thread of yours) is at work: time does not jump by itself.
+
+        May be entered and left in any thread. Does not suspend. What that thread hands to the loop before it leaves is never missed.
+        """
+        self._moment.hold(external=1)
         try:
             yield
         finally:
-            self._moment.external -= 1
+            self._own().let_go(external=1)
 
     # -- running ------------------------------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, R]) -> R:
-        """Run `main` to its end on the virtual loop. Raises `WouldHang` instead of hanging."""
-        task = self.loop.create_task(main)
-        try:
-            return self.loop.run_until_complete(task)
-        except RuntimeError:
-            problem, self._moment.problem = self._moment.problem, None
-            if problem is None:
-                raise
-            self._abandon(task)
-            raise problem from None
+        """Run `main` to its end on the virtual loop, and return its result; blocks. May be called again until `close`.
 
-    def _abandon(self, task: asyncio.Task[Any]) -> None:
-        """Cancel what hangs, so that nothing complains of it later."""
-        task.cancel()
-        for _ in range(100):
+        Raises what `main` raises, `WouldHang` when nothing can ever happen again (`main` is cancelled then), and `RuntimeError` inside
+        a running loop. Other tasks stay until `close`.
+        """
+        task = self._task(main)
+        self._moment.rounds = 0
+        try:
+            return self._own().run_until_complete(task)
+        except WouldHang as hang:
             if task.done():
-                break
-            self.loop.call_soon(self.loop.stop)
-            self.loop.run_forever()
-        if task.done() and not task.cancelled():
-            task.exception()
+                raise
+            self._unwind([task])
+            error = task.exception() if task.done() and not task.cancelled() else None
+            raise hang from error
+
+    def _task(self, main: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        try:
+            self._check_outside("run")
+            return self._own().create_task(main)
+        except BaseException:
+            main.close()
+            raise
+
+    def _check_outside(self, method: str) -> None:
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001  # the public name raises where there is none
+            raise RuntimeError(f"FakeClock.{method}() cannot be called from a running loop")
+
+    def _unwind(self, tasks: Collection[asyncio.Task[Any]]) -> None:
+        """Cancel `tasks` and let them end; one that hangs even now stays behind, and nobody needs to hear of it twice."""
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        moment = self._moment
+        before = moment.autojump, moment.max_rounds
+        moment.autojump, moment.max_rounds, moment.rounds = True, min(CLOSING_ROUNDS, moment.max_rounds), 0
+        try:
+            self._own().run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        except WouldHang:
+            self._stuck.update(task for task in tasks if not task.done())
+        finally:
+            moment.autojump, moment.max_rounds = before
+        for task in self._stuck:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # the only way to say so
 
     def leftovers(self) -> list[str]:
         """The tasks and timers that are still there, described."""
-        tasks = [f"task {task.get_name()!r}" for task in asyncio.all_tasks(self.loop)]
-        return tasks + [f"timer at {handle.when()}: {handle!r}" for handle in self.loop.timers()]
+        if self._loop is None or self._loop.is_closed():
+            return []
+        return [task_line(task) for task in asyncio.all_tasks(self._loop)] + [timer_line(timer) for timer in self._loop.timers()]
 
     def close(self) -> None:
-        """Cancel what is left on the loop, and close it."""
-        if self.loop.is_closed():
+        """Cancel what is left on the loop, end its generators and executor, and close it; blocks. Closing twice is harmless.
+
+        Raises `WouldHang` if a call in an executor does not return within the clock's patience, the loop being closed all the same, and
+        `RuntimeError` inside a running loop.
+        """
+        loop = self._loop
+        if loop is None or loop.is_closed():
             return
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task.cancel()
-        for _ in range(100):
-            if all(task.done() for task in tasks):
-                break
-            self.loop.call_soon(self.loop.stop)
-            self.loop.run_forever()
-        for task in tasks:  # a task that ignores its cancellation stays behind; nobody needs to hear of it twice
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
-        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-        self._moment.autojump = True
-        with self.external():
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
+        self._check_outside("close")
+        try:
+            tasks = asyncio.all_tasks(loop) - self._stuck
+            self._unwind(tasks)
+            _report(loop, tasks)
+            self._moment.autojump = True
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(self.run_until_idle())
+            with self.external():
+                loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            loop.close()
 
     def __enter__(self) -> Self:
         return self
@@ -182,3 +245,15 @@ class FakeClock:
 
     def __repr__(self) -> str:
         return f"FakeClock(now={self._moment.time})"
+
+
+def _give_up(watch: Watch) -> None:
+    if not watch.done.done() and not watch.look():
+        watch.done.set_exception(TimeoutError(f"{watch.predicate!r} is still false"))
+
+
+def _report(loop: VirtualLoop, tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Tell the loop's exception handler of the errors of cancelled tasks, as `asyncio.Runner` does."""
+    for task in tasks:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            loop.call_exception_handler({"message": "unhandled exception while closing a FakeClock", "exception": error, "task": task})

