@@ -127,6 +127,15 @@ async def test_two_servers_at_once_have_settings_and_data_of_their_own(running: 
     second.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
+async def test_it_starts_from_a_folder_that_others_may_not_enter(real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.testing._postgres._is_open", lambda _folder: False)
+    with start_postgres({"fsync": "off"}) as server:
+        assert server._binaries.is_relative_to(server._folder)
+        async with connected(server) as connection:
+            assert await connection.fetchval("show server_version") == server.version
+
+
 def test_a_setting_that_the_server_refuses_is_told() -> None:
     context = start_postgres({"no_such_setting": "1"})
     with pytest.raises(EmbeddedUnavailable, match="no_such_setting"):

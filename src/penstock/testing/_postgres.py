@@ -210,12 +210,16 @@ class EmbeddedPostgres:
         """Root may live where the server's user may not enter; a copy is kinder than opening those folders to everyone."""
         if _is_open(self._binaries):
             return
+        package = self._binaries.parent.parent
         copy = self._folder / "install"
-        shutil.copytree(self._binaries.parent, copy, symlinks=True)
+        libraries = package.with_name(f"{package.name}.libs")  # the programs look for them beside the package
+        for folder in (self._binaries.parent, libraries):
+            if folder.exists():
+                shutil.copytree(folder, copy / folder.relative_to(package.parent), symlinks=True)
         for path in (copy, *copy.rglob("*")):
             if not path.is_symlink():
                 shutil.chown(path, user)
-        self._binaries = copy / self._binaries.name
+        self._binaries = copy / self._binaries.relative_to(package.parent)
 
     def _run(self, program: str, *arguments: str) -> str:
         log = self._folder / "commands.log"  # a file and no pipe: the server inherits it, and a pipe would stay open as long as it lives
