@@ -15,21 +15,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from .._core.clock import LOOP_CLOCK
 from .._core.errors import UnknownOutcomeError
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
+from ._postgres_encoding import refused_rows, staged_columns
 from ._postgres_errors import copy_row, for_item, for_write, is_about_items, is_from_server, is_gone, is_lost
+from ._postgres_guard import Guard
 from ._postgres_sql import EXACT, LOOSE, SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
@@ -108,12 +106,12 @@ class Write:
 
     async def _insert(self, statement: str, rows: Sequence[Row]) -> None:
         self._copying = None
-        async with _Guard(self._con):
+        async with Guard(self._con):
             await self._con.executemany(statement, self._feed(rows))
 
     async def _copy(self, table: str, schema: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         self._copying = table
-        async with _Guard(self._con):
+        async with Guard(self._con):
             await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
 
     async def _stage(self, table: str) -> None:
@@ -262,84 +260,6 @@ class Write:
     async def _commit(self) -> None:
         self._sealed = True
         await self._con.execute("COMMIT")
-
-
-class _Guard:
-    """Ends a statement with `TimeoutError` when its connection breaks while asyncpg waits to send more: it is not woken by that."""
-
-    __slots__ = ("_con", "_is_over", "_limit")
-
-    def __init__(self, con: PoolConnectionProxy[Any]) -> None:
-        self._con = con
-        self._limit = LOOP_CLOCK.timeout_at(None)
-        self._is_over = False
-
-    def _broken(self, con: object) -> None:
-        if not self._is_over:
-            self._limit.reschedule(LOOP_CLOCK.now())
-
-    async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
-        self._con.add_termination_listener(self._broken)
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._is_over = True
-        if not is_gone(self._con):
-            self._con.remove_termination_listener(self._broken)
-        await self._limit.__aexit__(kind, error, trace)
-
-
-def staged_columns(plan: Plan) -> list[str]:
-    """The columns of a staging table."""
-    return ["o", *(f"c{place}" for place in range(len(plan.columns)))]
-
-
-async def can_copy(con: PoolConnectionProxy[Any], plan: Plan) -> bool:
-    """Whether asyncpg can encode every column's type for `COPY`; asked by copying no rows into a staging table. Suspends."""
-    from asyncpg import InternalClientError  # an optional dependency
-
-    await con.execute(plan.staging)
-    try:
-        await con.copy_records_to_table(EXACT, records=(), columns=staged_columns(plan), schema_name=SCHEMA)
-    except InternalClientError:
-        return False
-    finally:
-        await con.execute("ROLLBACK")
-    return True
-
-
-async def refused_rows(con: PoolConnectionProxy[Any], plan: Plan, rows: Sequence[Row]) -> dict[int, Exception]:
-    """The rows that cannot be sent, by their place, each with its error: what asyncpg cannot encode, and text that holds a NUL.
-
-    asyncpg encodes all arguments of a query, in order, before it sends anything. The query asked here has one argument more, which never
-    encodes, so that nothing is ever sent: the complaint is either about that one, and the row is good, or about an earlier one.
-    """
-    refused: dict[int, Exception] = {}
-    beyond = len(plan.columns) + 1
-    for place, row in enumerate(rows):
-        try:
-            await con.fetch(plan.encode, *row, _NEVER)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            if is_lost(error) or is_from_server(error):
-                raise
-            found = re.search(r"query argument \$(\d+)", str(error))
-            if found is None or int(found[1]) != beyond:
-                refused[place] = error
-        if place not in refused and any(isinstance(value, str) and "\0" in value for value in row):
-            refused[place] = ValueError("PostgreSQL's text cannot hold the character NUL (\\x00)")
-    return refused
-
-
-class _Never:
-    """Encodes as nothing."""
-
-    def __repr__(self) -> str:
-        return "beyond the row"
-
-
-_NEVER = _Never()
 
 
 def _server_error(row: Record) -> Exception:

@@ -14,10 +14,11 @@ from .._core.errors import ClosedError, ConfigError, ErrorClass
 from .._core.opening import Openable
 from .._core.sink import Capabilities
 from . import _postgres_config as config
+from ._postgres_encoding import can_copy
 from ._postgres_errors import classify_postgres, for_connecting, is_gone, sqlstate
 from ._postgres_rows import RowMaker
 from ._postgres_table import read_table
-from ._postgres_write import Write, answer, can_copy
+from ._postgres_write import Write, answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
