@@ -40,7 +40,7 @@ T = TypeVar("T")
 RETRY_AFTER = 5.0
 """Seconds that a refused producer is told to wait when nobody knows better."""
 
-Overflow = Literal["block", "reject"]
+Overflow = Literal["block", "reject", "drop_newest", "drop_oldest"]
 Oversize = Literal["alone", "reject"]
 
 
@@ -55,7 +55,9 @@ class Batcher(Generic[T]):
         sink: a sink, or a function of a batch (async, or plain: then it runs in a thread).
         limits: sizes, times and workers; see `Limits`.
         name: appears in logs, metrics and reports.
-        overflow: with the ledger full, `"block"` makes `add` wait and `"reject"` makes it raise `LedgerFull`.
+        overflow: with the ledger full, `"block"` makes `add` wait, `"reject"` makes it raise `LedgerFull`, `"drop_newest"` accepts and
+            drops the new items, and `"drop_oldest"` makes room by dropping the oldest items that no worker has taken (the new ones, where
+            there are none). What is dropped ends `dropped`, is counted, and its receipts say so.
         oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises `ItemTooLarge` (`"reject"`).
         size_of: measures an item in bytes; needed with `max_bytes` or `max_pending_bytes` unless items are bytes-like.
         on_failure: what to do with items that end rejected or unknown, beyond counting and logging them: `"log"` nothing, `"crash"`
@@ -85,7 +87,7 @@ class Batcher(Generic[T]):
         self._sink = as_sink(sink)
         self._limits = _checked_limits(Limits() if limits is None else limits, self._sink)
         self._name = _checked_name(name)
-        self._overflow = checks.choice("overflow", overflow, ("block", "reject"))
+        self._overflow = checks.choice("overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest"))
         self._oversize = checks.choice("oversize", oversize, ("alone", "reject"))
         self._sized = self._limits.max_bytes is not None or self._limits.max_pending_bytes is not None
         self._measure = _checked_measure(size_of, sized=self._sized)
@@ -202,15 +204,25 @@ class Batcher(Generic[T]):
         await self._accept((item,), (None,), timeout)
 
     def try_add(self, item: T) -> bool:
-        """Accept `item` if there is room now; never waits. False when the ledger is full, somebody else waits for room, or it is closed."""
+        """Accept `item` if there is room now; never waits.
+
+        False when the ledger is full, somebody else waits for room, or it is closed; with `overflow="drop_newest"` the item then counts
+        as dropped, otherwise as refused. With `"drop_oldest"` it takes the place of older ones.
+        """
         engine = self._engine
         items = engine.items
         if len(items) < engine.limit:
             items.append(item)
             return True
         size = self._size(item)
-        if self._state != "open" or not engine.accepting or not engine.admits(1, size):
+        if self._state != "open" or not engine.accepting:
             engine.refused += 1
+            return False
+        if not engine.admits(1, size) and not (self._overflow == "drop_oldest" and engine.evict_for(1, size)):
+            if self._overflow in {"drop_newest", "drop_oldest"}:
+                engine.drop((item,), (None,))
+            else:
+                engine.refused += 1
             return False
         engine.yielded()  # a call that cannot suspend owes nobody a turn
         engine.accept((item,), (size,), (None,))
@@ -269,7 +281,11 @@ class Batcher(Generic[T]):
             await self._clock.sleep(0)
         self._check_open()
         if not engine.admits(len(items), sum(sizes)):
-            await self._wait_for_room(len(items), sum(sizes), timeout)
+            if self._overflow == "drop_newest" or (self._overflow == "drop_oldest" and not engine.evict_for(len(items), sum(sizes))):
+                engine.drop(items, receipts)
+                return
+            if self._overflow != "drop_oldest":
+                await self._wait_for_room(len(items), sum(sizes), timeout)
         engine.accept(items, sizes, receipts)
 
     async def _wait_for_room(self, items: int, size: int, timeout: float | timedelta | None) -> None:

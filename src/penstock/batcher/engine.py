@@ -27,7 +27,7 @@ from .._core.outcome import Outcome, outcome_of
 from .._core.send import send
 from .._core.tally import Tally
 from . import log
-from .accumulator import PlainAccumulator, Sealed
+from .accumulator import Evicted, PlainAccumulator, Sealed
 from .flight import Flight
 from .room import Room
 from .slots import FifoSlots
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .._core.clock import Clock, TimerHandle
     from .._core.sink import Sink
     from .limits import Limits
+    from .receipt import Receipt
 
 T = TypeVar("T")
 
@@ -165,13 +166,33 @@ class Engine(Generic[T]):
         self._unyielded = 0
         self._counted = len(self.items)
 
-    def accept(self, items: Sequence[T], sizes: Sequence[int], receipts: Sequence[Any]) -> None:
+    def accept(self, items: Sequence[T], sizes: Sequence[int], receipts: Sequence[Receipt | None]) -> None:
         """Take items in, in one stretch."""
         now = self.clock.now()
         self.room.bytes_inside += sum(sizes)
         for item, size, receipt in zip(items, sizes, receipts, strict=True):
             self.accumulator.offer(item, size, receipt, now)
         self.advance(now)
+
+    def drop(self, items: Sequence[T], receipts: Sequence[Receipt | None]) -> None:
+        """Accept items and give them up at once."""
+        self.counts[Outcome.DROPPED] += len(items)
+        for receipt in receipts:
+            if receipt is not None:
+                receipt.resolve(Outcome.DROPPED, None, None)
+        if self.observers:
+            self.observers.tell(lambda observer: observer.on_dropped(self.name, items, "overflow"))
+
+    def evict_for(self, items: int, size: int) -> bool:
+        """Drop the oldest items that no worker has taken until so much fits; say whether it does."""
+        gone: list[Evicted[T]] = []
+        while not self.room.fits(self.inside, items, size) and (evicted := self.accumulator.evict_oldest()) is not None:
+            self.room.bytes_inside -= evicted.size
+            gone.append(evicted)
+        if gone:
+            self.drop([evicted.item for evicted in gone], [evicted.receipt for evicted in gone])
+            self._check_fences()
+        return self.room.fits(self.inside, items, size)
 
     def advance(self, now: float) -> None:
         """Start what may start, set the timer, and work out the short way in. Every change of state ends here."""
