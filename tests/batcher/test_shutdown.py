@@ -318,3 +318,35 @@ def test_a_script_drains_on_sigterm_and_ends_even_with_a_deaf_sink(kind: str) ->
     else:
         assert "7 unknown" in err
         assert "left behind" in err
+
+
+async def test_a_shutdown_can_let_in_who_was_waiting(fake_clock: FakeClock) -> None:
+    """B-T12, batcher/B5: what is buffered goes at once with a reason of its own, the waiting items follow as `shutdown`."""
+    sink = Recording(seconds=1.0)
+    async with Batcher(sink, limits=Limits(max_items=4, max_pending_items=8, max_delay=60.0)) as batcher:
+        await batcher.add_many(range(6))
+        waiting = [asyncio.create_task(batcher.add_many((f"{name}1", f"{name}2", f"{name}3"))) for name in "ab"]
+        await fake_clock.run_until_idle()
+        closing = asyncio.create_task(batcher.shutdown(admit_waiting=True))
+        await fake_clock.run_until_idle()
+        with pytest.raises(ClosedError):
+            await batcher.add("newcomer")
+        report = await closing
+        await asyncio.gather(*waiting)
+    assert report.complete
+    assert report.tally.delivered == 12
+    assert sink.items == [0, 1, 2, 3, 4, 5, "a1", "a2", "a3", "b1", "b2", "b3"]
+    assert sink.reasons[:2] == ["size", "shutdown_request"]
+    assert set(sink.reasons[2:]) <= {"shutdown", "size"}
+
+
+async def test_who_was_waiting_is_turned_away_at_the_deadline(fake_clock: FakeClock) -> None:
+    """`admit_waiting` is bounded like everything else."""
+    async with Batcher(Gated(), limits=Limits(max_items=2, max_pending_items=4)) as batcher:
+        await batcher.add_many(range(4))
+        late = asyncio.create_task(batcher.add("late"))
+        await fake_clock.run_until_idle()
+        report = await batcher.shutdown(deadline=1.0, admit_waiting=True)
+        with pytest.raises(ClosedError):
+            await late
+        assert report.tally.accepted == 4

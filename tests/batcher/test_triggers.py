@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -199,3 +200,35 @@ async def test_a_function_is_a_sink(fake_clock: FakeClock) -> None:
     async with Batcher(write) as batcher:
         await batcher.add_many(range(3))
     assert seen == [0, 1, 2]
+
+
+async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle(fake_clock: FakeClock) -> None:
+    """Design 4, `pressure`: the ledger is full of a batch that backs off, so waiting for the linger would help nobody."""
+
+    async def write(batch: Batch[int]) -> None:
+        written.append((fake_clock.now(), tuple(batch), batch.reason.value))
+        if batch[0] == 0:
+            await batch.back_off(fake_clock.now() + 100.0)
+
+    written: list[tuple[float, tuple[int, ...], str]] = []
+    limits = Limits(max_items=3, workers=2, max_pending_items=9, max_delay=50.0)
+    async with Batcher(write, limits=limits) as batcher:
+        await batcher.add_many(range(9))
+        await batcher.add_many(range(9, 14))
+        await fake_clock.run_until_idle()
+        waiting = asyncio.create_task(batcher.add_many(range(20, 25)))
+        await fake_clock.run_until_idle()
+        assert fake_clock.now() == 0.0
+        assert (0.0, (12, 13), "pressure") in written
+        await waiting
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+async def test_a_full_ledger_makes_full_batches_not_crumbs(fake_clock: FakeClock, workers: int) -> None:
+    """B-T47: with producers waiting all the time, the median batch holds at least nine tenths of `max_items`."""
+    sink = Recording(seconds=0.01)
+    limits = Limits(max_items=50, workers=workers, max_pending_items=(workers + 1) * 50, max_delay=5.0)
+    async with Batcher(sink, limits=limits) as batcher:
+        await asyncio.gather(*(batcher.add_from(range(1_000)) for _ in range(8)))
+    sizes = sorted(len(batch) for batch in sink.batches)
+    assert sizes[len(sizes) // 2] >= 45

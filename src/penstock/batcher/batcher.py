@@ -142,11 +142,12 @@ class Batcher(Generic[T]):
             raise DrainTimeout(report)
         error.add_note(str(report))
 
-    async def shutdown(self, deadline: float | timedelta | None = None) -> ShutdownReport[T]:
+    async def shutdown(self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False) -> ShutdownReport[T]:
         """Stop accepting, write what is inside, close the sink; return where every item ended, within `deadline` seconds.
 
         `deadline` defaults to the batcher's `shutdown_deadline`. Any number may call: there is one shutdown, all get its report, and the
-        earliest deadline wins. It never raises for the deadline; see `report.complete`. Suspends until the shutdown has ended. Being
+        earliest deadline wins. Producers that wait for room get `ClosedError`; with `admit_waiting` (of the first call) they are let in as
+        room comes free: the open batch is sealed as `shutdown_request` and their items as `shutdown`. It never raises for the deadline; see `report.complete`. Suspends until the shutdown has ended. Being
         cancelled means *now*: the deadline becomes the present, the shutdown ends, then the cancellation goes on.
         """
         seconds = self._shutdown_deadline if deadline is None else checks.seconds("deadline", deadline, zero=True)
@@ -157,7 +158,7 @@ class Batcher(Generic[T]):
         if self._drain is None:
             self._state = "closing"
             self._engine.observers.tell(lambda observer: observer.on_state(self._name, "closing"))
-            self._drain = Drain(self._engine, self._close_sink, seconds)
+            self._drain = Drain(self._engine, self._close_sink, seconds, admit_waiting=admit_waiting)
         else:
             self._drain.hasten(seconds)
         return await self._wait_for(self._drain)
@@ -298,12 +299,13 @@ class Batcher(Generic[T]):
             raise (LedgerFull if self._overflow == "reject" else AddTimeout)(message, retry_after=self._retry_after())
         waiter = Waiter(items, size, asyncio.get_running_loop().create_future())
         engine.room.join(waiter)
-        engine.refresh()
+        engine.advance(self._clock.now())
         ours = False
         try:
             async with self._clock.timeout_at(None if seconds is None else self._clock.now() + seconds):
                 await waiter.future
-            self._check_open()
+            if not engine.admitting:
+                self._check_open()
             ours = True
         except TimeoutError:
             message = f"batcher {self._name!r}: no room within {seconds} s ({engine.inside} items inside)"

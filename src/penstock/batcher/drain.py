@@ -1,6 +1,6 @@
 """Shutting down, bounded by a deadline, with every item accounted for.
 
-1. Nothing more is accepted; producers that wait for room get `ClosedError`.
+1. Nothing more is accepted; producers that wait for room get `ClosedError`, or are let in as room comes free (`admit_waiting`).
 2. Everything open is sealed at once, whatever the linger.
 3. Backoffs are cut to one immediate last try.
 4. Shortly before the deadline (a fifth of the time, at most a second) what no worker has taken is given up as `unsent`, and the writes
@@ -37,9 +37,12 @@ LONGEST_RESERVE = 1.0
 class Drain(Generic[T]):
     """One shutdown of one batcher."""
 
-    def __init__(self, engine: Engine[T], close_sink: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:
+    def __init__(
+        self, engine: Engine[T], close_sink: Callable[[], Coroutine[Any, Any, None]], seconds: float, *, admit_waiting: bool
+    ) -> None:
         self._engine = engine
         self._close_sink = close_sink
+        self._admit_waiting = admit_waiting
         self._began = engine.clock.now()
         self._deadline = self._began + seconds
         self._reserve = min(CLOSING_SHARE * seconds, LONGEST_RESERVE)
@@ -59,11 +62,11 @@ class Drain(Generic[T]):
 
     async def _run(self) -> ShutdownReport[T]:
         engine = self._engine
-        engine.stop_accepting()
-        engine.accumulator.seal(Reason.SHUTDOWN, engine.clock.now())
+        engine.stop_accepting(admit_waiting=self._admit_waiting)
+        engine.accumulator.seal(Reason.SHUTDOWN_REQUEST if self._admit_waiting else Reason.SHUTDOWN, engine.clock.now())
         engine.begin_stop()
         engine.advance(engine.clock.now())
-        await self._until(lambda: not engine.flights and not engine.accumulator.queued, self._cut_at)
+        await self._until(lambda: engine.is_drained, self._cut_at)
         self._cut()
         await self._breathe([flight.task for flight in engine.flights if flight.task is not None])
         await self._until(lambda: not engine.flights, self._close_at)
@@ -100,6 +103,7 @@ class Drain(Generic[T]):
 
     def _cut(self) -> None:
         engine = self._engine
+        engine.turn_away()
         engine.unsent.extend(engine.give_up(Outcome.UNSENT, StoppedError("the batcher stopped before this was sent")))
         verdict_at = min(engine.clock.now() + GRACE, self._close_at())
         for flight in list(engine.flights):

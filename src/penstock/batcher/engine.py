@@ -93,6 +93,8 @@ class Engine(Generic[T]):
         self.flushes: dict[str, int] = {}
         self.flights: set[Flight[T]] = set()
         self.accepting = True
+        self.admitting = False
+        """Whether a closing batcher still lets in who waited before."""
         self.broken: BaseException | None = None
         self.stopping = False
         self.deadline: float | None = None
@@ -151,6 +153,11 @@ class Engine(Generic[T]):
         return error
 
     # -- in -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is inside, on its way in, or at the destination."""
+        return not self.flights and not self.accumulator.queued and not self.room.waiting and not self.room.granted
 
     def admits(self, items: int, size: int) -> bool:
         """Whether so much may come in now without overtaking anybody."""
@@ -227,10 +234,22 @@ class Engine(Generic[T]):
         while self.slots.free and self.broken is None:
             if self.slots.grant():
                 continue
-            sealed = self.accumulator.take(now)
+            sealed = self.accumulator.take(now) or self._take_early(now)
             if sealed is None:
                 return
             self._launch(sealed)
+
+    def _take_early(self, now: float) -> Sealed[T] | None:
+        """The open batch before it is due: because the batcher closes, or because somebody waits for room and a worker has nothing to do.
+
+        Room that was granted and not yet used will fill the batch, so it is waited for: sealing on every free slot would make batches of
+        one for ever.
+        """
+        if self.stopping:
+            self.accumulator.seal(Reason.SHUTDOWN, now)
+        elif self.room.waiting and not self.room.granted:
+            self.accumulator.seal(Reason.PRESSURE, now)
+        return self.accumulator.take(now)
 
     def _launch(self, sealed: Sealed[T]) -> None:
         batch_id = f"{self._id}-{next(self._serial)}"
@@ -335,7 +354,7 @@ class Engine(Generic[T]):
 
     def room_freed(self) -> None:
         """Let those who wait have the room."""
-        if self.accepting:
+        if self.accepting or self.admitting:
             self.room.grant(self.inside)
             self.refresh()
 
@@ -402,16 +421,23 @@ class Engine(Generic[T]):
         """The destination asked for a pause."""
         self.throttled_until = max(self.throttled_until, until)
 
-    def stop_accepting(self) -> None:
-        """No more items: whoever waits for room is told so."""
+    def stop_accepting(self, *, admit_waiting: bool = False) -> None:
+        """No more items. Whoever waits for room is told so, or with `admit_waiting` is still let in as room comes free."""
         self.accepting = False
+        self.admitting = admit_waiting
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if not admit_waiting:
+            self.turn_away()
+        self.refresh()
+
+    def turn_away(self) -> None:
+        """Tell whoever waits for room that there will be none."""
+        self.admitting = False
         for waiter in self.room.turn_away():
             if not waiter.future.done():
                 waiter.future.set_exception(self.closed_error())
-        self.refresh()
 
     def begin_stop(self) -> None:
         """Cut every backoff to one immediate last try."""
