@@ -177,6 +177,24 @@ async def test_a_tight_producer_starves_neither_timers_nor_workers(fake_clock: F
         task.cancel()
 
 
+async def test_try_add_does_not_use_up_the_turns_that_add_owes(fake_clock: FakeClock) -> None:
+    """batcher/4b.9: a task that alternates between the two still lets others run."""
+    ran: list[int] = []
+
+    async def neighbour() -> None:
+        while True:
+            ran.append(1)
+            await asyncio.sleep(0)
+
+    async with Batcher(Recording(), limits=Limits(max_items=500, max_pending_items=100_000)) as batcher:
+        task = asyncio.create_task(neighbour())
+        for i in range(2_500):
+            await batcher.add(i)
+            assert batcher.try_add(i)
+        assert len(ran) >= 30
+        task.cancel()
+
+
 @pytest.mark.parametrize("way", ["add", "add_many", "submit", "deliver"])
 async def test_a_closed_batcher_takes_nothing(fake_clock: FakeClock, way: str) -> None:
     """batcher/B8."""

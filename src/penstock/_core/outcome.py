@@ -28,13 +28,14 @@ class Outcome(enum.Enum):
     UNKNOWN = "unknown"
     """A write was cut off: applied or not, nobody can say."""
 
-    @property
-    def is_success(self) -> bool:
-        """Whether the item is safe somewhere, so that nobody needs to send it again."""
-        return self in SUCCESSES
+    is_success: bool
+    """Whether the item is safe somewhere, so that nobody needs to send it again. A plain attribute, since every receipt reads it."""
+
+    def __init__(self, value: str) -> None:
+        self.is_success = value in {"delivered", "duplicate", "spooled", "dead_lettered"}
 
 
-SUCCESSES = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED, Outcome.DEAD_LETTERED})
+SUCCESSES = frozenset(outcome for outcome in Outcome if outcome.is_success)
 
 _BADNESS = (
     Outcome.DUPLICATE,

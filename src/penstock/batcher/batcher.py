@@ -212,7 +212,7 @@ class Batcher(Generic[T]):
         """
         engine = self._engine
         items = engine.items
-        if len(items) < engine.limit:
+        if len(items) < engine.try_limit:
             items.append(item)
             return True
         size = self._size(item)
@@ -225,7 +225,6 @@ class Batcher(Generic[T]):
             else:
                 engine.refused += 1
             return False
-        engine.yielded()  # a call that cannot suspend owes nobody a turn
         engine.accept((item,), (size,), (None,))
         return True
 

@@ -88,6 +88,8 @@ class Engine(Generic[T]):
         """The open batch, for the short way in."""
         self.limit = 0
         """While the open batch is shorter than this, an item may simply be appended to it."""
+        self.try_limit = 0
+        """The same for `try_add`, which cannot let other tasks run and so need not stop for them."""
         self.counts: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.refused = 0
         self.flushes: dict[str, int] = {}
@@ -208,15 +210,15 @@ class Engine(Generic[T]):
         self.refresh()
 
     def refresh(self) -> None:
-        """Work out `limit`."""
+        """Work out `limit` and `try_limit`."""
         self._unyielded += len(self.items) - self._counted
         items = self.items = self.accumulator.items
         filled = self._counted = len(items)
         if not self.accepting or self._sized or filled == 0 or self.room.contended:
-            self.limit = 0
+            self.limit = self.try_limit = 0
             return
-        room = self.room.left(self.inside)
-        self.limit = min(self.limits.max_items - 1, filled + room, filled + max(0, YIELD_EVERY - self._unyielded))
+        self.try_limit = min(self.limits.max_items - 1, filled + self.room.left(self.inside))
+        self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
 
     def _arm(self, now: float) -> None:
         if self._timer is None and self.accepting:

@@ -37,13 +37,19 @@ class Receipt:
 
     def __await__(self) -> Generator[None, None, Outcome]:
         if self.outcome is None:
+            yield from self.settled().__await__()
+        return self.result()
+
+    async def settled(self) -> Outcome:
+        """Wait for the outcome and return it, good or bad. Cancellation leaves the item where it is."""
+        while self.outcome is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if self._waiters is None:
                 self._waiters = [waiter]
             else:
                 self._waiters.append(waiter)
-            yield from waiter
-        return self.result()
+            await waiter
+        return self.outcome
 
     def result(self) -> Outcome:
         """The success outcome, or raise `ItemFailed`. Raises `InvalidStateError` while the item is inside."""
@@ -76,8 +82,6 @@ async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:
     """
     outcomes: list[Outcome] = []
     for receipt in receipts:
-        try:
-            outcomes.append(await receipt)
-        except ItemFailed as failure:
-            outcomes.append(failure.outcome)
+        outcome = receipt.outcome
+        outcomes.append(await receipt.settled() if outcome is None else outcome)
     return outcomes
