@@ -350,3 +350,44 @@ async def test_who_was_waiting_is_turned_away_at_the_deadline(fake_clock: FakeCl
         with pytest.raises(ClosedError):
             await late
         assert report.tally.accepted == 4
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_a_last_resort_gets_what_is_known_not_to_be_applied(fake_clock: FakeClock, takes: bool) -> None:
+    """Design 4, step 5: within a fifth of the deadline; what it takes is dead-lettered, the rest handed back."""
+    saved: list[tuple[float, int]] = []
+
+    async def keep(batch: Batch[int]) -> None:
+        await asyncio.sleep(0.1)
+        if not takes:
+            raise OSError("disk full")
+        saved.extend((fake_clock.now(), item) for item in batch)
+
+    limits = Limits(max_items=3, max_pending_items=60)
+    async with Batcher(Gated(), limits=limits, last_resort=keep) as batcher:
+        receipts = [await batcher.submit(i) for i in range(10)]
+        report = await batcher.shutdown(deadline=10.0)
+        outcomes = [receipt.outcome for receipt in receipts]
+    report.verify()
+    assert report.seconds <= 10.0
+    assert report.unknown == (0, 1, 2)
+    assert outcomes[3:] == [Outcome.DEAD_LETTERED if takes else Outcome.UNSENT] * 7
+    assert [item for _, item in saved] == ([*range(3, 10)] if takes else [])
+    assert all(8.0 <= when < 10.0 for when, _ in saved)
+    assert report.unsent == (() if takes else tuple(range(3, 10)))
+
+
+async def test_a_last_resort_that_hangs_does_not_hold_the_shutdown(fake_clock: FakeClock) -> None:
+    """Every wait has a bound; conservation holds while items are held."""
+
+    async def hang(batch: Batch[int]) -> None:
+        batcher.tally().verify()
+        assert batcher.tally().accepted == 5
+        await asyncio.Event().wait()
+
+    async with Batcher(Gated(), limits=SINGLES, last_resort=hang) as batcher:
+        await batcher.add_many(range(5))
+        report = await batcher.shutdown(deadline=10.0)
+    report.verify()
+    assert report.seconds <= 10.0
+    assert report.unsent == (1, 2, 3, 4)

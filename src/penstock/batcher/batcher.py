@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from .._core import checks
@@ -26,7 +27,6 @@ from .room import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from contextlib import AbstractAsyncContextManager
     from datetime import timedelta
     from types import TracebackType
     from typing import Self
@@ -63,6 +63,8 @@ class Batcher(Generic[T]):
         on_failure: what to do with items that end rejected or unknown, beyond counting and logging them: `"log"` nothing, `"crash"`
             stop for good, or a function of (items, error).
         shutdown_deadline: seconds that leaving the block may take, everything included.
+        last_resort: a sink (or function) that is given what is known not to be applied when a shutdown's deadline nears, within a
+            fifth of the deadline; what it takes ends `dead_lettered`, the rest `unsent`. Opened and closed with the batcher.
         observers: watchers of this batcher.
         clock: where the time comes from; the running loop by default.
 
@@ -81,6 +83,7 @@ class Batcher(Generic[T]):
         size_of: Callable[[T], int] | None = None,
         on_failure: Literal["log", "crash"] | FailureHandler = "log",
         shutdown_deadline: float | timedelta = 25.0,
+        last_resort: SinkLike[T] | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -93,12 +96,13 @@ class Batcher(Generic[T]):
         self._measure = _checked_measure(size_of, sized=self._sized)
         self._on_failure = _checked_handler(on_failure)
         self._shutdown_deadline = checks.seconds("shutdown_deadline", shutdown_deadline, zero=True)
+        self._last_resort = None if last_resort is None else as_sink(last_resort)
         self._observers = _checked_observers(observers)
         self._clock: Clock = LOOP_CLOCK if clock is None else clock
         self._state = "new"
         self._engine = self._new_engine()
         self._drain: Drain[T] | None = None
-        self._opened: AbstractAsyncContextManager[None] | None = None
+        self._opened: AsyncExitStack | None = None
         self.report: ShutdownReport[T] | None = None
         """The report of the last shutdown; `None` before."""
 
@@ -122,8 +126,11 @@ class Batcher(Generic[T]):
         self._state = "opening"
         engine = self._new_engine()
         try:
-            self._opened = opened(self._sink)
-            await self._opened.__aenter__()
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(opened(self._sink))
+                if self._last_resort is not None:
+                    await stack.enter_async_context(opened(self._last_resort))
+                self._opened = stack.pop_all()
         except BaseException:
             self._state = "new"
             raise
@@ -158,7 +165,7 @@ class Batcher(Generic[T]):
         if self._drain is None:
             self._state = "closing"
             self._engine.observers.tell(lambda observer: observer.on_state(self._name, "closing"))
-            self._drain = Drain(self._engine, self._close_sink, seconds, admit_waiting=admit_waiting)
+            self._drain = Drain(self._engine, self._close_sink, seconds, admit_waiting=admit_waiting, last_resort=self._last_resort)
         else:
             self._drain.hasten(seconds)
         return await self._wait_for(self._drain)
@@ -186,7 +193,7 @@ class Batcher(Generic[T]):
 
     async def _close_sink(self) -> None:
         if self._opened is not None:
-            await self._opened.__aexit__(None, None, None)
+            await self._opened.aclose()
 
     # -- items --------------------------------------------------------------------------------------------------------
 

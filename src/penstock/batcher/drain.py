@@ -5,8 +5,10 @@
 3. Backoffs are cut to one immediate last try.
 4. Shortly before the deadline (a fifth of the time, at most a second) what no worker has taken is given up as `unsent`, and the writes
    in flight are cancelled. They have a grace to end; then their items get their verdicts without them.
-5. The sink is closed, in a share of the time.
-6. At the deadline the report is final. A write that ignored its cancellation is left behind, and what it does later changes nothing.
+5. What is known not to be applied goes to the last resort, if there is one, and ends `dead_lettered` if that takes it. The reserve is a
+   fifth of the time then, without the limit of a second.
+6. The sink is closed, in a share of the time.
+7. At the deadline the report is final. A write that ignored its cancellation is left behind, and what it does later changes nothing.
 
 The earliest deadline asked for wins.
 """
@@ -16,16 +18,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .._core.batch import Reason
-from .._core.delivery import GRACE
+from .._core.batch import Lineage, Reason, RowBatch
+from .._core.delivery import GRACE, Delivery
 from .._core.errors import StoppedError, UnknownOutcomeError
 from .._core.outcome import Outcome
+from .._core.send import send
 from . import log
 from .report import ShutdownReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from .._core.sink import Sink
     from .engine import Engine
 
 T = TypeVar("T")
@@ -38,14 +42,22 @@ class Drain(Generic[T]):
     """One shutdown of one batcher."""
 
     def __init__(
-        self, engine: Engine[T], close_sink: Callable[[], Coroutine[Any, Any, None]], seconds: float, *, admit_waiting: bool
+        self,
+        engine: Engine[T],
+        close_sink: Callable[[], Coroutine[Any, Any, None]],
+        seconds: float,
+        *,
+        admit_waiting: bool,
+        last_resort: Sink[T] | None,
     ) -> None:
         self._engine = engine
         self._close_sink = close_sink
         self._admit_waiting = admit_waiting
+        self._last_resort = last_resort
         self._began = engine.clock.now()
         self._deadline = self._began + seconds
-        self._reserve = min(CLOSING_SHARE * seconds, LONGEST_RESERVE)
+        self._reserve = CLOSING_SHARE * seconds if last_resort is not None else min(CLOSING_SHARE * seconds, LONGEST_RESERVE)
+        engine.held = None if last_resort is None else []
         self._waiter: asyncio.Future[None] | None = None
         engine.deadline = self._deadline - self._reserve
         engine.on_change = self._wake
@@ -69,6 +81,8 @@ class Drain(Generic[T]):
         await self._until(lambda: engine.is_drained, self._cut_at)
         self._cut()
         await self._breathe([flight.task for flight in engine.flights if flight.task is not None])
+        await self._until(lambda: all(flight.left == 0 for flight in engine.flights), self._close_at)
+        await self._give_to_last_resort()
         await self._until(lambda: not engine.flights, self._close_at)
         await self._close()
         await self._until(lambda: not engine.flights, lambda: self._deadline)
@@ -104,10 +118,41 @@ class Drain(Generic[T]):
     def _cut(self) -> None:
         engine = self._engine
         engine.turn_away()
-        engine.unsent.extend(engine.give_up(Outcome.UNSENT, StoppedError("the batcher stopped before this was sent")))
+        engine.give_up(_never_sent())
         verdict_at = min(engine.clock.now() + GRACE, self._close_at())
         for flight in list(engine.flights):
             flight.cut(UnknownOutcomeError("the write was cut off by the shutdown's deadline"), verdict_at)
+
+    async def _give_to_last_resort(self) -> None:
+        """Hand over what is held, a batch at a time; what the last resort does not take in time is unsent after all."""
+        engine = self._engine
+        while engine.held:
+            items = engine.held[: engine.limits.max_items]
+            taken = await self._taken_by_last_resort([item for item, _ in items])
+            del engine.held[: len(items)]
+            engine.end([pair for place, pair in enumerate(items) if place in taken], Outcome.DEAD_LETTERED, None)
+            engine.end([pair for place, pair in enumerate(items) if place not in taken], Outcome.UNSENT, _never_sent())
+        engine.held = None
+
+    async def _taken_by_last_resort(self, items: list[T]) -> set[int]:
+        engine = self._engine
+        if self._last_resort is None or engine.clock.now() >= self._last_at():
+            return set()
+        lineage = Lineage(reason=Reason.SHUTDOWN, name=engine.name)
+        batch = RowBatch(items, lineage=lineage, delivery=Delivery(len(items), labels=("last-resort",)))
+        errors: dict[int, BaseException]
+        try:
+            async with engine.clock.timeout_at(self._last_at()):
+                errors = await send(self._last_resort, batch)
+        except TimeoutError:
+            late = UnknownOutcomeError("the last resort did not answer in its share of the deadline")
+            errors = dict.fromkeys(batch.unsettled(), late)
+        if errors:
+            log.last_resort_failed(batch, errors)
+        return set(range(len(items))) - set(errors)
+
+    def _last_at(self) -> float:
+        return self._deadline - self._reserve / 4
 
     async def _close(self) -> None:
         engine = self._engine
@@ -142,3 +187,7 @@ class Drain(Generic[T]):
         )
         log.shutdown(report)
         return report
+
+
+def _never_sent() -> StoppedError:
+    return StoppedError("the batcher stopped before this was sent")

@@ -103,6 +103,8 @@ class Engine(Generic[T]):
         self.throttled_until = 0.0
         self.unsent: list[T] = []
         """Items handed back: known not to be applied."""
+        self.held: list[tuple[T, Receipt | None]] | None = None
+        """Items known not to be applied that a last resort may still take; `None` where there is no last resort."""
         self.unknown: list[T] = []
         """Items whose outcome became unknown since a shutdown began."""
         self.observers = Observers(observers)
@@ -126,7 +128,7 @@ class Engine(Generic[T]):
     @property
     def inside(self) -> int:
         """Items that do not have their outcome."""
-        return self.accumulator.queued + self._flying
+        return self.accumulator.queued + self._flying + len(self.held or ())
 
     @property
     def keeps_slot(self) -> bool:
@@ -139,7 +141,7 @@ class Engine(Generic[T]):
         settled = sum(self.counts.values())
         return Tally(
             accepted=settled + self.inside,
-            queued=self.accumulator.queued,
+            queued=self.accumulator.queued + len(self.held or ()),
             in_flight=self._flying - backing_off,
             backing_off=backing_off,
             refused=self.refused,
@@ -332,8 +334,11 @@ class Engine(Generic[T]):
 
     def item_settled(self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         """Book outcomes of a flight's items: they leave the ledger now, and their receipts resolve."""
-        self.counts[outcome] += len(indices)
         self._flying -= len(indices)
+        if outcome is Outcome.UNSENT and self.held is not None:
+            self.held.extend((flight.batch[i], flight.sealed.receipts.get(i)) for i in indices)
+            return
+        self.counts[outcome] += len(indices)
         if outcome is Outcome.UNSENT:
             self.unsent.extend(flight.batch[i] for i in indices)
         elif outcome is Outcome.UNKNOWN and self.stopping:
@@ -360,18 +365,26 @@ class Engine(Generic[T]):
             self.room.grant(self.inside)
             self.refresh()
 
-    def give_up(self, outcome: Outcome, cause: BaseException) -> list[T]:
-        """End everything that no worker has taken; return the items."""
-        items: list[T] = []
+    def give_up(self, cause: BaseException) -> None:
+        """End everything that no worker has taken as unsent, or hold it for the last resort."""
         self.accumulator.seal(Reason.SHUTDOWN, self.clock.now())
         while (sealed := self.accumulator.take(self.clock.now())) is not None:
-            items += sealed.items
-            self.counts[outcome] += len(sealed.items)
             self.room.bytes_inside -= sealed.bytes
-            for receipt in sealed.receipts.values():
-                receipt.resolve(outcome, cause, None)
+            items = [(item, sealed.receipts.get(index)) for index, item in enumerate(sealed.items)]
+            if self.held is not None:
+                self.held += items
+            else:
+                self.end(items, Outcome.UNSENT, cause)
         self._check_fences()
-        return items
+
+    def end(self, items: Sequence[tuple[T, Receipt | None]], outcome: Outcome, cause: BaseException | None) -> None:
+        """Give items that are on no flight their outcome."""
+        self.counts[outcome] += len(items)
+        if outcome is Outcome.UNSENT:
+            self.unsent.extend(item for item, _ in items)
+        for _, receipt in items:
+            if receipt is not None:
+                receipt.resolve(outcome, cause, None)
 
     def seal_open(self, now: float) -> None:
         """Seal the open batch because somebody asked for it."""
@@ -453,7 +466,7 @@ class Engine(Generic[T]):
         self.broken = error
         log.broken(self.name, error)
         self.stop_accepting()
-        self.unsent.extend(self.give_up(Outcome.UNSENT, self.closed_error()))
+        self.give_up(self.closed_error())
         if self.observers:
             self.observers.tell(lambda observer: observer.on_state(self.name, "broken"))
 

@@ -30,6 +30,14 @@ def failed_flush(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None
     )
 
 
+def last_resort_failed(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None:
+    """The last resort did not take everything."""
+    first = next(iter(errors.values()))
+    logger.error(
+        "batcher %r: the last resort did not take %d of %d items, which stay unsent: %r", batch.name, len(errors), len(batch), first
+    )
+
+
 def shutdown(report: ShutdownReport[Any]) -> None:
     """A shutdown has ended: its tally."""
     logger.log(logging.INFO if report.complete else logging.ERROR, "%s", report)
