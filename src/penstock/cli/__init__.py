@@ -7,9 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 BAD_USE = 2
+INTERRUPTED = 130
 
 _DEMO_HELP = "a year of flights into a PostgreSQL that is killed on the way"
 _DEMO = "Write 336,776 real flights through a batcher into PostgreSQL, kill the server half-way, prove every row by SQL."
@@ -17,34 +18,46 @@ _DEMO = "Write 336,776 real flights through a batcher into PostgreSQL, kill the 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: the process's); return the exit code."""
-    parser = argparse.ArgumentParser(prog="penstock", description="Batching with every item accounted for.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
         from ._demo import demo
-    except ImportError as error:
-        print(f'penstock demo needs more packages ({error}): pip install "penstock[demo]"', file=sys.stderr)
+
+        return demo(options)
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        print(f'penstock {options.command} needs the package {package}: pip install "penstock[demo]"', file=sys.stderr)
         return BAD_USE
-    return demo(options)
+    except KeyboardInterrupt:  # before there was anything to end in order
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="penstock", description="Batching with every item accounted for.")
+    version = sys.modules[__name__.partition(".")[0]].__version__  # of what runs, installed or not
+    parser.add_argument("--version", action="version", version=f"penstock {version}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
+    return parser
 
 
 def _demo_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dsn", help="use this database instead of an embedded one (which then cannot be killed)")
-    parser.add_argument("--rows", type=_count, help="only the first ROWS flights")
+    parser.add_argument("--dsn", help="use this database, in a schema of its own, instead of an embedded one; it is never killed")
+    parser.add_argument("--rows", type=_count(), help="only the first ROWS flights")
     parser.add_argument("--no-chaos", action="store_true", help="leave the server alive")
-    parser.add_argument("--batch-size", type=_count, default=500, metavar="ITEMS", help="items in a batch (default: 500)")
-    parser.add_argument("--workers", type=_count, default=2, help="batches in flight at once (default: 2)")
-    parser.add_argument("--producers", type=_count, default=4, help="tasks that add flights at once (default: 4)")
+    parser.add_argument("--batch-size", type=_count(), default=500, metavar="ITEMS", help="items in a batch (default: 500)")
+    parser.add_argument("--workers", type=_count(most=64), default=2, help="batches in flight at once, at most 64 (default: 2)")
+    parser.add_argument("--producers", type=_count(most=1000), default=4, help="tasks that add flights at once, at most 1000 (default: 4)")
     parser.add_argument("--plain", action="store_true", help="plain lines of progress, also on a terminal")
 
 
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        message = f"{text!r} must be a whole number of at least 1"
-        raise argparse.ArgumentTypeError(message)
-    return value
+def _count(*, most: int | None = None) -> Callable[[str], int]:
+    rule = "a whole number of at least 1" if most is None else f"a whole number from 1 to {most}"
+
+    def count(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
+        if value < 1 or (most is not None and value > most):
+            message = f"{text!r} must be {rule}"
+            raise argparse.ArgumentTypeError(message)
+        return value
+
+    return count

