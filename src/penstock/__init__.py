@@ -35,7 +35,7 @@ from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSi
 from ._core.stacking import stack
 from ._core.tally import Tally
 from .batcher import Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
-from .retry import Retry
+from .retry import CircuitBreaker, CircuitState, Retry
 from .sinks import Timeout
 
 __version__ = "0.1.0.dev0"
@@ -46,7 +46,9 @@ __all__ = [
     "Batcher",
     "BatcherBroken",
     "Capabilities",
+    "CircuitBreaker",
     "CircuitOpenError",
+    "CircuitState",
     "Clock",
     "ClosedError",
     "ConfigError",

@@ -51,6 +51,15 @@ def optional_count(name: str, value: object, *, least: int = 1) -> int | None:
     return None if value is None else count(name, value, least=least)
 
 
+def optional_share(name: str, value: object) -> float | None:
+    """A share of a whole: more than 0, at most 1; `None` is passed through. Raises `ConfigError`."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise bad(name, value, "must be a share: more than 0, at most 1")
+    return float(value)
+
+
 def choice(name: str, value: ChoiceT, allowed: Iterable[ChoiceT]) -> ChoiceT:
     """One of a fixed set of words. Raises `ConfigError`."""
     options = tuple(allowed)

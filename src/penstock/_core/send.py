@@ -49,7 +49,7 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         delivery.interrupted(roots)
         raise
     except asyncio.CancelledError as cancelled:
-        if _is_ours():
+        if is_cut():
             delivery.interrupted(roots)
             raise
         error = UnknownOutcomeError("the sink's own work was cancelled from inside; nobody cancelled the write")
@@ -58,7 +58,7 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     except SinkError as error:
         errors = dict.fromkeys(batch.unsettled(), error)
     except BaseException as error:  # handed to the caller, one per unsettled item
-        errors = dict.fromkeys(batch.unsettled(), _of_a_cut(error) if _is_ours() else error)
+        errors = dict.fromkeys(batch.unsettled(), _of_a_cut(error) if is_cut() else error)
     if errors:
         delivery.failed({root: error for i, error in errors.items() for root in batch.roots((i,))})
     return errors
@@ -79,8 +79,8 @@ def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
     return unknown
 
 
-def _is_ours() -> bool:
-    """Whether somebody has asked the running task to end."""
+def is_cut() -> bool:
+    """Whether somebody has asked the running task to end: what a write answers then says little."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

@@ -3,9 +3,11 @@
 from .._core.errors import ErrorClass
 from .._core.public import publish
 from .backoff import Backoff
+from .breaker import BreakerSink, CircuitBreaker
+from .circuit import CircuitState
 from .classify import classify_network
 from .retry import Retry
 
-__all__ = ["Backoff", "ErrorClass", "Retry", "classify_network"]
+__all__ = ["Backoff", "BreakerSink", "CircuitBreaker", "CircuitState", "ErrorClass", "Retry", "classify_network"]
 
-publish(__name__, Backoff, Retry, classify_network)
+publish(__name__, Backoff, BreakerSink, CircuitBreaker, CircuitState, Retry, classify_network)

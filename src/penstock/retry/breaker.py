@@ -1,0 +1,242 @@
+"""Leaving a destination alone that fails too often, and looking now and then whether it is back."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+
+from .._core import checks
+from .._core.clock import Signal
+from .._core.decorator import WrappingSink
+from .._core.errors import CircuitOpenError, ErrorClass, StoppedError
+from .._core.result import WriteResult
+from .._core.send import is_cut, send
+from .circuit import Circuit, CircuitRules, CircuitState, Ticket, Verdict
+from .classify import classified
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import timedelta
+
+    from .._core.batch import Batch
+    from .._core.sink import Classifier, Sink
+
+T = TypeVar("T")
+
+WhenOpen = Literal["wait", "raise"]
+
+FAILURES = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
+"""What counts as a failure of the destination. A permanent error is a proper answer."""
+NO_ANSWER = frozenset({ErrorClass.THROTTLE, ErrorClass.STOPPED})
+"""What says nothing about whether the destination works."""
+FINAL = frozenset({ErrorClass.PERMANENT, ErrorClass.UNKNOWN, ErrorClass.STOPPED})
+"""What a last try may end with; anything else was not applied and will not be tried again."""
+
+logger = logging.getLogger("penstock.breaker")
+
+
+class CircuitBreaker:
+    """Stop calling a destination that fails or is slow too often; after a while let a few calls through to see whether it is back.
+
+    Args:
+        failure_rate: the share of failed calls (0 to 1) in the window at which the circuit opens; `None` does not look at it. Default 0.5.
+        slow_rate: the share of slow calls in the window at which it opens; default `None`. Needs `slow_after`.
+        slow_after: seconds (or a `timedelta`) from which a call counts as slow, also one that is cancelled then; default none is.
+        consecutive: failures in a row that open it, however few calls there were; default `None`.
+        window: seconds over which calls are counted; default 30.
+        min_calls: calls that must be in the window before a rate means anything; default 20.
+        open_for: seconds for which it stays open; twice as long after each failed look. Default 5.
+        longest_open: the most seconds for which it stays open; default 60.
+        probes: calls let through to see whether the destination is back; that many successes close the circuit. Default 1.
+        when_open: `"wait"` holds batches back, without their flush slots, until they may go; `"raise"` fails them at once with
+            `CircuitOpenError`, which a `Retry` outside does not count as an attempt. Default `"wait"`.
+        classify: a function from an exception to its `ErrorClass`, or `None` where it does not know; asked before the sink's own.
+        on_state: called with the new and the old `CircuitState` at each change, on the loop; must return quickly. What it raises is logged.
+
+    A call is one write of a batch. It fails when at least half of its items end in an error that is transient, unavailable, unknown or
+    unlisted. Permanent errors are answers of a destination that works. Throttling and cancellation count nowhere, except that a call
+    cancelled after `slow_after` is a slow one; a probe that ends so gives its place to another.
+
+    The state belongs to one application and its opening. Inside a `Retry` every try is a call; around it, a whole series.
+    When a shutdown begins, what waits here has one immediate try; if that fails its items are unsent.
+
+    Raises `ConfigError` for a bad argument.
+    """
+
+    def __init__(
+        self,
+        failure_rate: float | None = 0.5,
+        *,
+        slow_rate: float | None = None,
+        slow_after: float | timedelta | None = None,
+        consecutive: int | None = None,
+        window: float | timedelta = 30.0,
+        min_calls: int = 20,
+        open_for: float | timedelta = 5.0,
+        longest_open: float | timedelta = 60.0,
+        probes: int = 1,
+        when_open: WhenOpen = "wait",
+        classify: Classifier | None = None,
+        on_state: Callable[[CircuitState, CircuitState], object] | None = None,
+    ) -> None:
+        self.rules = CircuitRules(
+            failure_rate=checks.optional_share("failure_rate", failure_rate),
+            slow_rate=checks.optional_share("slow_rate", slow_rate),
+            slow_after=checks.optional_seconds("slow_after", slow_after),
+            consecutive=checks.optional_count("consecutive", consecutive),
+            window=checks.seconds("window", window),
+            min_calls=checks.count("min_calls", min_calls),
+            open_for=checks.seconds("open_for", open_for),
+            longest_open=checks.seconds("longest_open", longest_open),
+            probes=checks.count("probes", probes),
+        )
+        self._check_rules()
+        self.when_open = checks.choice("when_open", when_open, ("wait", "raise"))
+        for name, function in (("classify", classify), ("on_state", on_state)):
+            if function is not None and not callable(function):
+                raise checks.bad(name, function, "must be a function")
+        self.classify = classify
+        self.on_state = on_state
+
+    def _check_rules(self) -> None:
+        rules = self.rules
+        if (rules.slow_rate is None) != (rules.slow_after is None):
+            raise checks.bad("slow_rate", rules.slow_rate, f"goes with slow_after (given: {rules.slow_after!r}); give both or neither")
+        if rules.failure_rate is None and rules.slow_rate is None and rules.consecutive is None:
+            raise checks.bad("failure_rate", None, "must be given, or slow_rate or consecutive; nothing would open the circuit otherwise")
+        if rules.longest_open < rules.open_for:
+            raise checks.bad("longest_open", rules.longest_open, f"must be at least open_for={rules.open_for}")
+
+    def __call__(self, sink: Sink[T]) -> BreakerSink[T]:
+        """Wrap `sink`; the result has `state` and `opened_until`."""
+        return BreakerSink(sink, self)
+
+    def __repr__(self) -> str:
+        given = {name: getattr(self.rules, name) for name in ("failure_rate", "slow_rate", "consecutive")}
+        return f"CircuitBreaker({', '.join(f'{name}={value}' for name, value in given.items() if value is not None)})"
+
+
+class _Shared:
+    """What all batches of one opened breaker have in common."""
+
+    def __init__(self, rules: CircuitRules) -> None:
+        self.circuit = Circuit(rules)
+        self.changed = Signal()
+        """Fires when somebody who waits for a probe's end should look again."""
+
+
+class BreakerSink(WrappingSink[T]):
+    """A sink behind a circuit breaker; made by applying a `CircuitBreaker`."""
+
+    _run_time: ClassVar[tuple[str, ...]] = ("_known",)
+
+    def __init__(self, inner: Sink[T], settings: CircuitBreaker) -> None:
+        super().__init__(inner)
+        self._settings = settings
+        self._known: _Shared | None = None
+
+    @property
+    def _shared(self) -> _Shared:
+        if self._known is None:
+            self._known = _Shared(self._settings.rules)
+        return self._known
+
+    @property
+    def state(self) -> CircuitState:
+        """The circuit's state; an open one turns half open with the first call after its time is up."""
+        return self._shared.circuit.state
+
+    @property
+    def opened_until(self) -> float | None:
+        """When an open circuit may be tried again, in the clock's monotonic seconds; `None` if it is not open."""
+        circuit = self._shared.circuit
+        return circuit.opened_until if circuit.state is CircuitState.OPEN else None
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """What the breaker's own classifier says, else the wrapped sink's."""
+        own = None if self._settings.classify is None else self._settings.classify(error)
+        return super().classify(error) if own is None else own
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        """Write the batch if the circuit lets it through; otherwise wait, or raise `CircuitOpenError`. Cancellation counts as nothing."""
+        clock = batch.delivery.clock
+        ticket = await self._admission(batch)
+        if ticket is None:
+            return self._last_try(batch, await send(self.inner, batch))
+        try:
+            errors = await send(self.inner, batch)
+        except BaseException:
+            self._cancelled(ticket, clock.now())
+            raise
+        if is_cut():  # the sink made an answer of its cancellation
+            self._cancelled(ticket, clock.now())
+        else:
+            self._ended(ticket, clock.now(), self._verdict(len(batch), errors))
+        return WriteResult.failed(batch, errors) if errors else None
+
+    async def _admission(self, batch: Batch[T]) -> Ticket | None:
+        """Wait until the call is admitted; `None` is a last try, which nobody holds back."""
+        shared = self._shared
+        circuit = shared.circuit
+        clock = batch.delivery.clock
+        while True:
+            before = circuit.state
+            ticket = circuit.admit(clock.now())
+            self._tell(before)
+            if ticket is not None:
+                return ticket
+            if self._settings.when_open == "raise":
+                raise self._open_error(clock.now())
+            if await batch.back_off(circuit.retry_at(), shared.changed):
+                return None
+
+    def _open_error(self, now: float) -> CircuitOpenError:
+        circuit = self._shared.circuit
+        if circuit.state is CircuitState.HALF_OPEN:
+            return CircuitOpenError("not sent: the circuit breaker waits for the end of a probe", retry_after=0.0)
+        left = max(0.0, circuit.opened_until - now)
+        return CircuitOpenError(f"not sent: the circuit breaker is open for another {left:.3g} s", retry_after=left)
+
+    def _verdict(self, size: int, errors: Mapping[int, BaseException]) -> Verdict:
+        classes = [classified(error, self.classify) for error in errors.values()]
+        if 2 * sum(kind in FAILURES for kind in classes) >= size:
+            return Verdict.FAILURE
+        return Verdict.NEUTRAL if sum(kind in NO_ANSWER for kind in classes) == size else Verdict.SUCCESS
+
+    def _ended(self, ticket: Ticket, now: float, verdict: Verdict) -> None:
+        before = self._shared.circuit.state
+        self._shared.circuit.ended(ticket, now, verdict)
+        self._after(ticket, before)
+
+    def _cancelled(self, ticket: Ticket, now: float) -> None:
+        before = self._shared.circuit.state
+        self._shared.circuit.cancelled(ticket, now)
+        self._after(ticket, before)
+
+    def _after(self, ticket: Ticket, before: CircuitState) -> None:
+        self._tell(before)
+        if ticket.is_probe:
+            self._shared.changed.fire()
+
+    def _tell(self, before: CircuitState) -> None:
+        state, on_state = self.state, self._settings.on_state
+        if state is before or on_state is None:
+            return
+        try:
+            on_state(state, before)
+        except Exception:
+            logger.exception("on_state of %r raised", self._settings)
+
+    def _last_try(self, batch: Batch[T], errors: dict[int, BaseException]) -> WriteResult | None:
+        """The batcher is stopping: what could have been tried again was not applied, and is unsent."""
+        final = {i: error if classified(error, self.classify) in FINAL else _stopped(error) for i, error in errors.items()}
+        return WriteResult.failed(batch, final) if final else None
+
+    def __repr__(self) -> str:
+        return f"{self._settings!r}({self.inner!r})"
+
+
+def _stopped(error: BaseException) -> StoppedError:
+    stopped = StoppedError(f"given up because the batcher is stopping; the circuit breaker's last try ended with {error!r}")
+    stopped.__cause__ = error
+    return stopped

@@ -1,0 +1,193 @@
+"""When to stop calling a destination, and when to call it again. Pure: no clock, no tasks.
+
+1. *Closed*: every call is admitted. Calls of the last `window` seconds are counted; at a failure rate, a slow rate or a number of failures
+   in a row, the circuit opens.
+2. *Open*: nothing is admitted until its time is up. The first call after that finds it half open.
+3. *Half open*: `probes` calls are admitted. When that many have succeeded it closes; a failed or slow one opens it again, for twice as
+   long.
+4. A call that says nothing about the destination counts nowhere, and one that was a probe gives its place to another.
+5. The answer of a call that was admitted before the last change of state counts nowhere.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from dataclasses import dataclass
+
+SLICES = 10
+"""Slices of the window: what is counted is between nine and ten tenths of it, in memory that does not grow with the calls."""
+
+
+class CircuitState(enum.Enum):
+    """Where a circuit breaker stands."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Verdict(enum.Enum):
+    """What one call says about its destination."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    NEUTRAL = "neutral"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitRules:
+    """When a circuit opens, for how long, and what closes it. Durations are seconds."""
+
+    failure_rate: float | None
+    slow_rate: float | None
+    slow_after: float | None
+    consecutive: int | None
+    window: float
+    min_calls: int
+    open_for: float
+    longest_open: float
+    probes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A call that was admitted."""
+
+    started: float
+    era: int
+    is_probe: bool
+
+
+@dataclass(slots=True)
+class _Slice:
+    number: int
+    calls: int = 0
+    failures: int = 0
+    slow: int = 0
+
+
+class Window:
+    """Counts of the calls of the last seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.calls = 0
+        self.failures = 0
+        self.slow = 0
+        self._width = seconds / SLICES
+        self._slices: deque[_Slice] = deque()
+
+    def add(self, now: float, *, failed: bool, slow: bool) -> None:
+        """Count a call that has ended."""
+        number = math.floor(now / self._width)
+        while self._slices and self._slices[0].number <= number - SLICES:
+            old = self._slices.popleft()
+            self.calls -= old.calls
+            self.failures -= old.failures
+            self.slow -= old.slow
+        if not self._slices or self._slices[-1].number != number:
+            self._slices.append(_Slice(number))
+        current = self._slices[-1]
+        current.calls += 1
+        current.failures += failed
+        current.slow += slow
+        self.calls += 1
+        self.failures += failed
+        self.slow += slow
+
+
+class Circuit:
+    """The state machine of one breaker around one opened sink. Times are the clock's monotonic seconds."""
+
+    def __init__(self, rules: CircuitRules) -> None:
+        self.state = CircuitState.CLOSED
+        self.opened_until = 0.0
+        """When an open circuit may be tried again."""
+        self._rules = rules
+        self._era = 0
+        self._window = Window(rules.window)
+        self._in_a_row = 0
+        self._openings = 0
+        self._out = 0
+        self._succeeded = 0
+
+    def admit(self, now: float) -> Ticket | None:
+        """Let a call through, or not."""
+        if self.state is CircuitState.CLOSED:
+            return Ticket(now, self._era, is_probe=False)
+        if self.state is CircuitState.OPEN:
+            if now < self.opened_until:
+                return None
+            self._enter(CircuitState.HALF_OPEN)
+        if self._out + self._succeeded >= self._rules.probes:
+            return None
+        self._out += 1
+        return Ticket(now, self._era, is_probe=True)
+
+    def retry_at(self) -> float:
+        """When a call that was not admitted should ask again; infinite where the end of a probe decides."""
+        return self.opened_until if self.state is CircuitState.OPEN else math.inf
+
+    def ended(self, ticket: Ticket, now: float, verdict: Verdict) -> None:
+        """An admitted call has ended."""
+        if ticket.era != self._era:
+            return
+        slow = verdict is not Verdict.NEUTRAL and self._is_slow(ticket, now)
+        self._count(ticket, now, verdict, slow=slow)
+
+    def cancelled(self, ticket: Ticket, now: float) -> None:
+        """An admitted call was given up by its caller: a slow call if it had lasted for too long already, nothing otherwise."""
+        if ticket.era != self._era:
+            return
+        slow = self._is_slow(ticket, now)
+        self._count(ticket, now, Verdict.SUCCESS if slow else Verdict.NEUTRAL, slow=slow)
+
+    def _is_slow(self, ticket: Ticket, now: float) -> bool:
+        slow_after = self._rules.slow_after
+        return slow_after is not None and now - ticket.started >= slow_after
+
+    def _count(self, ticket: Ticket, now: float, verdict: Verdict, *, slow: bool) -> None:
+        if ticket.is_probe:
+            self._probe_ended(now, verdict, slow=slow)
+        elif verdict is not Verdict.NEUTRAL:
+            self._call_ended(now, failed=verdict is Verdict.FAILURE, slow=slow)
+
+    def _probe_ended(self, now: float, verdict: Verdict, *, slow: bool) -> None:
+        self._out -= 1
+        if verdict is Verdict.FAILURE or slow:
+            self._open(now)
+        elif verdict is Verdict.SUCCESS:
+            self._succeeded += 1
+            if self._succeeded == self._rules.probes:
+                self._openings = 0
+                self._enter(CircuitState.CLOSED)
+
+    def _call_ended(self, now: float, *, failed: bool, slow: bool) -> None:
+        self._window.add(now, failed=failed, slow=slow)
+        self._in_a_row = self._in_a_row + 1 if failed else 0
+        if self._is_too_much():
+            self._open(now)
+
+    def _is_too_much(self) -> bool:
+        rules, window = self._rules, self._window
+        if rules.consecutive is not None and self._in_a_row >= rules.consecutive:
+            return True
+        if window.calls < rules.min_calls:
+            return False
+        failing = rules.failure_rate is not None and window.failures >= rules.failure_rate * window.calls
+        return failing or (rules.slow_rate is not None and window.slow >= rules.slow_rate * window.calls)
+
+    def _open(self, now: float) -> None:
+        rules = self._rules
+        self.opened_until = now + min(rules.longest_open, rules.open_for * 2.0 ** min(self._openings, 64))
+        self._openings += 1
+        self._enter(CircuitState.OPEN)
+
+    def _enter(self, state: CircuitState) -> None:
+        self.state = state
+        self._era += 1
+        self._window = Window(self._rules.window)
+        self._in_a_row = 0
+        self._out = 0
+        self._succeeded = 0

@@ -1,0 +1,377 @@
+"""The circuit breaker around sinks: who is let through, what counts, who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytest
+import tenacity
+
+from penstock import (
+    Batch,
+    Batcher,
+    CircuitBreaker,
+    CircuitOpenError,
+    CircuitState,
+    ConfigError,
+    ErrorClass,
+    Limits,
+    Outcome,
+    PermanentError,
+    Retry,
+    RowBatch,
+    StoppedError,
+    ThrottledError,
+    Timeout,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+    gather,
+    send,
+    stack,
+)
+from penstock.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, fail, hang, ignore_cancel, partial, slow
+
+if TYPE_CHECKING:
+    from penstock import Sink
+    from penstock.testing import FakeClock
+
+DOWN = UnavailableError("refused")
+
+
+def breaker(**changes: Any) -> CircuitBreaker:
+    """One that opens at the second failure in a row, for ten seconds."""
+    rules: dict[str, Any] = {"failure_rate": None, "consecutive": 2, "open_for": 10.0, "when_open": "raise"}
+    return CircuitBreaker(**{**rules, **changes})
+
+
+async def write(sink: Sink[Any], *items: Any) -> BaseException | None:
+    """The error of the first item."""
+    return (await send(sink, RowBatch(items or "x"))).get(0)
+
+
+def state(sink: Any) -> str:
+    return str(sink.state.value)
+
+
+async def test_open_means_not_called_and_one_probe_decides(fake_clock: FakeClock) -> None:
+    """B-T20, batcher/B29."""
+    inner = FlakySink[Any](3, DOWN)
+    sink = stack(inner, breaker())
+    assert [await write(sink) for _ in range(2)] == [DOWN, DOWN]
+    error = await write(sink)
+    assert isinstance(error, CircuitOpenError)
+    assert error.retry_after == 10.0
+    assert (len(inner.calls), state(sink)) == (2, "open")
+    await fake_clock.advance(10.0)
+    assert await write(sink) is DOWN
+    assert (len(inner.calls), state(sink)) == (3, "open")
+    await fake_clock.advance(19.0)
+    error = await write(sink)
+    assert isinstance(error, CircuitOpenError)
+    assert error.retry_after == pytest.approx(1.0)
+    await fake_clock.advance(1.0)
+    assert await write(sink) is None
+    assert (len(inner.calls), state(sink)) == (4, "closed")
+
+
+@pytest.mark.parametrize("probes", [1, 3])
+async def test_fifty_concurrent_callers_are_as_many_probes_as_asked_for(fake_clock: FakeClock, probes: int) -> None:
+    """Half open: the others are told at once, and those who wait go on when the probes have closed it."""
+    inner = BlockingSink[int]()
+    failing = FlakySink[int](2, DOWN)
+
+    async def either(batch: Batch[int]) -> Any:
+        return await (failing if len(failing.calls) < 2 else inner).write(batch)
+
+    sink = stack(either, breaker(probes=probes))
+    await write(sink, -1)
+    await write(sink, -1)
+    await fake_clock.advance(10.0)
+    tasks = [asyncio.create_task(write(sink, item)) for item in range(50)]
+    await fake_clock.advance(0.0)
+    assert len(inner.calls) == probes
+    refused = [task.result() for task in tasks if task.done()]
+    assert len(refused) == 50 - probes
+    assert all(isinstance(error, CircuitOpenError) and error.retry_after == 0.0 for error in refused)
+    inner.release()
+    assert [error for error in await asyncio.gather(*tasks) if error is None] == [None] * probes
+    assert state(sink) == "closed"
+
+
+async def test_fifty_waiting_callers_follow_the_probe_that_closed_it(fake_clock: FakeClock) -> None:
+    inner = ScriptedSink[int]([fail(DOWN), fail(DOWN), slow(3.0)])
+    sink = stack(inner, breaker(when_open="wait"))
+    await write(sink, -1)
+    await write(sink, -1)
+    assert await asyncio.gather(*(write(sink, item) for item in range(50))) == [None] * 50
+    assert [call.started for call in inner.calls] == [0.0, 0.0, 10.0, *[13.0] * 49]
+
+
+COUNTED = [TransientError("t"), UnavailableError("u"), UnknownOutcomeError("o"), ValueError("unlisted"), ConnectionRefusedError()]
+
+
+@pytest.mark.parametrize("error", COUNTED, ids=repr)
+async def test_these_count_as_failures(fake_clock: FakeClock, error: BaseException) -> None:
+    sink = stack(FlakySink[Any](2, error), breaker())
+    await write(sink)
+    await write(sink)
+    assert state(sink) == "open"
+
+
+@pytest.mark.parametrize("error", [PermanentError("p"), ThrottledError("t"), StoppedError("s")], ids=repr)
+async def test_these_do_not(fake_clock: FakeClock, error: BaseException) -> None:
+    sink = stack(FlakySink[Any](9, error), breaker(consecutive=1))
+    for _ in range(9):
+        assert await write(sink) is error
+    assert state(sink) == "closed"
+
+
+async def test_a_permanent_error_answers_a_probe_and_a_throttled_one_leaves_the_question_open(fake_clock: FakeClock) -> None:
+    steps: list[Any] = [fail(DOWN), fail(DOWN), fail(ThrottledError("slow")), fail(PermanentError("bad row"))]
+    sink = stack(ScriptedSink[Any](steps), breaker())
+    for _ in range(2):
+        await write(sink)
+    await fake_clock.advance(10.0)
+    await write(sink)
+    assert state(sink) == "half_open"
+    await write(sink)
+    assert state(sink) == "closed"
+
+
+@pytest.mark.parametrize(("failed", "expected"), [(1, "closed"), (4, "closed"), (5, "open"), (10, "open")])
+async def test_a_partial_answer_is_a_failure_when_half_of_it_failed(fake_clock: FakeClock, failed: int, expected: str) -> None:
+    sink = stack(ScriptedSink[int](default=partial(dict.fromkeys(range(failed), TransientError("t")))), breaker(consecutive=1))
+    assert len(await send(sink, RowBatch(range(10)))) == failed
+    assert state(sink) == expected
+
+
+async def test_the_users_classifier_and_the_sinks_own_are_asked(fake_clock: FakeClock) -> None:
+    class Own(FlakySink[Any]):
+        def classify(self, error: BaseException) -> ErrorClass | None:
+            return ErrorClass.PERMANENT if isinstance(error, ValueError) else None
+
+    inner = stack(Own(9, ValueError("v")), breaker(consecutive=1))
+    await write(inner)
+    assert state(inner) == "closed"
+    mine = stack(Own(9, ValueError("v")), breaker(consecutive=1, classify=lambda _: ErrorClass.TRANSIENT))
+    await write(mine)
+    assert state(mine) == "open"
+
+
+async def test_rates_over_a_window(fake_clock: FakeClock) -> None:
+    steps: list[Any] = [fail(DOWN) if n % 2 else fail(PermanentError("p")) for n in range(20)]
+    sink = stack(ScriptedSink[Any](steps), CircuitBreaker(0.5, when_open="raise"))
+    for _ in range(19):
+        await write(sink)
+        await fake_clock.advance(1.0)
+    assert state(sink) == "closed"
+    await write(sink)
+    assert state(sink) == "open"
+
+
+async def test_slow_calls_open_it(fake_clock: FakeClock) -> None:
+    rules = CircuitBreaker(None, slow_rate=0.8, slow_after=2.0, min_calls=5)
+    sink = stack(ScriptedSink[Any]([slow(1.0)], default=slow(2.0)), rules)
+    for _ in range(5):
+        assert state(sink) == "closed"
+        assert await write(sink) is None
+    assert state(sink) == "open"
+
+
+@pytest.mark.parametrize("after", [1.0, 4.0])
+async def test_cancelling_is_neutral_and_gives_the_probe_back(fake_clock: FakeClock, after: float) -> None:
+    """batcher/4b.10: unless the call had lasted for too long: then it was a slow one."""
+    inner = ScriptedSink[Any]([fail(DOWN), fail(DOWN), hang()])
+    sink = stack(inner, breaker(slow_rate=1.0, slow_after=3.0))
+    for _ in range(2):
+        await write(sink)
+    await fake_clock.advance(10.0)
+    probe = asyncio.create_task(write(sink))
+    await fake_clock.advance(after)
+    probe.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probe
+    assert state(sink) == ("half_open" if after < 3.0 else "open")
+    assert isinstance(await write(sink), CircuitOpenError if after > 3.0 else type(None))
+
+
+@pytest.mark.parametrize("slow_after", [None, 0.5])
+async def test_a_cancellation_that_the_sink_made_an_answer_of_is_one_all_the_same(fake_clock: FakeClock, slow_after: float | None) -> None:
+    async def stubborn(batch: Batch[Any]) -> None:
+        try:
+            await asyncio.sleep(50.0)
+        except asyncio.CancelledError:
+            raise RuntimeError("connection lost") from None
+
+    rate = None if slow_after is None else 1.0
+    inner = stack(stubborn, breaker(consecutive=1, slow_rate=rate, slow_after=slow_after, min_calls=1))
+    await write(stack(inner, Timeout(1.0)))
+    assert state(inner) == ("closed" if slow_after is None else "open")
+
+
+async def test_inside_a_retry_it_sees_every_try(fake_clock: FakeClock) -> None:
+    """B-T21, batcher/B31: four tries are four calls."""
+    seen: list[tuple[str, str]] = []
+    note = lambda new, old: seen.append((old.value, new.value))  # noqa: E731
+    inner = FlakySink[Any](9, TransientError("t"))
+    sink = stack(inner, breaker(consecutive=4, on_state=note), Retry(attempts=4, backoff=tenacity.wait_fixed(1.0)))
+    assert isinstance(await write(sink), TransientError)
+    assert len(inner.calls) == 4
+    assert seen == [("closed", "open")]
+
+
+async def test_outside_of_a_retry_it_sees_one_failure_per_series(fake_clock: FakeClock) -> None:
+    """B-T21, batcher/B31: three series of four tries are three calls."""
+    inner = FlakySink[Any](99, TransientError("t"))
+    sink = stack(inner, Retry(attempts=4, backoff=tenacity.wait_fixed(1.0)), breaker(consecutive=3))
+    for series in range(3):
+        assert state(sink) == "closed"
+        await write(sink)
+        assert len(inner.calls) == 4 * (series + 1)
+    assert isinstance(await write(sink), CircuitOpenError)
+    assert len(inner.calls) == 12
+
+
+async def test_an_open_circuit_uses_up_no_attempts(fake_clock: FakeClock) -> None:
+    """Design 3.4: `when_open="raise"` inside a Retry of two attempts; the open time is waited for, not tried away."""
+    inner = FlakySink[Any](1, TransientError("t"))
+    sink = stack(inner, breaker(consecutive=1), Retry(attempts=2, backoff=tenacity.wait_fixed(1.0)))
+    assert await write(sink) is None
+    assert [call.started for call in inner.calls] == [0.0, 10.0]
+
+
+async def test_who_waits_for_an_open_circuit_holds_no_slot_and_pushes_back(fake_clock: FakeClock) -> None:
+    """batcher/B-T38, design 3.3: nothing fails; the items back off inside the ledger."""
+    inner = FlakySink[Any](2, DOWN)
+    sink = stack(inner, breaker(when_open="wait"), Retry(backoff=tenacity.wait_fixed(0.0)))
+    async with Batcher(sink, limits=Limits(max_items=1, workers=3)) as batcher:
+        receipts = [await batcher.submit(item) for item in range(9)]
+        await fake_clock.advance(5.0)
+        assert batcher.tally().backing_off == 9
+        assert len(inner.calls) == 2
+        assert set(await gather(receipts)) == {Outcome.DELIVERED}
+    assert fake_clock.now() == 10.0
+
+
+@pytest.mark.parametrize("when_open", ["wait", "raise"])
+@pytest.mark.parametrize("workers", [1, 2, 4, 16])
+@pytest.mark.parametrize("inside", [True, False])
+async def test_an_outage_pushes_back_and_loses_nothing(fake_clock: FakeClock, workers: int, when_open: Any, *, inside: bool) -> None:
+    """B-T42, B-T60: with a breaker inside or outside of the retry, 120 s down; failed calls do not grow with the workers."""
+    applied: list[int] = []
+    failed = 0
+
+    async def destination(batch: Batch[int]) -> None:
+        nonlocal failed
+        await asyncio.sleep(0.01)
+        if 1.0 <= fake_clock.now() < 121.0:
+            failed += 1
+            raise DOWN
+        applied.extend(batch)
+
+    decorators = [breaker(consecutive=5, when_open=when_open, longest_open=10.0), Retry()]
+    sink = stack(destination, Timeout(5.0), *(decorators if inside else reversed(decorators)))
+    limits = Limits(max_items=500, workers=workers, max_pending_items=17_000)
+    async with Batcher(sink, limits=limits, shutdown_deadline=1000.0) as batcher:
+        for item in range(40_000):
+            await batcher.add(item)
+            if item % 1_000 == 0:
+                await asyncio.sleep(0.1)
+        await batcher.flush()
+        assert fake_clock.now() < 145.0
+    assert failed <= workers + 50
+    assert batcher.report is not None
+    assert batcher.report.tally.delivered == 40_000
+    assert sorted(applied) == list(range(40_000))
+
+
+async def test_a_shutdown_gives_what_waits_one_try_and_hands_back_what_fails_then(fake_clock: FakeClock) -> None:
+    """batcher/4b.3: at once, and what failed for want of a destination is unsent."""
+    inner = ScriptedSink[int]([fail(DOWN), fail(TransientError("still down"))])
+    sink = stack(inner, breaker(consecutive=1, when_open="wait", open_for=500.0, longest_open=500.0), Retry())
+    async with Batcher(sink, limits=Limits(max_items=1, workers=2)) as batcher:
+        receipts = [await batcher.submit(item) for item in range(2)]
+        await fake_clock.advance(1.0)
+        report = await batcher.shutdown()
+        assert fake_clock.now() == 1.0
+    assert [call.started for call in inner.calls] == [0.0, 1.0, 1.0]
+    assert {receipt.outcome for receipt in receipts} == {Outcome.DELIVERED, Outcome.UNSENT}
+    assert len(report.unsent) == 1
+
+
+async def test_a_deaf_call_is_neutral_too(fake_clock: FakeClock) -> None:
+    inner = stack(ScriptedSink[Any]([ignore_cancel(5.0)]), breaker(consecutive=1))
+    async with Batcher(stack(inner, Timeout(1.0)), limits=Limits(flush_timeout=60.0)) as batcher:
+        receipt = await batcher.submit("x")
+        with pytest.raises(Exception, match="unknown"):
+            await receipt
+        await fake_clock.advance(10.0)
+        assert state(inner) == "closed"
+
+
+async def test_each_application_and_each_opening_has_a_state_of_its_own(fake_clock: FakeClock) -> None:
+    rules = breaker(consecutive=1)
+    one, two = rules(FlakySink[Any](1, DOWN)), rules(FakeSink[Any]())
+    async with one:
+        await write(one)
+        assert (state(one), state(two)) == ("open", "closed")
+        assert one.opened_until == 10.0
+    assert state(one) == "closed"
+    assert one.opened_until is None
+
+
+async def test_the_state_does_not_travel(fake_clock: FakeClock) -> None:
+    async def destination(batch: Batch[Any]) -> None:
+        raise DOWN
+
+    sink = stack(destination, breaker(consecutive=1))
+    await write(sink)
+    assert state(sink) == "open"
+    assert state(cloudpickle.loads(cloudpickle.dumps(sink))) == "closed"
+
+
+async def test_changes_are_told_and_a_listener_that_raises_hurts_nobody(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
+
+    def listen(new: CircuitState, old: CircuitState) -> None:
+        seen.append(f"{old.value} -> {new.value}")
+        raise RuntimeError("listener")
+
+    sink = stack(FlakySink[Any](3, DOWN), breaker(on_state=listen))
+    with caplog.at_level(logging.ERROR, "penstock.breaker"):
+        for _ in range(2):
+            await write(sink)
+        for pause in (10.0, 20.0):
+            await fake_clock.advance(pause)
+            await write(sink)
+    assert seen == ["closed -> open", "open -> half_open", "half_open -> open", "open -> half_open", "half_open -> closed"]
+    assert len(caplog.records) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"failure_rate": 0}, "failure_rate=0: must be a share"),
+        ({"failure_rate": 1.5}, "failure_rate=1.5"),
+        ({"failure_rate": None}, "failure_rate=None: must be given, or slow_rate or consecutive"),
+        ({"slow_rate": 0.5}, r"slow_rate=0.5: goes with slow_after \(given: None\)"),
+        ({"slow_after": 1.0}, "slow_rate=None: goes with slow_after"),
+        ({"consecutive": 0}, "consecutive=0"),
+        ({"window": 0}, "window=0"),
+        ({"min_calls": 0}, "min_calls=0"),
+        ({"open_for": -1}, "open_for=-1"),
+        ({"open_for": 100}, "longest_open=60.0: must be at least open_for=100.0"),
+        ({"probes": 0}, "probes=0"),
+        ({"when_open": "drop"}, "when_open='drop': must be one of 'wait', 'raise'"),
+        ({"on_state": 3}, "on_state=3: must be a function"),
+        ({"classify": 3}, "classify=3: must be a function"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    """B-T30."""
+    with pytest.raises(ConfigError, match=message):
+        CircuitBreaker(**arguments)
