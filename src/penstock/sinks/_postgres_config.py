@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from .._core import checks
 from .._core.checks import bad
 from .._core.errors import MissingExtra
+from ._options import Options
 from ._postgres_sql import Plan
 
 if TYPE_CHECKING:
@@ -94,13 +95,6 @@ class Target:
             version=self.version,
             reads_text=reads_text,
         )
-
-
-class Options(dict[str, Any]):
-    """Options that may hold a password: only their names are shown."""
-
-    def __repr__(self) -> str:
-        return f"Options({', '.join(self)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,9 @@ from .._core.errors import (
     UnknownOutcomeError,
     classify,
 )
+from ._causes import caused, causes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from asyncpg.pool import PoolConnectionProxy
 
 _P, _T, _U = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE
@@ -68,7 +67,7 @@ def classify_postgres(error: BaseException) -> ErrorClass | None:
 
     Looks through `__cause__`. Errors of Penstock keep their own class. Does not suspend, and does not load asyncpg.
     """
-    for link in _chain(error):
+    for link in causes(error):
         own = classify(link)
         if own is not ErrorClass.UNLISTED:
             return own
@@ -76,15 +75,6 @@ def classify_postgres(error: BaseException) -> ErrorClass | None:
         if answer is not None:
             return answer
     return None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__
 
 
 def _class_of(error: BaseException) -> ErrorClass | None:
@@ -173,35 +163,28 @@ def for_write(error: Exception, *, sealed: bool) -> Exception:
     """What a write raises for an error of the whole batch. `sealed`: the server may already have been told to keep the rows."""
     if is_lost(error):
         if sealed:
-            return _caused(
+            return caused(
                 UnknownOutcomeError(f"no answer, and the rows had been handed over, so they may be stored ({error})"),
                 error,
             )
-        return _caused(
+        return caused(
             TransientError(f"the connection was lost before all rows were handed over, so nothing is stored ({error})"),
             error,
         )
     if classify_postgres(error) is ErrorClass.UNKNOWN:
-        return _caused(UnknownOutcomeError(f"the server cannot say whether the rows are stored ({error})"), error)
+        return caused(UnknownOutcomeError(f"the server cannot say whether the rows are stored ({error})"), error)
     return error
 
 
 def for_connecting(error: Exception, place: str) -> Exception:
     """What is raised where no connection was to be had, so that nothing has been written."""
     if isinstance(error, TimeoutError) or classify_postgres(error) in {_T, _U}:
-        return _caused(UnavailableError(f"no connection to {place}: {str(error) or type(error).__name__}"), error)
+        return caused(UnavailableError(f"no connection to {place}: {str(error) or type(error).__name__}"), error)
     if classify_postgres(error) is ErrorClass.THROTTLE:
-        return _caused(ThrottledError(f"no connection to {place}: {error}"), error)
+        return caused(ThrottledError(f"no connection to {place}: {error}"), error)
     return error
 
 
 def for_item(error: BaseException) -> PermanentError:
     """The error of one item, which is refused while its neighbours are delivered."""
-    made = PermanentError(f"{type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made
-
-
-def _caused(made: Exception, cause: Exception) -> Exception:
-    made.__cause__ = cause
-    return made
+    return caused(PermanentError(f"{type(error).__name__}: {error}"), error)

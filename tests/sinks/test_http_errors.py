@@ -1,0 +1,152 @@
+"""What HTTP's answers and the clients' errors mean."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Any
+
+import httpcore
+import httpx
+import httpx2
+import pytest
+
+from penstock import ErrorClass, PermanentError, ThrottledError, TransientError, UnavailableError, UnknownOutcomeError
+from penstock.sinks import HttpStatusError, classify_http
+from penstock.sinks._http_errors import for_item, for_status, for_transport, seconds_of
+
+P, T, U, X = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.UNKNOWN
+STATUSES = [
+    *((status, P) for status in (301, 304, 400, 401, 403, 404, 409, 410, 413, 415, 422, 451)),
+    (408, T),
+    (429, ErrorClass.THROTTLE),
+    *((status, T) for status in (500, 501, 502, 507, 599)),
+    (503, U),
+    (504, X),
+]
+
+
+@pytest.mark.parametrize(("status", "expected"), STATUSES)
+def test_a_status_has_its_class(status: int, expected: ErrorClass) -> None:
+    """B-T17, B25: HTTP by status; 503 pushes back, and a gateway's timeout does not say what became of the request."""
+    assert classify_http(HttpStatusError(status, "http://x/", "")) is expected
+    raised = for_status(status, "http://x/", "", None)
+    assert classify_http(raised) is expected
+    wrapped = RuntimeError("around")
+    wrapped.__cause__ = raised
+    assert classify_http(wrapped) is expected
+    request = httpx.Request("POST", "http://x/")
+    assert classify_http(httpx.HTTPStatusError("", request=request, response=httpx.Response(status, request=request))) is expected
+
+
+ERRORS = [
+    ("ConnectError", U),
+    ("ConnectTimeout", U),
+    ("ProxyError", U),
+    ("PoolTimeout", T),
+    ("ReadTimeout", X),
+    ("WriteTimeout", X),
+    ("ReadError", X),
+    ("WriteError", X),
+    ("RemoteProtocolError", X),
+    ("LocalProtocolError", T),
+    ("UnsupportedProtocol", P),
+]
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2, httpcore])
+@pytest.mark.parametrize(("name", "expected"), ERRORS)
+def test_a_clients_error_has_its_class_by_name(library: Any, name: str, expected: ErrorClass) -> None:
+    """B-T17, B25: network and timeouts; once the request may have left, nobody knows."""
+    assert classify_http(getattr(library, name)("it broke")) is expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionRefusedError(), U),
+        (socket.gaierror(), U),
+        (ConnectionResetError(), T),
+        (TimeoutError(), T),
+        (EOFError(), T),
+        (ssl.SSLError(), T),
+        (UnavailableError("ours"), U),
+        (PermanentError("ours"), P),
+        (ValueError(), None),
+        (KeyError("status_code"), None),
+    ],
+)
+def test_other_errors(error: Exception, expected: ErrorClass | None) -> None:
+    """B-T17: the network's own errors; what is not HTTP's is left to others."""
+    assert classify_http(error) is expected
+
+
+def test_causes_that_go_round_end() -> None:
+    one, two = ValueError(), KeyError()
+    one.__cause__, two.__cause__ = two, one
+    assert classify_http(one) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(429, ThrottledError), (503, UnavailableError), (500, TransientError), (504, UnknownOutcomeError), (404, PermanentError)],
+)
+def test_an_answer_raises_our_error_from_the_servers(status: int, kind: type[Exception]) -> None:
+    """batcher/B41: the status and the body are in the error."""
+    error = for_status(status, "https://host/bulk", "say why " * 100, 7.0)
+    assert type(error) is kind
+    cause = error.__cause__
+    assert isinstance(cause, HttpStatusError)
+    assert (cause.status, cause.retry_after, cause.place) == (status, 7.0, "https://host/bulk")
+    assert str(error).startswith(f"HTTP {status} ")
+    assert "from https://host/bulk: say why say why" in str(error)
+    assert len(str(error)) < 600
+    if kind in {ThrottledError, UnavailableError}:
+        assert getattr(error, "retry_after", None) == 7.0
+
+
+def test_an_unknown_status_has_no_phrase() -> None:
+    assert str(for_status(499, "http://x/", "", None)) == "HTTP 499 from http://x/"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(429, ThrottledError), (503, TransientError), (500, TransientError), (408, TransientError), (400, PermanentError)],
+)
+def test_an_items_status_has_its_error(status: int, kind: type[Exception]) -> None:
+    assert type(for_item(status, "", 1.0)) is kind
+
+
+def test_an_error_that_says_nothing_of_the_items_stays_itself() -> None:
+    for error in (httpx.UnsupportedProtocol("ftp"), ZeroDivisionError()):
+        assert for_transport(error, "http://x/") is error
+
+
+DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
+WALL = 1445412450.0  # 30 s before
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, None),
+        ({"retry-after": "120"}, 120.0),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": DATE}, 30.0),
+        ({"retry-after": DATE, "date": "Wed, 21 Oct 2015 07:27:50 GMT"}, 10.0),
+        ({"retry-after": DATE, "date": "garbage"}, 30.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:00:00 GMT"}, 0.0),
+        ({"retry-after": "Wednesday, 21-Oct-15 07:28:00 GMT"}, 30.0),
+        ({"retry-after": "Wed Oct 21 07:28:00 2015"}, 30.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "Wed, 99 Oct 2015 07:28:00 GMT"}, None),
+    ],
+)
+def test_retry_after_is_read_as_seconds_and_as_a_date(headers: dict[str, str], expected: float | None) -> None:
+    """batcher/4a.6: both forms; a date counts from the server's own `Date`."""
+    assert seconds_of(headers, WALL) == expected
