@@ -345,7 +345,7 @@ async def test_a_deaf_sink_behind_a_timeout_resolves_its_items_and_keeps_its_slo
 
 def test_unlisted_exceptions_ask_the_users_classifier_first() -> None:
     """Composable and overridable."""
-    from penstock.retry.classify import classified
+    from penstock._core.classify import classified
 
     def mine(error: BaseException) -> ErrorClass | None:
         return ErrorClass.PERMANENT if isinstance(error, ConnectionError) else None

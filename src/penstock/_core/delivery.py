@@ -10,24 +10,26 @@ Indices here are the sealed batch's.
 3. A fork gives items several ways at once (or one other way). An item is settled when every required branch has settled it; its verdict
    is the worst of its branches'.
 4. A closed delivery has given every item its verdict. It remembers later settles and books none.
-5. A batch holds one flush slot while at least one of its activities (one, or one per branch of a fan-out) is not backing off.
+5. A batch holds one flush slot while at least one of its activities (one, or one per branch that goes on beside others) is not backing
+   off. The flush timeout runs for each activity by itself, and stands still while that one backs off.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from .clock import LOOP_CLOCK, wait_until
-from .errors import UnknownOutcomeError
+from .clock import LOOP_CLOCK, Signal, wait_until
+from .errors import CircuitOpenError, StoppedError, UnknownOutcomeError
 from .outcome import Outcome, worst
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from .clock import Clock, Signal
+    from .clock import Clock
 
 OutcomeMap = Callable[[Outcome], Outcome]
 Settled = Callable[[Sequence[int], Outcome, Mapping[int, object] | None], None]
@@ -47,6 +49,15 @@ _VERDICT = {
     _CUT: Outcome.UNKNOWN,
 }
 _STANDING = {Outcome.UNSENT: _WAITING, Outcome.REJECTED: _FAILED, Outcome.UNKNOWN: _CUT}
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """The tries of one item that failed. Times are the clock's monotonic seconds."""
+
+    count: int
+    first_at: float
+    last_at: float
 
 
 class Host(Protocol):
@@ -82,6 +93,12 @@ class Host(Protocol):
     def force_slot(self, delivery: Delivery) -> None:
         """Take a flush slot at once, over the limit if need be."""
 
+    def watch(self, activity: Delivery) -> None:
+        """A stretch of work begins on this activity: the flush timeout counts from now."""
+
+    def unwatch(self, activity: Delivery) -> None:
+        """The stretch has ended."""
+
     def throttled(self, until: float) -> None:
         """The destination asked for a pause."""
 
@@ -91,16 +108,21 @@ class Delivery:
 
     __slots__ = (
         "_activities",
+        "_activity",
+        "_beside",
         "_closed",
         "_errors",
         "_forks",
         "_host",
+        "_hurried",
+        "_hurry",
         "_idle",
         "_left",
         "_maybe",
         "_parent",
         "_settled_by",
         "_state",
+        "_tries",
         "contradictions",
         "labels",
         "late",
@@ -121,7 +143,12 @@ class Delivery:
         self._maybe: set[int] = set()
         self._errors: dict[int, BaseException] = {}
         self._forks: list[Fork[Any]] = []
+        self._tries: dict[int, Tries] = {}
         self._settled_by: Settled | None = None
+        self._activity: Delivery = self if parent is None else parent._activity
+        self._beside = 0
+        self._hurry = Signal()
+        self._hurried = False
         self._activities = 1
         self._idle = 0
 
@@ -143,6 +170,11 @@ class Delivery:
         return self._closed or (self._parent is not None and self._parent.closed)
 
     @property
+    def was_cut(self) -> bool:
+        """Whether this branch itself was closed: it had its time, and what it still does changes nothing."""
+        return self._closed
+
+    @property
     def clock(self) -> Clock:
         """The batcher's clock; the running loop's outside a batcher."""
         host = self._root._host
@@ -156,9 +188,9 @@ class Delivery:
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun."""
+        """Whether a shutdown has begun, or nobody waits for this branch any more: the next try is the last."""
         host = self._root._host
-        return host is not None and host.stopping
+        return (host is not None and host.stopping) or any(delivery._hurried for delivery in self._way())
 
     @property
     def maybe_applied(self) -> set[int]:
@@ -172,6 +204,13 @@ class Delivery:
             delivery = delivery._parent
         return delivery
 
+    def _way(self) -> Iterator[Delivery]:
+        """This delivery and what it branched off from, without the batch's own."""
+        delivery = self
+        while delivery._parent is not None:
+            yield delivery
+            delivery = delivery._parent
+
     def is_settled(self, index: int) -> bool:
         """Whether the item has its outcome."""
         return self._state[index] >= _SETTLED
@@ -179,6 +218,10 @@ class Delivery:
     def error(self, index: int) -> BaseException | None:
         """The last error that a try of this item ended with."""
         return self._errors.get(index)
+
+    def tries(self, index: int) -> Tries | None:
+        """What is known of the item's failed tries; `None` where none failed."""
+        return self._tries.get(index)
 
     def verdict(self, index: int) -> Outcome:
         """The item's outcome, or what it would be if everything were cut now."""
@@ -199,6 +242,7 @@ class Delivery:
 
     def failed(self, errors: Mapping[int, BaseException]) -> None:
         """A write has ended with these errors."""
+        self._count_tries(errors)
         self._mark(errors, _FAILED)
         self._errors.update(errors)
         self._maybe.update(i for i, error in errors.items() if isinstance(error, UnknownOutcomeError))
@@ -206,10 +250,22 @@ class Delivery:
     def interrupted(self, indices: Iterable[int]) -> None:
         """A write of these items was cancelled: those still at the destination may have been applied."""
         state = self._state
-        for index in indices:
-            if state[index] == _SENDING:
-                state[index] = _CUT
-                self._maybe.add(index)
+        cut = [index for index in indices if state[index] == _SENDING]
+        self._count_tries(dict.fromkeys(cut))
+        for index in cut:
+            state[index] = _CUT
+        self._maybe.update(cut)
+
+    def _count_tries(self, errors: Mapping[int, BaseException | None]) -> None:
+        """Count a try once, where it ended: what passes on through the decorators is no longer at the destination."""
+        state = self._state
+        ended = [i for i, error in errors.items() if state[i] == _SENDING and not isinstance(error, CircuitOpenError)]
+        if not ended:
+            return
+        now = self.clock.now()
+        for index in ended:
+            before = self._tries.get(index)
+            self._tries[index] = Tries(1, now, now) if before is None else Tries(before.count + 1, before.first_at, now)
 
     def settle(self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None) -> None:
         """Book a success for good. A closed delivery remembers it and books nothing."""
@@ -289,9 +345,12 @@ class Delivery:
             self._state[index] = _STANDING.get(verdict, self._state[index])
             if verdict is Outcome.UNKNOWN:
                 self._maybe.add(index)
+            own, theirs = self._tries.get(index), fork.tries(index)
+            if theirs is not None and (own is None or theirs.count > own.count):
+                self._tries[index] = theirs
         self._forks.remove(fork)
 
-    # -- waiting and slots --------------------------------------------------------------------------------------------
+    # -- waiting, slots and the flush timeout -------------------------------------------------------------------------
 
     async def back_off(self, indices: Sequence[int], until: float, *signals: Signal) -> bool:
         """Wait, as `Batch.back_off` says."""
@@ -302,9 +361,11 @@ class Delivery:
         self._mark(indices, _WAITING)
         root = self._root
         host = root._host
+        signals = (*signals, *(delivery._hurry for delivery in self._way()))
         if host is None:
             await wait_until(self.clock, until, *signals)
-            return False
+            return self.stopping
+        host.unwatch(self._activity)
         root._rest(host)
         try:
             await host.pause(until, *signals)
@@ -316,23 +377,52 @@ class Delivery:
             raise
         finally:
             root._idle -= 1
-        return host.stopping
+            host.watch(self._activity)
+        return self.stopping
 
     def _rest(self, host: Host) -> None:
         self._idle += 1
         if self._idle == self._activities:
             host.give_slot(self)
 
-    def branches_begin(self, branches: int) -> None:
-        """The batch now has `branches` activities at once instead of the one that calls this."""
-        self._root._activities += branches - 1
+    def hurry(self) -> None:
+        """Nobody waits for this branch any more: what backs off has one immediate last try."""
+        self._hurried = True
+        self._hurry.fire()
 
-    def branch_ends(self) -> None:
-        """One of several activities has ended; call it for all but the last, which goes on as the caller's."""
+    def go_on_beside(self, branches: Sequence[Delivery]) -> None:
+        """These branches, written at the same time, are activities of their own from here until `ended_beside` was called for each."""
         root = self._root
+        host = root._host
+        self._activity._beside += len(branches)
+        root._activities += len(branches) - 1
+        for branch in branches:
+            branch._activity = branch
+        if host is not None:
+            host.unwatch(self._activity)
+            for branch in branches:
+                host.watch(branch)
+
+    def ended_beside(self, branch: Delivery) -> None:
+        """One of several branches has ended; with the last of them the activity that had started them goes on."""
+        root = self._root
+        host = root._host
+        self._activity._beside -= 1
+        if host is not None:
+            host.unwatch(branch)
+        if not self._activity._beside:
+            if host is not None:
+                host.watch(self._activity)
+            return
         root._activities -= 1
-        if root._host is not None and root._idle == root._activities > 0:
-            root._host.give_slot(root)
+        if host is not None and root._idle == root._activities:
+            host.give_slot(root)
+
+    def new_stretch(self) -> None:
+        """Another destination comes next: the flush timeout counts from now."""
+        host = self._root._host
+        if host is not None:
+            host.watch(self._activity)
 
     def throttled(self, until: float) -> None:
         """Pass a destination's wish for a pause on to the batcher."""
@@ -347,7 +437,7 @@ class Fork(Generic[BatchT]):
     On leaving, however that happens, what the branches knew of unsettled items becomes the parent's knowledge.
     """
 
-    __slots__ = ("_branches", "_maps", "_on", "_parent", "_required", "members")
+    __slots__ = ("_branches", "_ended", "_maps", "_on", "_parent", "_required", "members")
 
     def __init__(
         self,
@@ -363,6 +453,7 @@ class Fork(Generic[BatchT]):
         self._maps = dict(maps)
         self._required = [label for label in maps if label not in best_effort]
         self._branches: dict[str, Delivery] = {}
+        self._ended: set[str] = set()
 
     def __enter__(self) -> dict[str, BatchT]:
         for label in self._maps:
@@ -376,13 +467,46 @@ class Fork(Generic[BatchT]):
 
     def verdict(self, index: int) -> Outcome:
         """The worst of what the required branches say of an item, each mapped as the fork was told to."""
-        return worst(self._maps[label](self._branches[label].verdict(index)) for label in self._required)
+        return worst(self._said(index).values())
+
+    def error(self, index: int) -> BaseException:
+        """Why an item that the branches did not settle has failed: the error of the branch that decides."""
+        verdict = self.verdict(index)
+        for label, said in self._said(index).items():
+            error = self._branches[label].error(index)
+            if said is verdict and error is not None:
+                return error
+        if verdict is Outcome.UNSENT:
+            return StoppedError("no branch has sent it")
+        told = ", ".join(f"{label}: {said.value}" for label, said in self._said(index).items())
+        return UnknownOutcomeError(f"the branches do not agree ({told})")
+
+    def tries(self, index: int) -> Tries | None:
+        """The failed tries of the branch that tried most often."""
+        known = [tries for label in self._required if (tries := self._branches[label].tries(index)) is not None]
+        return max(known, key=lambda tries: tries.count, default=None)
+
+    def end(self, label: str) -> None:
+        """Nothing more comes from this branch. What waited only for it, beside a branch that was cut and does not end, is decided now."""
+        self._ended.add(label)
+        if label in self._required:
+            self._decide(self.members, None)
+
+    def _said(self, index: int) -> dict[str, Outcome]:
+        return {label: self._maps[label](self._branches[label].verdict(index)) for label in self._required}
 
     def _branch_settled(self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
+        self._decide(indices, details)
+
+    def _decide(self, indices: Iterable[int], details: Mapping[int, object] | None) -> None:
+        """Settle what succeeded everywhere. What was cut in a branch that does not end is unknown for good; other failures go outward."""
+        required = [(label, self._branches[label]) for label in self._required]
         done: dict[Outcome, list[int]] = {}
         for index in indices:
-            if all(self._branches[label].is_settled(index) for label in self._required):
+            if all(branch.is_settled(index) or label in self._ended for label, branch in required):
                 done.setdefault(self.verdict(index), []).append(index)
         for answer, group in done.items():
             if answer.is_success:
                 self._parent.settle(group, answer, details)
+            elif answer is Outcome.UNKNOWN and any(branch.was_cut for _, branch in required):
+                self._parent.finish(group, answer)

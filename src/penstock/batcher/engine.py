@@ -263,7 +263,7 @@ class Engine(Generic[T]):
         self.flights.add(flight)
         self._flying += len(sealed.items)
         self.flushes[sealed.reason.value] = self.flushes.get(sealed.reason.value, 0) + 1
-        flight.watch()
+        flight.watch(flight.batch.delivery)
         loop = asyncio.get_running_loop()
         flight.task = loop.create_task(self._fly(flight), name=f"penstock flush {batch_id}", context=self._context.copy())
         flight.task.add_done_callback(lambda task: self._landed(flight, task))
@@ -277,7 +277,7 @@ class Engine(Generic[T]):
 
     def _landed(self, flight: Flight[T], task: asyncio.Task[dict[int, BaseException]]) -> None:
         """A write has ended, however that came about: even before its task had its first step."""
-        flight.unwatch()
+        flight.ended()
         try:
             failed = self._book_failures(flight, _errors_of(task))
             self.flights.discard(flight)

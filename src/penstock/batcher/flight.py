@@ -1,4 +1,4 @@
-"""One sealed batch on its way: its items, receipts and slot, and the timer that bounds it."""
+"""One sealed batch on its way: its items, receipts and slot, and the timers that bound it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Flight(Generic[T]):
     __slots__ = (
         "_engine",
         "_stretch",
-        "_timer",
+        "_timers",
+        "_verdict",
         "backing_off",
         "batch",
         "cut_cause",
@@ -65,7 +66,8 @@ class Flight(Generic[T]):
         self.cut_cause: BaseException | None = None
         self._engine = engine
         self._stretch = stretch
-        self._timer: TimerHandle | None = None
+        self._timers: dict[Delivery, TimerHandle] = {}
+        self._verdict: TimerHandle | None = None
         self.batch = RowBatch(
             tuple(sealed.items),
             lineage=Lineage(id=batch_id, reason=sealed.reason, name=name, oldest_at=sealed.oldest_at, sealed_at=sealed.sealed_at),
@@ -84,16 +86,28 @@ class Flight(Generic[T]):
 
     # -- cutting ------------------------------------------------------------------------------------------------------
 
-    def watch(self) -> None:
+    def watch(self, activity: Delivery) -> None:
         """A new stretch begins: cut the write if it lasts longer than the flush timeout."""
-        self.unwatch()
-        self._timer = self.clock.call_at(self.clock.now() + self._stretch, self._timed_out)
+        self.unwatch(activity)
+        if self.cut_cause is None:
+            self._timers[activity] = self.clock.call_at(self.clock.now() + self._stretch, self._timed_out)
 
-    def unwatch(self) -> None:
+    def unwatch(self, activity: Delivery) -> None:
         """The stretch has ended."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        timer = self._timers.pop(activity, None)
+        if timer is not None:
+            timer.cancel()
+
+    def ended(self) -> None:
+        """The write has ended; nothing is waited for any more."""
+        self._unwatch_all()
+        if self._verdict is not None:
+            self._verdict.cancel()
+
+    def _unwatch_all(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     def _timed_out(self) -> None:
         message = f"the write was cut off: it ran for more than flush_timeout={self._stretch} s"
@@ -104,10 +118,10 @@ class Flight(Generic[T]):
         if self.cut_cause is not None:
             return
         self.cut_cause = cause
-        self.unwatch()
+        self._unwatch_all()
         if self.task is not None:
             self.task.cancel()
-        self._timer = self.clock.call_at(verdict_at, self.batch.delivery.close)
+        self._verdict = self.clock.call_at(verdict_at, self.batch.delivery.close)
 
     # -- the delivery's host ------------------------------------------------------------------------------------------
 
@@ -136,9 +150,8 @@ class Flight(Generic[T]):
         await self._engine.pause(until, *signals)
 
     def give_slot(self, delivery: Delivery) -> None:
-        """A backoff begins: the flush timeout stands still, and the slot serves others unless total order needs it."""
+        """A backoff begins: the slot serves others unless total order needs it."""
         self.backing_off = True
-        self.unwatch()
         if self.has_slot and not self._engine.keeps_slot:
             self.has_slot = False
             self._engine.slots.give()
@@ -157,7 +170,7 @@ class Flight(Generic[T]):
                     self._got_slot()
                 raise
             self._got_slot()
-        self._back_at_work()
+        self.backing_off = False
 
     def _got_slot(self) -> None:
         if self.has_slot:  # another branch was faster
@@ -170,13 +183,7 @@ class Flight(Generic[T]):
         if not self.has_slot:
             self.has_slot = True
             self._engine.slots.take()
-        self._back_at_work()
-
-    def _back_at_work(self) -> None:
-        if self.backing_off:
-            self.backing_off = False
-            if self.cut_cause is None:
-                self.watch()
+        self.backing_off = False
 
     def throttled(self, until: float) -> None:
         """The destination asked for a pause."""

@@ -1,11 +1,11 @@
 """Trying again: what, when, and how long for."""
 
+from .._core.classify import classify_network
 from .._core.errors import ErrorClass
 from .._core.public import publish
 from .backoff import Backoff
 from .breaker import BreakerSink, CircuitBreaker
 from .circuit import CircuitState
-from .classify import classify_network
 from .retry import Retry
 
 __all__ = ["Backoff", "BreakerSink", "CircuitBreaker", "CircuitState", "ErrorClass", "Retry", "classify_network"]

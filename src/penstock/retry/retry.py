@@ -7,12 +7,12 @@ import random
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from .._core import checks
+from .._core.classify import classified
 from .._core.decorator import WrappingSink
 from .._core.errors import ErrorClass
 from .._core.result import WriteResult
 from .._core.send import send
 from .backoff import Backoff, WaitStrategy, call_state
-from .classify import classified
 from .outage import Destination
 from .series import Rules, Series
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from .._core.errors import ErrorClass, classify
+from .errors import ErrorClass, classify
 
 if TYPE_CHECKING:
-    from .._core.sink import Classifier
+    from .sink import Classifier
 
 _NETWORK: tuple[tuple[type[BaseException], ErrorClass], ...] = (
     (ConnectionRefusedError, ErrorClass.UNAVAILABLE),
