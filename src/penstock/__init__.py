@@ -8,6 +8,7 @@ from ._core.errors import (
     CircuitOpenError,
     ClosedError,
     ConfigError,
+    DeadLetterLimit,
     DrainTimeout,
     ErrorClass,
     ForkedError,
@@ -36,7 +37,7 @@ from ._core.stacking import stack
 from ._core.tally import Tally
 from .batcher import Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
 from .retry import CircuitBreaker, CircuitState, Retry
-from .sinks import Timeout
+from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Router, Timeout
 
 __version__ = "0.1.0.dev0"
 
@@ -51,10 +52,15 @@ __all__ = [
     "CircuitState",
     "Clock",
     "ClosedError",
+    "Combine",
     "ConfigError",
+    "DeadLetter",
+    "DeadLetterLimit",
+    "DeadLetterRecord",
     "Decorator",
     "DrainTimeout",
     "ErrorClass",
+    "FanOut",
     "FlushReport",
     "ForkedError",
     "ItemFailed",
@@ -73,6 +79,7 @@ __all__ = [
     "Receipt",
     "ResultMismatch",
     "Retry",
+    "Router",
     "RowBatch",
     "ShutdownReport",
     "Sink",

@@ -6,7 +6,6 @@ The sink here knows the truth: what it applied. `delivered` must mean applied; `
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,8 @@ from hypothesis import strategies as st
 from penstock import (
     Batch,
     Batcher,
+    DeadLetter,
+    FanOut,
     Limits,
     Outcome,
     PermanentError,
@@ -28,16 +29,12 @@ from penstock import (
     UnavailableError,
     UnknownOutcomeError,
     WriteResult,
-    send,
     stack,
 )
-from penstock._core.decorator import WrappingSink
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from penstock import Sink
 
 
 class Truth:
@@ -100,32 +97,11 @@ class Truth:
         return None
 
 
-class Letters(WrappingSink[Any]):
-    """A small dead letter: what fails for good goes to a second sink, on a way of its own."""
-
-    def __init__(self, inner: Sink[Any], target: Sink[Any]) -> None:
-        super().__init__(inner)
-        self.target = target
-
-    async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        errors = await send(self.inner, batch)
-        dead = [i for i, error in errors.items() if isinstance(error, (PermanentError, TransientError))]
-        if dead:
-            with batch.pick(dead).child("letters", _dead) as ways:
-                failed = await send(self.target, ways["letters"])
-            errors = {i: e for i, e in errors.items() if i not in dead or dead.index(i) in failed}
-        return WriteResult.failed(batch, errors) if errors else None
-
-
-def _dead(outcome: Outcome) -> Outcome:
-    return Outcome.DEAD_LETTERED if outcome.is_success else Outcome.REJECTED
-
-
 def decorators(rng: random.Random, target: Truth) -> list[Any]:
     pool: list[Callable[[], Any]] = [
         lambda: Timeout(rng.choice([0.5, 2.0, 6.0])),
         lambda: Retry(attempts=rng.randint(1, 4), backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0]))),
-        lambda: functools.partial(Letters, target=target),
+        lambda: DeadLetter(target, record=lambda record: record.item, take_unknown=rng.random() < 0.3),
     ]
     return [rng.choice(pool)() for _ in range(rng.randint(0, 4))]
 
@@ -169,6 +145,52 @@ def test_outcomes_tell_the_truth_in_every_order_and_at_every_moment(seed: int, w
             assert item not in applied, (item, outcome)
         else:
             assert outcome is Outcome.UNKNOWN
+    assert set(report.unsent) == {item for item, receipt in receipts.items() if receipt.outcome is Outcome.UNSENT}
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=st.integers(0, 2**40), workers=st.integers(1, 3), deadline=st.sampled_from([0.0, 0.3, 1.0, 8.0]))
+def test_outcomes_tell_the_truth_over_several_branches(seed: int, workers: int, deadline: float) -> None:
+    """B-T57, B-T53: delivered means applied in every required branch; unsent means applied in none."""
+    rng = random.Random(seed)
+    truths = [Truth(rng), Truth(rng)]
+    letters, extra = Truth(rng), Truth(rng)
+    receipts: dict[int, Any] = {}
+
+    async def main() -> ShutdownReport[int]:
+        inner: list[Callable[[], Any]] = [
+            lambda: Timeout(rng.choice([0.5, 2.0])),
+            lambda: Retry(backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0]))),
+        ]
+        branches = [stack(truth, *(rng.choice(inner)() for _ in range(rng.randint(0, 3)))) for truth in truths]
+        outer = [decorator for decorator in decorators(rng, letters) if not isinstance(decorator, Retry)]
+        mode: Any = rng.choice(["all", "parallel", "sequential"])
+        sink = stack(FanOut(*branches, best_effort=[stack(extra, Retry())] if rng.random() < 0.5 else [], mode=mode), *outer)
+        limits = Limits(max_items=3, workers=workers, max_pending_items=30, flush_timeout=8.0)
+        async with Batcher(sink, limits=limits) as batcher:
+            for item in range(12):
+                receipts[item] = await batcher.submit(item)
+                await asyncio.sleep(rng.choice([0.0, 0.0, 0.4]))
+            await asyncio.sleep(rng.choice([0.0, 1.0, 5.0, 30.0]))
+            report = await batcher.shutdown(deadline=deadline)
+            report.verify()
+        before = batcher.tally()
+        await asyncio.sleep(200.0)
+        assert batcher.tally() == before
+        return report
+
+    with FakeClock() as clock:
+        report = clock.run(main())
+    applied = [set(truth.applied) for truth in truths]
+    for item, receipt in receipts.items():
+        if receipt.outcome in {Outcome.DELIVERED, Outcome.DUPLICATE}:
+            assert all(item in there for there in applied), item
+        elif receipt.outcome is Outcome.UNSENT:
+            assert not any(item in there for there in applied), item
+        elif receipt.outcome is Outcome.REJECTED:
+            assert not all(item in there for there in applied), item
+        elif receipt.outcome is Outcome.DEAD_LETTERED:
+            assert item in letters.applied
     assert set(report.unsent) == {item for item, receipt in receipts.items() if receipt.outcome is Outcome.UNSENT}
 
 

@@ -268,14 +268,15 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
         `label` becomes part of the `write_key`. For a dead-letter target: map every success to `dead_lettered`, the rest to `rejected`.
         """
-        return self.fork({label: outcome_map})
+        return Fork(self.delivery, self.roots(), self._on, {label: outcome_map})
 
     def fork(self, branches: Mapping[str, OutcomeMap], *, best_effort: Iterable[str] = ()) -> Fork[Self]:
         """Several ways at once, one batch each, to be used in a `with`: an item is settled when every required branch has settled it.
 
-        The worst branch decides an item's outcome; branches named in `best_effort` never do.
+        The worst branch decides an item's outcome; branches named in `best_effort` never do. What may have been applied by an earlier try
+        may have been applied on every one of these ways.
         """
-        return Fork(self.delivery, self.roots(), self._on, branches, frozenset(best_effort))
+        return Fork(self.delivery, self.roots(), self._on, branches, best_effort=frozenset(best_effort), same_destination=True)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} items, id={self.id!r}, reason={self.reason.value!r}, attempt={self.attempt})"

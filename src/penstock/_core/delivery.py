@@ -229,8 +229,21 @@ class Delivery:
         if code >= _SETTLED:
             return _OUTCOMES[code - _SETTLED]
         forks = [fork for fork in self._forks if index in fork.members]
-        answer = worst(fork.verdict(index) for fork in forks) if forks else _VERDICT[code]
+        if forks:
+            answer = worst(fork.verdict(index) for fork in forks)
+        elif code == _FAILED and isinstance(self._errors.get(index), StoppedError):
+            answer = Outcome.UNSENT
+        else:
+            answer = _VERDICT[code]
         return Outcome.UNKNOWN if index in self._maybe and not answer.is_success else answer
+
+    def verdicts(self, indices: Sequence[int]) -> dict[Outcome, int]:
+        """How many of these items have, or would have, each outcome."""
+        counts: dict[Outcome, int] = {}
+        for index in indices:
+            verdict = self.verdict(index)
+            counts[verdict] = counts.get(verdict, 0) + 1
+        return counts
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -326,10 +339,11 @@ class Delivery:
 
     # -- forks --------------------------------------------------------------------------------------------------------
 
-    def branch(self, label: str, settled_by: Settled | None) -> Delivery:
+    def branch(self, label: str, settled_by: Settled | None, maybe_applied: Iterable[int]) -> Delivery:
         """A delivery for the same items on a way of their own."""
         branch = Delivery(len(self._state), parent=self, labels=(*self.labels, label))
         branch._settled_by = settled_by
+        branch._maybe.update(maybe_applied)
         return branch
 
     def fork_begins(self, fork: Fork[Any]) -> None:
@@ -390,21 +404,23 @@ class Delivery:
         self._hurried = True
         self._hurry.fire()
 
-    def go_on_beside(self, branches: Sequence[Delivery]) -> None:
-        """These branches, written at the same time, are activities of their own from here until `ended_beside` was called for each."""
+    def go_on_beside(self, lines: Sequence[Sequence[Delivery]]) -> None:
+        """What follows is written at the same time: each line of branches is an activity until `ended_beside` was called for its first."""
         root = self._root
         host = root._host
-        self._activity._beside += len(branches)
-        root._activities += len(branches) - 1
-        for branch in branches:
-            branch._activity = branch
+        self._activity._beside += len(lines)
+        root._activities += len(lines) - 1
+        for first, *others in lines:
+            first._activity = first
+            for branch in others:
+                branch._activity = first
         if host is not None:
             host.unwatch(self._activity)
-            for branch in branches:
-                host.watch(branch)
+            for first, *_ in lines:
+                host.watch(first)
 
     def ended_beside(self, branch: Delivery) -> None:
-        """One of several branches has ended; with the last of them the activity that had started them goes on."""
+        """A line has ended; with the last of them the activity that had started them goes on."""
         root = self._root
         host = root._host
         self._activity._beside -= 1
@@ -437,7 +453,7 @@ class Fork(Generic[BatchT]):
     On leaving, however that happens, what the branches knew of unsettled items becomes the parent's knowledge.
     """
 
-    __slots__ = ("_branches", "_ended", "_maps", "_on", "_parent", "_required", "members")
+    __slots__ = ("_branches", "_ended", "_maps", "_maybe", "_on", "_parent", "_required", "members")
 
     def __init__(
         self,
@@ -445,20 +461,23 @@ class Fork(Generic[BatchT]):
         members: Sequence[int],
         on: Callable[[Delivery], BatchT],
         maps: Mapping[str, OutcomeMap],
-        best_effort: frozenset[str],
+        *,
+        best_effort: frozenset[str] = frozenset(),
+        same_destination: bool = False,
     ) -> None:
         self.members = frozenset(members)
         self._parent = parent
         self._on = on
         self._maps = dict(maps)
         self._required = [label for label in maps if label not in best_effort]
+        self._maybe = self.members & parent.maybe_applied if same_destination else frozenset[int]()
         self._branches: dict[str, Delivery] = {}
         self._ended: set[str] = set()
 
     def __enter__(self) -> dict[str, BatchT]:
         for label in self._maps:
             settled_by = self._branch_settled if label in self._required else None
-            self._branches[label] = self._parent.branch(label, settled_by)
+            self._branches[label] = self._parent.branch(label, settled_by, self._maybe)
         self._parent.fork_begins(self)
         return {label: self._on(branch) for label, branch in self._branches.items()}
 

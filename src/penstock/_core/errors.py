@@ -21,6 +21,7 @@
         ├── UnknownOutcomeError           the write may or may not have been applied
         │   └── ResultMismatch            an answer that does not fit its batch; never sent again by itself
         └── StoppedError                  given up because the batcher is stopping; not applied
+            └── DeadLetterLimit           too much goes to the dead letters: the batcher stops
 
 Only the last branch is about the destination, and only there does the question of trying again arise. Errors of client libraries keep
 their identity: a sink's `classify` tells their class, and where one of ours is raised instead, theirs is its `__cause__`.
@@ -140,6 +141,10 @@ class ResultMismatch(UnknownOutcomeError):
 
 class StoppedError(SinkError):
     """Given up because the batcher is stopping, before the write was applied. Ends as `unsent`."""
+
+
+class DeadLetterLimit(StoppedError):
+    """Too many items failed for good, so the batcher stops instead of emptying a good stream into the dead letters."""
 
 
 class ErrorClass(enum.Enum):

@@ -55,9 +55,8 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     The worst way wins. `unsent` promises that nothing was applied anywhere, so beside a success it becomes `unknown`.
     """
     seen = set(outcomes)
-    if Outcome.UNSENT in seen and seen & SUCCESSES:
-        return Outcome.UNKNOWN
-    return max(seen, key=_BADNESS.index)
+    answer = max(seen, key=_BADNESS.index)
+    return Outcome.UNKNOWN if answer is Outcome.UNSENT and seen & SUCCESSES else answer
 
 
 def outcome_of(error: BaseException, *, maybe_applied: bool) -> Outcome:

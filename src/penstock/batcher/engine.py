@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from .._core.batch import Reason
 from .._core.clock import Signal, wait_until
-from .._core.errors import BatcherBroken, ClosedError, UnknownOutcomeError
+from .._core.errors import BatcherBroken, ClosedError, DeadLetterLimit, UnknownOutcomeError
 from .._core.observer import Observer, Observers
 from .._core.outcome import Outcome, outcome_of
 from .._core.send import send
@@ -323,7 +323,10 @@ class Engine(Generic[T]):
 
     def _report_failure(self, flight: Flight[T], failed: dict[int, BaseException]) -> None:
         log.failed_flush(flight.batch, failed)
-        if self._on_failure == "crash":
+        limit = next((error for error in failed.values() if isinstance(error, DeadLetterLimit)), None)
+        if limit is not None:
+            self.break_down(limit)
+        elif self._on_failure == "crash":
             self.break_down(next(iter(failed.values())))
         elif callable(self._on_failure):
             by_error: dict[int, list[int]] = {}

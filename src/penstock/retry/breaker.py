@@ -6,13 +6,13 @@ import logging
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from .._core import checks
+from .._core.classify import classified
 from .._core.clock import Signal
 from .._core.decorator import WrappingSink
 from .._core.errors import CircuitOpenError, ErrorClass, StoppedError
 from .._core.result import WriteResult
 from .._core.send import is_cut, send
 from .circuit import Circuit, CircuitRules, CircuitState, Ticket, Verdict
-from .classify import classified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,6 +12,7 @@ from .._core.decorator import WrappingSink
 from .._core.errors import ErrorClass
 from .._core.result import WriteResult
 from .._core.send import send
+from .._core.sink import walk
 from .backoff import Backoff, WaitStrategy, call_state
 from .outage import Destination
 from .series import Rules, Series
@@ -76,7 +77,11 @@ class Retry:
         self.give_up_after = checks.optional_seconds("give_up_after", give_up_after)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
-        """Wrap `sink`."""
+        """Wrap `sink`. Raises `ConfigError` around a sink that would send again what has succeeded."""
+        for part in walk(sink):
+            reason = getattr(part, "refuses_retry", None)
+            if reason is not None:
+                raise checks.bad("Retry around", part, reason)
         return _RetrySink(sink, self)
 
     def __repr__(self) -> str:

@@ -2,18 +2,27 @@
 
 from .._core.function_sink import FunctionSink
 from .._core.public import publish
+from .combine import Combine
+from .dead_letter import DeadLetter, DeadLetterRecord
+from .fan_out import FanOut
 from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
 from .memory import MemorySink
 from .postgres import PostgresSink, classify_postgres
+from .router import Router
 from .timeout import Timeout
 
 __all__ = [
+    "Combine",
+    "DeadLetter",
+    "DeadLetterRecord",
+    "FanOut",
     "FunctionSink",
     "HttpResponse",
     "HttpSink",
     "HttpStatusError",
     "MemorySink",
     "PostgresSink",
+    "Router",
     "Timeout",
     "classify_http",
     "classify_postgres",

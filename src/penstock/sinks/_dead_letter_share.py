@@ -1,0 +1,36 @@
+"""When too many items in a row, or too large a share of them, end as dead letters. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Share:
+    """Looks back over the last `window` items that ended, in the order of their batches."""
+
+    def __init__(self, max_ratio: float | None, max_consecutive: int | None, window: int) -> None:
+        self._max_ratio = max_ratio
+        self._max_consecutive = max_consecutive
+        self._recent: deque[bool] = deque(maxlen=window)
+        self._dead = 0
+        self._in_a_row = 0
+
+    def after(self, ended: Iterable[bool]) -> str | None:
+        """Items have ended, `True` for each that is to become a dead letter; return why that is too much, if it is."""
+        recent, longest = self._recent, 0
+        for dead in ended:
+            if len(recent) == recent.maxlen:
+                self._dead -= recent[0]
+            recent.append(dead)
+            self._dead += dead
+            self._in_a_row = self._in_a_row + 1 if dead else 0
+            longest = max(longest, self._in_a_row)
+        if self._max_consecutive is not None and longest >= self._max_consecutive:
+            return f"{longest} items in a row failed for good (max_consecutive={self._max_consecutive})"
+        if self._max_ratio is not None and len(recent) == recent.maxlen and self._dead > self._max_ratio * len(recent):
+            return f"{self._dead} of the last {len(recent)} items failed for good (max_ratio={self._max_ratio})"
+        return None

@@ -1,0 +1,211 @@
+"""Dead letters: what is taken, what is recorded, and what happens when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tenacity
+
+from penstock import (
+    Batcher,
+    BatcherBroken,
+    ConfigError,
+    DeadLetter,
+    DeadLetterLimit,
+    DeadLetterRecord,
+    Limits,
+    Outcome,
+    PermanentError,
+    Retry,
+    StoppedError,
+    ThrottledError,
+    Timeout,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+    stack,
+)
+from penstock.sinks import MemorySink
+from penstock.testing import DedupSink, ScriptedSink, fail, hang, ok, partial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock import Sink
+    from penstock.testing import FakeClock
+
+FIXED = tenacity.wait_fixed(1.0)
+
+
+async def outcomes(sink: Sink[Any], items: Iterable[Any] = "abcd", **limits: Any) -> list[str]:
+    async with Batcher(sink, limits=Limits(max_items=4, **limits)) as batcher:
+        receipts = [await batcher.submit(item) for item in items]
+        await batcher.flush()
+        report = await batcher.shutdown()
+        report.verify()
+        return [receipt.outcome.value if receipt.outcome else "?" for receipt in receipts]
+
+
+async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -> None:
+    """B-T18, B-T19, batcher/4a.7: permanent ones at once, transient ones when their tries are used up; the rest is delivered once."""
+    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
+    steps: Any = [partial({1: PermanentError("bad b"), 2: TransientError("t1")}), fail(TransientError("t2")), fail(TransientError("t3"))]
+    inner: ScriptedSink[str] = ScriptedSink(steps)
+    assert await outcomes(stack(inner, Retry(attempts=3, backoff=FIXED), DeadLetter(letters))) == [
+        "delivered",
+        "dead_lettered",
+        "dead_lettered",
+        "delivered",
+    ]
+    assert inner.applied == ["a", "d"]
+    b, c = letters.items
+    assert (b.item, b.error_type, b.error_class, b.message, b.attempts) == ("b", "PermanentError", "permanent", "bad b", 1)
+    assert (c.item, c.error_class, c.message, c.attempts) == ("c", "transient", "t3", 3)
+    assert (c.last_at - c.first_at).total_seconds() == pytest.approx(2.0)
+    assert (b.last_at - b.first_at).total_seconds() == 0
+    assert b.key != c.key
+    assert b.batch_id == c.batch_id
+    assert not b.maybe_delivered
+    assert b.as_dict()["first_at"].endswith("+00:00")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (PermanentError("p"), "dead_lettered"),
+        (TransientError("t"), "dead_lettered"),
+        (KeyError("nobody knows"), "dead_lettered"),
+        (UnavailableError("down"), "rejected"),
+        (ThrottledError("slow"), "rejected"),
+        (UnknownOutcomeError("cut"), "unknown"),
+        (StoppedError("stop"), "unsent"),
+    ],
+)
+async def test_which_errors_are_taken(fake_clock: FakeClock, error: Exception, outcome: str) -> None:
+    """Design 3.4: only what is the item's own fault, or was tried until the tries were used up."""
+    letters: MemorySink[Any] = MemorySink()
+    assert await outcomes(stack(ScriptedSink(default=fail(error)), DeadLetter(letters)), "a") == [outcome]
+    assert len(letters.items) == (outcome == "dead_lettered")
+
+
+async def test_unknown_items_are_taken_on_request_and_marked(fake_clock: FakeClock) -> None:
+    """decisions 0.3, exhausted unknown."""
+    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
+    sink: Any = stack(ScriptedSink(default=hang()), Timeout(1.0), Retry(attempts=2, backoff=FIXED), DeadLetter(letters, take_unknown=True))
+    assert await outcomes(sink, "a") == ["dead_lettered"]
+    (record,) = letters.items
+    assert (record.maybe_delivered, record.error_class, record.attempts) == (True, "unknown", 2)
+
+
+async def test_an_item_that_may_have_been_applied_says_so(fake_clock: FakeClock) -> None:
+    """A first try that was cut, a second that was refused."""
+    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
+    inner: ScriptedSink[str] = ScriptedSink([hang(), fail(PermanentError("no"))])
+    assert await outcomes(stack(inner, Timeout(1.0), Retry(backoff=FIXED), DeadLetter(letters)), "a") == ["dead_lettered"]
+    assert letters.items[0].maybe_delivered
+
+
+async def test_a_record_that_cannot_be_written_is_loud_and_leaves_the_item_rejected(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B-T19: never silence; the item's own error stays the cause."""
+    target: ScriptedSink[Any] = ScriptedSink(default=fail(OSError("disk full")))
+    sink: Any = stack(ScriptedSink(default=partial({0: PermanentError("bad")})), DeadLetter(target))
+    with caplog.at_level(logging.ERROR):
+        assert await outcomes(sink, "ab") == ["rejected", "delivered"]
+    assert "disk full" in caplog.text
+    assert "bad" in caplog.text
+
+
+async def test_a_record_that_cannot_be_made_concerns_its_item_only(fake_clock: FakeClock) -> None:
+    """A user's `record` function that raises for one of them."""
+    letters: MemorySink[Any] = MemorySink()
+
+    def row(record: DeadLetterRecord[str]) -> tuple[str, str]:
+        if record.item == "a":
+            raise KeyError("a")
+        return record.item, record.message
+
+    sink: Any = stack(ScriptedSink(default=fail(PermanentError("no"))), DeadLetter(letters, record=row))
+    assert await outcomes(sink, "ab") == ["rejected", "dead_lettered"]
+    assert letters.items == [("b", "no")]
+
+
+async def test_the_record_is_written_before_the_outcome_is_final(fake_clock: FakeClock) -> None:
+    """batcher/4a.7."""
+    written = asyncio.Event()
+    release = asyncio.Event()
+
+    async def target(batch: Any) -> None:
+        written.set()
+        await release.wait()
+
+    sink: Any = stack(ScriptedSink(default=partial({0: PermanentError("bad")})), DeadLetter(target))
+    async with Batcher(sink, limits=Limits(max_items=2)) as batcher:
+        bad, good = [await batcher.submit(item) for item in "ab"]
+        await written.wait()
+        assert (bad.outcome, good.outcome) == (None, Outcome.DELIVERED)
+        release.set()
+        assert await bad is Outcome.DEAD_LETTERED
+
+
+async def test_a_target_that_is_a_stack_or_the_same_sink(fake_clock: FakeClock) -> None:
+    """B-T59: nothing is booked as delivered, the write key differs, and a deduplicating server keeps the record."""
+    server: DedupSink[Any] = DedupSink([partial({1: PermanentError("bad")}), fail(TransientError("t"))])
+    sink: Any = stack(server, DeadLetter(stack(server, Retry(backoff=FIXED))))
+    assert await outcomes(sink, "ab") == ["delivered", "dead_lettered"]
+    first, refused, again = server.calls
+    assert refused.write_key == again.write_key != first.write_key
+    assert [getattr(item, "item", item) for item in server.applied] == ["a", "b"]
+
+
+async def test_the_flush_timeout_counts_anew_for_the_target(fake_clock: FakeClock) -> None:
+    """Design 4: a new stretch begins with each send to a dead-letter target."""
+
+    async def after(seconds: float, error: Exception | None) -> None:
+        await asyncio.sleep(seconds)
+        if error is not None:
+            raise error
+
+    sink: Any = stack(lambda batch: after(4.0, PermanentError("p")), DeadLetter(lambda batch: after(4.0, None)))
+    assert await outcomes(sink, "a", flush_timeout=5.0) == ["dead_lettered"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({"max_consecutive": 6}, "8 items in a row"), ({"max_ratio": 0.5, "window": 8}, "8 of the last 8 items")],
+)
+async def test_a_good_stream_is_not_emptied_into_a_file(fake_clock: FakeClock, settings: dict[str, Any], why: str) -> None:
+    """Beyond the limit the batcher stops, and what is inside is handed back."""
+    letters: MemorySink[Any] = MemorySink()
+    sink: Any = stack(ScriptedSink([ok(), *[fail(PermanentError("schema"))] * 9]), DeadLetter(letters, **settings))
+    batcher: Batcher[int] = Batcher(sink, limits=Limits(max_items=4, max_pending_items=40))
+    await batcher.__aenter__()
+    await batcher.add_many(range(20))
+    with pytest.raises(BatcherBroken) as caught:
+        while True:
+            await batcher.add(99)
+            await batcher.flush()
+    assert isinstance(caught.value.__cause__, DeadLetterLimit)
+    assert why in str(caught.value.__cause__)
+    report = await batcher.shutdown()
+    report.verify()
+    assert report.tally.dead_lettered == len(letters.items) == 4
+    assert set(report.unsent) >= {*range(8, 20)}
+
+
+def test_bad_arguments() -> None:
+    """Each names the argument and the rule."""
+    for settings, message in [
+        ({"max_ratio": 1.5}, "max_ratio=1.5: must be a share"),
+        ({"max_consecutive": 0}, "max_consecutive=0"),
+        ({"window": 0}, "window=0"),
+        ({"record": 5}, "record=5: must be a function"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            DeadLetter(MemorySink(), **settings)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="sink=5"):
+        DeadLetter(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
