@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tests.examples.example import load
 
 if TYPE_CHECKING:
     import pytest
 
     from penstock.testing import EmbeddedPostgres, FakeClock
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def load(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 async def test_the_first_batcher(fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:

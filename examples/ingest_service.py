@@ -1,0 +1,178 @@
+"""Events over HTTP into PostgreSQL: 202 when an event is in the ledger, 503 when it is not. Usage: python ingest_service.py DSN [options]."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import fields
+from typing import cast
+
+import asyncpg
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+import penstock
+from penstock.sinks import PostgresSink
+
+TABLE = "CREATE TABLE IF NOT EXISTS events (id bigint PRIMARY KEY, action text NOT NULL)"
+PATIENCE = 0.1  # seconds that a request may wait for room
+RETRY_AFTER = 5.0  # seconds, where the batcher does not know better
+LARGEST_BODY = 16 * 1024
+LARGEST_ID = 2**63 - 1
+
+Event = tuple[int, str]
+logger = logging.getLogger("ingest")
+
+
+# -- HTTP ---------------------------------------------------------------------------------------------------------------
+
+
+class Endpoints:
+    """What the service answers. It knows the batcher and nothing of the database."""
+
+    def __init__(self, batcher: penstock.Batcher[Event]) -> None:
+        self.batcher = batcher
+
+    async def events(self, request: Request) -> Response:
+        event = parsed(await body_of(request))
+        throttled = self.batcher.stats().throttled_seconds
+        if throttled:
+            return busy("the database asks for a pause", throttled)
+        try:
+            await self.batcher.add(event, timeout=PATIENCE)
+        except penstock.AddTimeout as full:
+            return busy("no room", full.retry_after)
+        except penstock.BatcherBroken:
+            raise  # no pause will help: 500
+        except penstock.ClosedError:
+            return busy("shutting down", RETRY_AFTER)
+        return Response(status_code=202)
+
+    async def ready(self, request: Request) -> Response:
+        state = self.batcher.stats().state
+        return PlainTextResponse(f"{state}\n", 200 if state == "open" else 503)
+
+    async def stats(self, request: Request) -> Response:
+        stats = self.batcher.stats()
+        lines = [f"{field.name} {getattr(stats.tally, field.name)}" for field in fields(stats.tally)]
+        lines += [f"inside {stats.tally.inside}", f"capacity {stats.capacity_items}", f"waiting {stats.waiting_producers}"]
+        lines += [f"flushes_{reason} {count}" for reason, count in stats.flushes.items()]
+        return PlainTextResponse("\n".join(lines) + "\n")
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/events", self.events, methods=["POST"]),
+                Route("/ready", self.ready),
+                Route("/stats", self.stats),
+            ]
+        )
+
+
+def busy(why: str, seconds: float) -> Response:
+    return PlainTextResponse(f"{why}\n", 503, headers={"Retry-After": str(math.ceil(seconds))})
+
+
+async def body_of(request: Request) -> bytes:
+    """The ledger counts items, so an item has to have a largest size, or memory would have no bound."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_BODY:
+            raise HTTPException(413, f"an event has at most {LARGEST_BODY} bytes")
+    return bytes(body)
+
+
+def parsed(body: bytes) -> Event:
+    """After 202 nobody can tell the sender that the table refuses a row, so what the table would refuse is refused here."""
+    try:
+        found: object = json.loads(body)
+    except (ValueError, RecursionError):
+        raise HTTPException(400, "not JSON") from None
+    event = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    number, action = event.get("id"), event.get("action")
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > LARGEST_ID:
+        raise HTTPException(400, "id must be an integer of 64 bits")
+    if not isinstance(action, str) or not storable(action):
+        raise HTTPException(400, "action must be a string without NUL and lone surrogates")
+    return number, action
+
+
+def storable(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+# -- the process --------------------------------------------------------------------------------------------------------
+
+
+class Server(uvicorn.Server):
+    """Signals are `penstock.run`'s business; uvicorn would raise them again at its end, and the exit code would not be 0."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Starlette, listener: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve until the block ends; then take no more connections, answer what has arrived, and only then let go."""
+    server = Server(uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=5))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield task
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def serve(batcher: penstock.Batcher[Event], dsn: str, listener: socket.socket) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(TABLE)
+    await connection.close()
+    # Left from the inside out: the server stops, so no request can add; then the batcher drains; then it closes the sink.
+    async with batcher, serving(Endpoints(batcher).app(), listener) as server:
+        host, port = listener.getsockname()[:2]
+        logger.info("listening on http://%s:%d", host, port)
+        await asyncio.shield(server)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dsn")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--max-items", type=int, default=500)
+    parser.add_argument("--max-delay", type=float, default=0.05)
+    parser.add_argument("--max-pending-items", type=int, default=10_000)
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    sink = penstock.stack(
+        PostgresSink(options.dsn, table="events", columns=("id", "action"), on_conflict="ignore"),
+        penstock.Timeout(5.0),
+        penstock.Retry(attempts=5),
+    )
+    batcher: penstock.Batcher[Event] = penstock.Batcher(
+        sink,
+        name="ingest",
+        limits=penstock.Limits(max_items=options.max_items, max_delay=options.max_delay, max_pending_items=options.max_pending_items),
+        shutdown_deadline=20.0,
+    )
+    with socket.create_server((options.host, options.port), backlog=2048) as listener:
+        penstock.run(serve(batcher, options.dsn, listener))
+    return 0 if batcher.report is not None and batcher.report.complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""The ingest service as a process of its own, over HTTP, in front of a PostgreSQL that is slow, and that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import httpx
+import psutil
+from tests.examples.example import EXAMPLES, load
+
+from penstock.testing import embedded_postgres as another_server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from penstock.testing import EmbeddedPostgres
+
+CAPACITY = 40
+CLIENTS = 100
+ROW_SECONDS = 0.04  # so 25 rows a second, and 100 clients that wait 0.1 s each ask for some hundred
+EVENT = "login" * 3000
+MEGABYTE = 2**20
+SLOW_TABLE = f"""
+CREATE TABLE events (id bigint PRIMARY KEY, action text NOT NULL);
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep({ROW_SECONDS}); RETURN NULL; END';
+CREATE TRIGGER slow AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION slow();
+"""
+
+
+class Service:
+    """The process, and what it has logged."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def url(self) -> str:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.lines.append(line.decode().rstrip())
+            if found := re.search(r"listening on (http://\S+)", self.lines[-1]):
+                return found[1]
+        raise AssertionError("\n".join(self.lines))
+
+    async def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.stderr is not None
+        self.lines += (await self.process.stderr.read()).decode().splitlines()
+        return await self.process.wait()
+
+    def final_tally(self) -> Counter[str]:
+        (line,) = (line for line in self.lines if "shutdown of batcher 'ingest' complete" in line)
+        return Counter({name: int(count) for count, name in re.findall(r"(\d+) (accepted|delivered|duplicate|refused)", line)})
+
+
+@contextlib.asynccontextmanager
+async def service(dsn: str, *options: str) -> AsyncIterator[Service]:
+    command = [sys.executable, str(EXAMPLES / "ingest_service.py"), dsn, "--port", "0", *options]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    try:
+        yield Service(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def query(dsn: str, sql: str) -> list[Any]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return [row[0] for row in await connection.fetch(sql)] if sql.startswith("SELECT") else [await connection.execute(sql)]
+    finally:
+        await connection.close()
+
+
+class Crowd:
+    """Clients that send the next event as soon as the last one is answered. Remembers every answer."""
+
+    def __init__(self, url: str, pid: int) -> None:
+        self.url = url
+        self.answers: dict[int, int] = {}
+        self.counts: Counter[int] = Counter()
+        self.retry_after: set[str | None] = set()
+        self.most_inside = 0
+        self.least_memory = 2**63
+        self.most_memory = 0
+        self._process = psutil.Process(pid)
+        self._changed = asyncio.Condition()
+
+    async def client(self) -> None:
+        async with httpx.AsyncClient(base_url=self.url, timeout=10.0) as client:
+            with contextlib.suppress(httpx.TransportError):  # the service has closed
+                while True:
+                    await self.send(client)
+
+    async def send(self, client: httpx.AsyncClient) -> None:
+        number = len(self.answers)
+        self.answers[number] = 0
+        answer = await client.post("/events", json={"id": number, "action": EVENT})
+        self.answers[number] = answer.status_code
+        if answer.status_code == 503:
+            self.retry_after.add(answer.headers.get("Retry-After"))
+        async with self._changed:
+            self.counts[answer.status_code] += 1
+            self._changed.notify_all()
+
+    async def watch(self) -> None:
+        """The ledger and the memory, again and again, beside the load."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=10.0) as client:
+            with contextlib.suppress(httpx.TransportError):
+                while True:
+                    stats = dict(line.split() for line in (await client.get("/stats")).text.splitlines())
+                    assert int(stats["capacity"]) == CAPACITY
+                    self.most_inside = max(self.most_inside, int(stats["inside"]))
+                    memory = self._process.memory_info().rss
+                    self.least_memory, self.most_memory = min(memory, self.least_memory), max(memory, self.most_memory)
+
+    async def more(self, status: int, count: int) -> None:
+        """Return when so many more answers of this status have come."""
+        goal = self.counts[status] + count
+        enough: Callable[[], bool] = lambda: self.counts[status] >= goal  # noqa: E731
+        async with self._changed:
+            await self._changed.wait_for(enough)
+
+    def with_answer(self, *statuses: int) -> set[int]:
+        return {number for number, status in self.answers.items() if status in statuses}
+
+
+async def overload_and_crashes(server: EmbeddedPostgres) -> tuple[Crowd, Service, int]:
+    limits = ("--max-items", "10", "--max-pending-items", str(CAPACITY))
+    async with service(server.dsn, *limits) as running, asyncio.TaskGroup() as group:
+        crowd = Crowd(await running.url(), running.process.pid)
+        group.create_task(crowd.watch())
+        for _ in range(CLIENTS):
+            group.create_task(crowd.client())
+        await crowd.more(202, CAPACITY + 10)
+        for _ in range(2):
+            await asyncio.to_thread(server.kill)
+            await crowd.more(503, 30)
+            await asyncio.to_thread(server.start)
+            await crowd.more(202, 10)
+        code = await running.terminate()  # under load; the clients end as their connections do
+    return crowd, running, code
+
+
+def test_what_was_accepted_is_in_the_table_once() -> None:
+    """B-T37: overloaded tenfold, the database killed twice, stopped in the middle: nothing accepted is lost, memory stays at the ledger.
+
+    Also batcher/B11, batcher/B13: the server stops, then the batcher drains, then the sink closes, and the process ends with 0.
+    """
+    with another_server({"fsync": "off"}) as server:
+        asyncio.run(query(server.dsn, SLOW_TABLE))
+        crowd, running, code = asyncio.run(overload_and_crashes(server))
+        stored = asyncio.run(query(server.dsn, "SELECT id FROM events"))
+    assert code == 0, running.lines
+    assert set(crowd.counts) == {202, 503}
+    assert crowd.counts.total() >= 10 * crowd.counts[202]
+    assert None not in crowd.retry_after
+    # exactly once: all that were told 202, and besides them at most requests that were never answered
+    assert len(stored) == len(set(stored))
+    assert crowd.with_answer(202) <= set(stored) <= crowd.with_answer(202, 0)
+    tally = running.final_tally()
+    assert tally["accepted"] == tally["delivered"] + tally["duplicate"] == len(stored)
+    assert 0 < crowd.most_inside <= CAPACITY
+    kept = crowd.counts.total() * len(EVENT) / MEGABYTE  # if nothing were refused
+    assert crowd.most_memory - crowd.least_memory < kept * MEGABYTE / 2
+
+
+def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
+    """Every answer but the refusals, and the load script within the service's means."""
+
+    async def scenario() -> tuple[Counter[int], Service, int]:
+        await query(embedded_postgres.dsn, "DROP TABLE IF EXISTS events")
+        async with service(embedded_postgres.dsn) as running:
+            url = await running.url()
+            async with httpx.AsyncClient(base_url=url) as client:
+                assert (await client.get("/ready")).text == "open\n"
+                bad = ["{", "[1]", "{}", '{"id": true, "action": ""}', '{"id": 1, "action": "\\u0000"}', '{"id": 1, "action": "\\ud800"}']
+                bad += ['{"id": 9223372036854775808, "action": ""}', "[" * 10_000, "\xff"]
+                assert [(await client.post("/events", content=body.encode("latin-1"))).status_code for body in bad] == [400] * len(bad)
+                assert (await client.post("/events", content=b" " * 20_000)).status_code == 413
+                assert (await client.get("/events")).status_code == 405
+                assert "accepted 0\n" in (await client.get("/stats")).text
+            statuses = await load("ingest_load").load(url, rate=200, seconds=0.5)
+            return statuses, running, await running.terminate()
+
+    statuses, running, code = asyncio.run(scenario())
+    assert statuses == {202: 100}
+    assert code == 0
+    assert running.final_tally() == {"accepted": 100, "delivered": 100}
+    assert asyncio.run(query(embedded_postgres.dsn, "SELECT id FROM events ORDER BY id")) == list(range(100))
