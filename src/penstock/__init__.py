@@ -28,6 +28,7 @@ from ._core.errors import (
     UnknownOutcomeError,
 )
 from ._core.observer import Observer
+from ._core.opening import Openable
 from ._core.outcome import Outcome
 from ._core.public import publish
 from ._core.result import WriteResult
@@ -35,6 +36,7 @@ from ._core.send import send
 from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSink
 from ._core.stacking import stack
 from ._core.tally import Tally
+from ._core.threads import in_thread
 from .batcher import Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
 from .retry import CircuitBreaker, CircuitState, Retry
 from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Router, Timeout
@@ -72,6 +74,7 @@ __all__ = [
     "MissingExtra",
     "NotPicklableError",
     "Observer",
+    "Openable",
     "Outcome",
     "PenstockError",
     "PermanentError",
@@ -96,6 +99,7 @@ __all__ = [
     "UnknownOutcomeError",
     "WriteResult",
     "gather",
+    "in_thread",
     "run",
     "send",
     "stack",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .checks import bad
 from .opening import Openable
+from .threads import in_thread
 
 if TYPE_CHECKING:
     from .batch import Batch
@@ -31,7 +30,7 @@ class FunctionSink(Openable, Generic[T]):
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         """Call the function with the batch."""
-        answer: Any = self._function(batch) if self._is_async else await _in_thread(self._function, batch)
+        answer: Any = self._function(batch) if self._is_async else await in_thread(self._function, batch)
         if inspect.isawaitable(answer):
             answer = await answer
         return cast("WriteResult | None", answer)
@@ -42,23 +41,6 @@ class FunctionSink(Openable, Generic[T]):
 
 def _is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
-async def _in_thread(function: SinkFunction[T], batch: Batch[T]) -> object:
-    """Run in a thread, and stay until it has ended even when cancelled: what runs there is still writing."""
-    loop = asyncio.get_running_loop()
-    context = contextvars.copy_context()
-    call = loop.run_in_executor(None, lambda: context.run(function, batch))
-    cancelled: asyncio.CancelledError | None = None
-    while not call.done():
-        try:
-            await asyncio.wait([call])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        call.exception()  # looked at, so that it is not reported as never retrieved
-        raise cancelled
-    return call.result()
 
 
 def as_sink(sink: SinkLike[T]) -> Sink[T]:

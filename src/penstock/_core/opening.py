@@ -35,7 +35,12 @@ class _Opening:
 
 
 class Openable:
-    """Base of everything of ours that is opened and closed."""
+    """Base of everything that is opened and closed: `async with` opens at the first entry and closes at the last exit.
+
+    A subclass overrides `_open`, and names in `_run_time` the attributes that hold what it makes there: they are `None` while it is closed,
+    and are not pickled. Opening a second time on another living loop raises `ConfigError`; pickling raises `NotPicklableError` for an
+    argument that cannot travel.
+    """
 
     _run_time: ClassVar[tuple[str, ...]] = ()
     """The attributes that hold run-time state; `None` while closed."""

@@ -74,7 +74,7 @@ class DeadLetterRecord(Generic[T]):
         return {**fields, **times}
 
 
-class DeadLetter(Generic[T]):
+class DeadLetter:
     """Send what fails for good to `target`, one `DeadLetterRecord` per item; the item's outcome is then `dead_lettered`.
 
     Args:
@@ -96,7 +96,7 @@ class DeadLetter(Generic[T]):
         self,
         target: SinkLike[Any],
         *,
-        record: Callable[[DeadLetterRecord[T]], Any] | None = None,
+        record: Callable[[DeadLetterRecord[Any]], Any] | None = None,
         classify: Classifier | None = None,
         take_unknown: bool = False,
         max_ratio: float | None = None,
@@ -125,7 +125,7 @@ class DeadLetter(Generic[T]):
 class _DeadLetterSink(WrappingSink[T]):
     _run_time: ClassVar[tuple[str, ...]] = ("_share",)
 
-    def __init__(self, inner: Sink[T], settings: DeadLetter[T]) -> None:
+    def __init__(self, inner: Sink[T], settings: DeadLetter) -> None:
         super().__init__(inner)
         self.inners = (settings.target,)
         self._settings = settings

@@ -1,0 +1,116 @@
+"""Every shipped decorator and combinator, and the destinations that need no server, keep what a sink has to keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock import Batch, Combine, DeadLetter, FanOut, PermanentError, Retry, Router, Timeout, WriteResult, stack
+from penstock.sinks import FunctionSink, MemorySink
+from penstock.testing.conformance import SinkConformance
+
+if TYPE_CHECKING:
+    from penstock import Sink, SinkLike
+
+SHELVES: dict[int, list[Any]] = {}
+
+
+class Shelf:
+    """A destination outside of every sink object: what was written to a number stays there. Refuses negative items."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    async def write(self, batch: Batch[int]) -> WriteResult:
+        SHELVES.setdefault(self.number, []).extend(item for item in batch if item >= 0)
+        return WriteResult.failed(batch, {i: PermanentError(f"{item} is negative") for i, item in enumerate(batch) if item < 0})
+
+
+class Numbers(SinkConformance[int]):
+    """Numbers on a shelf, through whatever the subclass puts around it."""
+
+    def sink(self) -> SinkLike[int]:
+        return self.around(Shelf(id(type(self))))
+
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return shelf
+
+    def item(self, number: int) -> int:
+        return number
+
+    def bad_item(self, number: int) -> int | None:
+        return -number
+
+    async def stored(self) -> list[int]:
+        return SHELVES.get(id(type(self)), [])
+
+
+class TestPlain(Numbers):
+    pass
+
+
+class TestTimeout(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, Timeout(5.0))
+
+
+class TestRetry(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, Retry())
+
+
+class TestRouter(Numbers):
+    ordered = False
+
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return Router(lambda item: str(item % 2), {"0": shelf, "1": Shelf(shelf.number)})  # type: ignore[attr-defined]
+
+
+class TestCombine(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return Combine(shelf, key=lambda item: item, merge=lambda one, _: one)
+
+
+class TestFanOut(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return FanOut(shelf, best_effort=[MemorySink()])
+
+
+class TestDeadLetter(Numbers):
+    """A refused item is safe with the dead letters, so none is refused here."""
+
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, DeadLetter(MemorySink()))
+
+    def bad_item(self, number: int) -> int | None:
+        return None
+
+
+def put_on_shelf(batch: Batch[int]) -> None:
+    SHELVES.setdefault(-1, []).extend(batch)
+
+
+class TestFunctionInAThread(Numbers):
+    def sink(self) -> SinkLike[int]:
+        return FunctionSink(put_on_shelf)
+
+    def bad_item(self, number: int) -> int | None:
+        return None
+
+    async def stored(self) -> list[int]:
+        return SHELVES.get(-1, [])
+
+
+class TestFunction(TestFunctionInAThread):
+    def sink(self) -> SinkLike[int]:
+        async def write(batch: Batch[int]) -> None:
+            put_on_shelf(batch)
+
+        return write
+
+
+class TestMemorySink(SinkConformance[int]):
+    def sink(self) -> SinkLike[int]:
+        return MemorySink()
+
+    def item(self, number: int) -> int:
+        return number
