@@ -6,7 +6,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.examples.test_examples import load
+from tests.examples.example import load
 
 from penstock.testing.conformance import SinkConformance
 
