@@ -84,6 +84,11 @@ class PlainAccumulator(Generic[T]):
         return self._sealed_items + len(self.items)
 
     @property
+    def queued_bytes(self) -> int:
+        """Their size; 0 where nothing measures it."""
+        return sum(batch.bytes for batch in self._sealed) + self._open_bytes
+
+    @property
     def sealed(self) -> int:
         """Sealed batches that no worker has taken."""
         return len(self._sealed)

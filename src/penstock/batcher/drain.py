@@ -105,6 +105,16 @@ class Drain(Generic[T]):
             finally:
                 timer.cancel()
 
+    async def _ends_by(self, task: asyncio.Task[Any], when: Callable[[], float]) -> bool:
+        """Whether the task ends by itself by a time that may move; it is cancelled then, and left behind if it ignores that."""
+        task.add_done_callback(lambda _: self._wake())
+        await self._until(task.done, when)
+        await self._breathe([task])
+        if not task.done():
+            task.cancel()
+            await self._breathe([task])
+        return task.done() and not task.cancelled()
+
     @staticmethod
     async def _breathe(tasks: list[asyncio.Task[Any]]) -> None:
         """Let tasks that can end at once do so, even with no time left."""
@@ -128,10 +138,11 @@ class Drain(Generic[T]):
         engine = self._engine
         while engine.held:
             items = engine.held[: engine.limits.max_items]
-            taken = await self._taken_by_last_resort([item for item, _ in items])
+            taken = await self._taken_by_last_resort([item.item for item in items])
             del engine.held[: len(items)]
-            engine.end([pair for place, pair in enumerate(items) if place in taken], Outcome.DEAD_LETTERED, None)
-            engine.end([pair for place, pair in enumerate(items) if place not in taken], Outcome.UNSENT, _never_sent())
+            engine.end([item for place, item in enumerate(items) if place in taken], Outcome.DEAD_LETTERED, None)
+            engine.end([item for place, item in enumerate(items) if place not in taken], Outcome.UNSENT, _never_sent())
+            engine.check_fences()
         engine.held = None
 
     async def _taken_by_last_resort(self, items: list[T]) -> set[int]:
@@ -140,13 +151,13 @@ class Drain(Generic[T]):
             return set()
         lineage = Lineage(reason=Reason.SHUTDOWN, name=engine.name)
         batch = RowBatch(items, lineage=lineage, delivery=Delivery(len(items), labels=("last-resort",)))
-        errors: dict[int, BaseException]
-        try:
-            async with engine.clock.timeout_at(self._last_at()):
-                errors = await send(self._last_resort, batch)
-        except TimeoutError:
+        sending = asyncio.get_running_loop().create_task(send(self._last_resort, batch), name=f"penstock last resort {engine.name}")
+        if not await self._ends_by(sending, self._last_at):
             late = UnknownOutcomeError("the last resort did not answer in its share of the deadline")
-            errors = dict.fromkeys(batch.unsettled(), late)
+            errors: dict[int, BaseException] = dict.fromkeys(batch.unsettled(), late)
+            batch.delivery.close()
+        else:
+            errors = sending.result()
         if errors:
             log.last_resort_failed(batch, errors)
         return set(range(len(items))) - set(errors)
@@ -160,16 +171,10 @@ class Drain(Generic[T]):
         share = max(self._reserve, CLOSING_SHARE * (self._deadline - self._began))
         until = min(self._deadline, now + share)
         closing = asyncio.get_running_loop().create_task(self._close_sink())
-        closing.add_done_callback(lambda _: self._wake())
-        await self._until(closing.done, lambda: min(until, self._deadline))
-        await self._breathe([closing])
-        if not closing.done():
-            closing.cancel()
-            await self._breathe([closing])
-        if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
-            log.close_failed(engine.name, error)
-        elif not closing.done() or closing.cancelled():
+        if not await self._ends_by(closing, lambda: min(until, self._deadline)):
             log.close_failed(engine.name, TimeoutError("it did not end in its share of the deadline; terminated"))
+        elif (error := closing.exception()) is not None:
+            log.close_failed(engine.name, error)
 
     def _report(self) -> ShutdownReport[T]:
         engine = self._engine

@@ -16,7 +16,7 @@ import asyncio
 import contextvars
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
 from .._core.batch import Reason
@@ -48,6 +48,15 @@ YIELD_EVERY = 128
 FailureHandler = Callable[[list[Any], BaseException], object]
 
 
+class Leftover(NamedTuple, Generic[T]):
+    """An item that is on no flight any more, and known not to be applied."""
+
+    item: T
+    receipt: Receipt | None
+    number: int
+    """Its batch's."""
+
+
 class Fence:
     """Waits for every batch up to a number."""
 
@@ -60,6 +69,11 @@ class Fence:
         """Count what one batch came to."""
         for outcome, count in outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+
+    def open(self) -> None:
+        """Whoever waits need not wait any longer."""
+        if not self.passed.done():
+            self.passed.set_result(None)
 
 
 class Engine(Generic[T]):
@@ -103,7 +117,7 @@ class Engine(Generic[T]):
         self.throttled_until = 0.0
         self.unsent: list[T] = []
         """Items handed back: known not to be applied."""
-        self.held: list[tuple[T, Receipt | None]] | None = None
+        self.held: list[Leftover[T]] | None = None
         """Items known not to be applied that a last resort may still take; `None` where there is no last resort."""
         self.unknown: list[T] = []
         """Items whose outcome became unknown since a shutdown began."""
@@ -195,15 +209,18 @@ class Engine(Generic[T]):
             self.observers.tell(lambda observer: observer.on_dropped(self.name, items, "overflow"))
 
     def evict_for(self, items: int, size: int) -> bool:
-        """Drop the oldest items that no worker has taken until so much fits; say whether it does."""
+        """Drop the oldest items that no worker has taken until so much fits; say whether it does. None go where all would not do."""
+        queued = self.accumulator
+        if not self.room.fits(self.inside - queued.queued, items, size - queued.queued_bytes):
+            return False
         gone: list[Evicted[T]] = []
-        while not self.room.fits(self.inside, items, size) and (evicted := self.accumulator.evict_oldest()) is not None:
+        while not self.room.fits(self.inside, items, size) and (evicted := queued.evict_oldest()) is not None:
             self.room.bytes_inside -= evicted.size
             gone.append(evicted)
         if gone:
             self.drop([evicted.item for evicted in gone], [evicted.receipt for evicted in gone])
-            self._check_fences()
-        return self.room.fits(self.inside, items, size)
+            self.check_fences()
+        return True
 
     def advance(self, now: float) -> None:
         """Start what may start, set the timer, and work out the short way in. Every change of state ends here."""
@@ -235,9 +252,11 @@ class Engine(Generic[T]):
     # -- out ----------------------------------------------------------------------------------------------------------
 
     def _pump(self, now: float) -> None:
-        while self.slots.free and self.broken is None:
+        while self.slots.free:
             if self.slots.grant():
                 continue
+            if self.broken is not None:
+                return  # what is on its way may come back from a backoff; nothing else starts
             sealed = self.accumulator.take(now) or self._take_early(now)
             if sealed is None:
                 return
@@ -339,8 +358,11 @@ class Engine(Generic[T]):
         """Book outcomes of a flight's items: they leave the ledger now, and their receipts resolve."""
         self._flying -= len(indices)
         if outcome is Outcome.UNSENT and self.held is not None:
-            self.held.extend((flight.batch[i], flight.sealed.receipts.get(i)) for i in indices)
+            self.held.extend(Leftover(flight.batch[i], flight.sealed.receipts.get(i), flight.sealed.number) for i in indices)
+            if flight.left == 0:
+                self._pass_fences(flight)
             return
+        flight.outcomes[outcome] = flight.outcomes.get(outcome, 0) + len(indices)
         self.counts[outcome] += len(indices)
         if outcome is Outcome.UNSENT:
             self.unsent.extend(flight.batch[i] for i in indices)
@@ -373,21 +395,25 @@ class Engine(Generic[T]):
         self.accumulator.seal(Reason.SHUTDOWN, self.clock.now())
         while (sealed := self.accumulator.take(self.clock.now())) is not None:
             self.room.bytes_inside -= sealed.bytes
-            items = [(item, sealed.receipts.get(index)) for index, item in enumerate(sealed.items)]
+            items = [Leftover(item, sealed.receipts.get(index), sealed.number) for index, item in enumerate(sealed.items)]
             if self.held is not None:
                 self.held += items
             else:
                 self.end(items, Outcome.UNSENT, cause)
-        self._check_fences()
+        self.check_fences()
 
-    def end(self, items: Sequence[tuple[T, Receipt | None]], outcome: Outcome, cause: BaseException | None) -> None:
-        """Give items that are on no flight their outcome."""
+    def end(self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None) -> None:
+        """Give items that are on no flight their outcome; the caller then calls `check_fences`."""
         self.counts[outcome] += len(items)
         if outcome is Outcome.UNSENT:
-            self.unsent.extend(item for item, _ in items)
-        for _, receipt in items:
-            if receipt is not None:
-                receipt.resolve(outcome, cause, None)
+            self.unsent.extend(item.item for item in items)
+        for item in items:
+            if item.receipt is not None:
+                item.receipt.resolve(outcome, cause, None)
+        for fence in self._fences:
+            behind = sum(1 for item in items if item.number <= fence.number)
+            if behind:
+                fence.add({outcome: behind})
 
     def seal_open(self, now: float) -> None:
         """Seal the open batch because somebody asked for it."""
@@ -399,13 +425,14 @@ class Engine(Generic[T]):
         """A fence around everything accepted so far."""
         fence = Fence(self.accumulator.last_number)
         self._fences.append(fence)
-        self._check_fences()
+        self.check_fences()
         return fence
 
     def before(self, fence: Fence) -> int:
         """Items in front of the fence that are still inside."""
         flying = sum(flight.left for flight in self.flights if flight.sealed.number <= fence.number)
-        return flying + self.accumulator.queued_until(fence.number)
+        held = sum(1 for item in self.held or () if item.number <= fence.number)
+        return flying + held + self.accumulator.queued_until(fence.number)
 
     def remove(self, fence: Fence) -> None:
         """Nobody waits for this fence any more."""
@@ -416,13 +443,13 @@ class Engine(Generic[T]):
         for fence in self._fences:
             if flight.sealed.number <= fence.number:
                 fence.add(flight.outcomes)
-        self._check_fences()
+        self.check_fences()
 
-    def _check_fences(self) -> None:
+    def check_fences(self) -> None:
+        """Open the fences that have nothing in front of them."""
         for fence in [fence for fence in self._fences if self.before(fence) == 0]:
             self._fences.remove(fence)
-            if not fence.passed.done():
-                fence.passed.set_result(None)
+            fence.open()
 
     # -- pauses, throttling, stopping ---------------------------------------------------------------------------------
 
@@ -470,6 +497,8 @@ class Engine(Generic[T]):
         log.broken(self.name, error)
         self.stop_accepting()
         self.give_up(self.closed_error())
+        for fence in self._fences:
+            fence.open()
         if self.observers:
             self.observers.tell(lambda observer: observer.on_state(self.name, "broken"))
 

@@ -142,7 +142,6 @@ class Flight(Generic[T]):
 
     def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         """Book outcomes."""
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + len(indices)
         self._engine.item_settled(self, indices, outcome, details)
 
     async def pause(self, until: float, *signals: Signal) -> None:

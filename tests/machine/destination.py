@@ -1,0 +1,178 @@
+"""A destination that does anything it is told to, and writes down what really happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock import (
+    Outcome,
+    PermanentError,
+    ThrottledError,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+    WriteResult,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock import Batch
+
+ERRORS: dict[str, Callable[[], Exception]] = {
+    "transient": lambda: TransientError("scripted"),
+    "permanent": lambda: PermanentError("scripted"),
+    "throttled": lambda: ThrottledError("scripted", retry_after=2.0),
+    "unavailable": lambda: UnavailableError("scripted"),
+    "unlisted": lambda: ZeroDivisionError("scripted"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What one write does.
+
+    `ok`; `fail` (nothing takes effect); `partial` (items whose number modulo 3 is in `which` fail); `half` (the first half is settled,
+    then it fails); `unknown` (takes effect for `which`, and says that it does not know); `hang` (takes effect for `which`, never
+    answers); `short` (takes effect, and answers for one item too few); `nonsense` (takes effect, and returns a word); `gate` (waits for
+    `open_gate`, then takes effect).
+    Before that it takes `seconds`, in which it hears no cancellation if it is `deaf`.
+    """
+
+    kind: str = "ok"
+    seconds: float = 0.0
+    deaf: bool = False
+    error: str = "transient"
+    which: frozenset[int] = frozenset()
+
+    def failure(self) -> Exception:
+        """What it raises, a new one each time."""
+        return ERRORS[self.error]()
+
+
+@dataclass(slots=True, eq=False)
+class Write:
+    """One call of the destination."""
+
+    batch_id: str
+    items: tuple[int, ...]
+    act: Act
+    told: str = "running"
+    """How it ended, from the caller's side: `ok`, `error`, `unknown` or `cancelled`."""
+
+
+class Destination:
+    """`applied` is the ground truth; `broken` says which rules of the interface were not kept towards it."""
+
+    def __init__(self, *, default: Act, workers: int, max_items: int) -> None:
+        self.script: deque[Act] = deque()
+        self.default = default
+        self.writes: list[Write] = []
+        self.applied: list[int] = []
+        self.running = 0
+        self.broken: list[str] = []
+        self.is_settled: Callable[[int], bool] = lambda item: False
+        self._workers = workers
+        self._max_items = max_items
+        self._gates: list[asyncio.Future[None]] = []
+        self._ids: list[str] = []
+
+    @property
+    def gated(self) -> int:
+        """Writes that wait for their gate."""
+        return sum(1 for gate in self._gates if not gate.done())
+
+    def open_gate(self) -> None:
+        """Let the write go on that has waited longest."""
+        for gate in self._gates:
+            if not gate.done():
+                gate.set_result(None)
+                return
+
+    async def write(self, batch: Batch[int]) -> WriteResult | None:
+        write = Write(batch.id, tuple(batch), self.script.popleft() if self.script else self.default)
+        self.writes.append(write)
+        self.running += 1
+        self._check(write)
+        try:
+            result = await self._perform(write.act, batch)
+            write.told = "ok"
+            return result
+        except asyncio.CancelledError:
+            write.told = "cancelled"
+            raise
+        except UnknownOutcomeError:
+            write.told = "unknown"
+            raise
+        except Exception:
+            write.told = "error"
+            raise
+        finally:
+            self.running -= 1
+
+    def _check(self, write: Write) -> None:
+        if not 1 <= len(write.items) <= self._max_items:
+            self.broken.append(f"a batch of {len(write.items)} items")
+        again = [item for item in write.items if self.is_settled(item)]
+        if again:
+            self.broken.append(f"items {again} were settled and are sent again")
+        if self.running > self._workers:
+            self.broken.append(f"{self.running} writes at once")
+        if write.batch_id not in self._ids[-1:]:
+            if self._workers == 1 and write.batch_id in self._ids:
+                self.broken.append(f"another batch came between the tries of {write.items}")
+            self._ids.append(write.batch_id)
+
+    async def _perform(self, act: Act, batch: Batch[int]) -> WriteResult | None:
+        chosen = [index for index, item in enumerate(batch) if item % 3 in act.which]
+        if act.kind == "hang":
+            self._apply(batch, chosen)
+            await asyncio.get_running_loop().create_future()
+        await _last(act.seconds, deaf=act.deaf)
+        if act.kind == "gate":
+            gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._gates.append(gate)
+            await gate
+        if act.kind == "fail":
+            raise act.failure()
+        if act.kind == "half":
+            half = range((len(batch) + 1) // 2)
+            self._apply(batch, half)
+            batch.settle(half, Outcome.DELIVERED)
+            raise act.failure()
+        if act.kind == "unknown":
+            self._apply(batch, chosen)
+            raise UnknownOutcomeError("scripted")
+        if act.kind == "partial":
+            self._apply(batch, [index for index in range(len(batch)) if index not in chosen])
+            return WriteResult.failed(batch, {index: act.failure() for index in chosen})
+        self._apply(batch, range(len(batch)))
+        if act.kind == "short":
+            return WriteResult.from_outcomes(batch, [None] * (len(batch) - 1))
+        return "nonsense" if act.kind == "nonsense" else None  # type: ignore[return-value]  # what a careless sink may do
+
+    def _apply(self, batch: Batch[int], indices: Iterable[int]) -> None:
+        self.applied.extend(batch[index] for index in indices)
+
+    def may_differ(self, item: int) -> bool:
+        """Whether some write of this item ended without anybody knowing what it did."""
+        return any(item in write.items and _leaves_doubt(write) for write in self.writes)
+
+
+def _leaves_doubt(write: Write) -> bool:
+    return write.told in {"unknown", "cancelled", "running"} or write.act.kind in {"short", "nonsense"} or write.act.deaf
+
+
+async def _last(seconds: float, *, deaf: bool) -> None:
+    """Take so long, whatever comes if `deaf`."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        try:
+            await asyncio.sleep(until - loop.time())
+        except asyncio.CancelledError:
+            if not deaf:
+                raise
