@@ -40,6 +40,7 @@ from ._core.threads import in_thread
 from .batcher import Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
 from .retry import CircuitBreaker, CircuitState, Retry
 from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Router, Timeout
+from .sinks import Isolate, Split, Timeout
 
 __version__ = "0.1.0.dev0"
 
@@ -65,6 +66,7 @@ __all__ = [
     "FanOut",
     "FlushReport",
     "ForkedError",
+    "Isolate",
     "ItemFailed",
     "ItemTooLarge",
     "LedgerFull",
@@ -88,6 +90,7 @@ __all__ = [
     "Sink",
     "SinkError",
     "SinkLike",
+    "Split",
     "Stats",
     "StoppedError",
     "Tally",

@@ -303,6 +303,16 @@ async def test_a_shutdown_gives_what_waits_one_try_and_hands_back_what_fails_the
     assert len(report.unsent) == 1
 
 
+async def test_the_last_try_of_a_shutdown_keeps_what_is_final(fake_clock: FakeClock) -> None:
+    inner = ScriptedSink[int]([slow(0.1, fail(DOWN)), fail(PermanentError("bad row")), fail(UnknownOutcomeError("cut"))])
+    sink = stack(inner, breaker(consecutive=1, when_open="wait"))
+    async with Batcher(sink, limits=Limits(max_items=1, workers=1)) as batcher:
+        receipts = [await batcher.submit(item) for item in range(3)]
+        await fake_clock.advance(1.0)
+        await batcher.shutdown()
+    assert [receipt.outcome for receipt in receipts] == [Outcome.REJECTED, Outcome.REJECTED, Outcome.UNKNOWN]
+
+
 async def test_a_deaf_call_is_neutral_too(fake_clock: FakeClock) -> None:
     inner = stack(ScriptedSink[Any]([ignore_cancel(5.0)]), breaker(consecutive=1))
     async with Batcher(stack(inner, Timeout(1.0)), limits=Limits(flush_timeout=60.0)) as batcher:

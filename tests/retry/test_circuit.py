@@ -154,6 +154,31 @@ def test_a_neutral_answer_neither_closes_nor_opens() -> None:
     assert where(machine) == "closed"
 
 
+def test_what_was_counted_before_it_opened_is_forgotten_when_it_closes() -> None:
+    machine = circuit(failure_rate=0.5, min_calls=2)
+    for verdict in (FAIL, FAIL):
+        call(machine, 0.0, verdict)
+    call(machine, 5.0, OK)
+    assert where(machine) == "closed"
+    call(machine, 5.0, FAIL)
+    assert where(machine) == "closed"
+    row = circuit(consecutive=2)
+    for when, verdict in ((0.0, FAIL), (0.0, FAIL), (5.0, OK), (5.0, FAIL)):
+        call(row, when, verdict)
+    assert where(row) == "closed"
+
+
+def test_a_late_cancellation_of_a_call_from_before_a_change_counts_nowhere() -> None:
+    machine = circuit(consecutive=1, slow_rate=1.0, slow_after=2.0)
+    early = machine.admit(0.0)
+    call(machine, 0.0, FAIL)
+    probe = machine.admit(5.0)
+    assert early is not None
+    assert probe is not None
+    machine.cancelled(early, 5.0)
+    assert where(machine) == "half_open"
+
+
 def test_answers_of_calls_from_before_a_change_count_nowhere() -> None:
     machine = circuit(consecutive=1)
     early = [machine.admit(0.0) for _ in range(3)]

@@ -29,3 +29,12 @@ __all__ = [
 ]
 
 publish(__name__, *(globals()[name] for name in __all__))
+from .isolate import Isolate
+from .memory import MemorySink
+from .postgres import PostgresSink, classify_postgres
+from .split import Split
+from .timeout import Timeout
+
+__all__ = ["FunctionSink", "Isolate", "MemorySink", "PostgresSink", "Split", "Timeout", "classify_postgres"]
+
+publish(__name__, FunctionSink, Isolate, MemorySink, PostgresSink, Split, Timeout, classify_postgres)
