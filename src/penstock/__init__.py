@@ -39,8 +39,7 @@ from ._core.tally import Tally
 from ._core.threads import in_thread
 from .batcher import Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
 from .retry import CircuitBreaker, CircuitState, Retry
-from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Router, Timeout
-from .sinks import Isolate, Split, Timeout
+from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Isolate, Router, Split, Timeout
 
 __version__ = "0.1.0.dev0"
 

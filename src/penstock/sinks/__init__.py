@@ -6,9 +6,11 @@ from .combine import Combine
 from .dead_letter import DeadLetter, DeadLetterRecord
 from .fan_out import FanOut
 from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
+from .isolate import Isolate
 from .memory import MemorySink
 from .postgres import PostgresSink, classify_postgres
 from .router import Router
+from .split import Split
 from .timeout import Timeout
 
 __all__ = [
@@ -20,21 +22,14 @@ __all__ = [
     "HttpResponse",
     "HttpSink",
     "HttpStatusError",
+    "Isolate",
     "MemorySink",
     "PostgresSink",
     "Router",
+    "Split",
     "Timeout",
     "classify_http",
     "classify_postgres",
 ]
 
 publish(__name__, *(globals()[name] for name in __all__))
-from .isolate import Isolate
-from .memory import MemorySink
-from .postgres import PostgresSink, classify_postgres
-from .split import Split
-from .timeout import Timeout
-
-__all__ = ["FunctionSink", "Isolate", "MemorySink", "PostgresSink", "Split", "Timeout", "classify_postgres"]
-
-publish(__name__, FunctionSink, Isolate, MemorySink, PostgresSink, Split, Timeout, classify_postgres)
