@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
-from tests.examples.example import load
+from tests.examples.example import EXAMPLES, load
 
 if TYPE_CHECKING:
     import pytest
@@ -34,3 +37,17 @@ def test_audit_events_reach_postgres(embedded_postgres: EmbeddedPostgres, capsys
 async def test_the_users_own_test(fake_clock: FakeClock) -> None:
     """What the how-to page shows."""
     await load("test_my_code").test_an_event_survives_a_hiccup(fake_clock)
+
+
+def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) -> None:
+    """It prints where it is, has the tables, and ends in order. The fixture is there to skip where the server's package is missing."""
+    command = [sys.executable, str(EXAMPLES / "a_postgres.py"), str(EXAMPLES / "migration" / "tables.sql")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        dsn = process.stdout.readline().removeprefix("export DSN=").strip()
+        try:
+            module = load("migration/step_07_write_at_once")
+            module.main(dsn, module.thousand_requests())
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0

@@ -1,0 +1,30 @@
+"""A PostgreSQL to try the examples on, until Ctrl-C. Usage: python a_postgres.py [FILE.sql ...], run on it at the start."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import asyncpg
+
+from penstock.testing import embedded_postgres
+
+
+async def execute(dsn: str, scripts: list[str]) -> None:
+    connection = await asyncpg.connect(dsn)
+    for script in scripts:
+        await connection.execute(script)
+    await connection.close()
+
+
+def main(files: list[str]) -> None:
+    with embedded_postgres() as server:
+        asyncio.run(execute(server.dsn, [Path(file).read_text() for file in files]))
+        signals = {signal.SIGINT, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        print(f"export DSN={server.dsn}", flush=True)
+        signal.sigwait(signals)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,71 @@
+"""Step 4: add the batcher in front of the sink. It opens and closes the sink; nothing goes through it yet."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from typing import Self
+
+import asyncpg
+
+import penstock
+
+Event = tuple[int, str | None]
+INSERT = "INSERT INTO audit_events (id, action) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+logger = logging.getLogger("audit")
+
+
+class AuditSink:
+    """A description until it is entered: that makes the pool."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    async def __aenter__(self) -> Self:
+        self.pool = await asyncpg.create_pool(self.dsn)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.pool.close()
+
+    async def insert(self, event: Event) -> None:
+        await self.pool.execute(INSERT, *event)
+
+    async def write(self, batch: penstock.Batch[Event]) -> penstock.WriteResult | None:
+        errors: dict[int, BaseException] = {}
+        for index, event in enumerate(batch):
+            try:
+                await self.insert(event)
+            except Exception as error:
+                errors[index] = error
+        return penstock.WriteResult.failed(batch, errors)
+
+
+async def handle(sink: AuditSink, event: Event) -> None:
+    try:
+        await sink.insert(event)
+    except asyncpg.PostgresError:
+        logger.exception("event %d is not recorded", event[0])
+
+
+async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
+    sink = AuditSink(dsn)
+    limits = penstock.Limits(max_items=500, max_delay=0.2)
+    async with penstock.Batcher(sink, name="audit", limits=limits):
+        async for event in requests:
+            await handle(sink, event)
+
+
+def main(dsn: str, requests: AsyncIterator[Event]) -> None:
+    asyncio.run(serve(dsn, requests))
+
+
+async def thousand_requests() -> AsyncIterator[Event]:
+    """Stands for the network: the next request comes when the last one has been handled."""
+    for number in range(1000):
+        yield number, "login"
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    main(sys.argv[1], thousand_requests())

@@ -1,0 +1,42 @@
+"""Step 7: write at once. Five hundred events are one round trip and one commit."""
+
+import logging
+import sys
+from collections.abc import AsyncIterator, Sequence
+
+import penstock
+from penstock.sinks import PostgresSink
+
+Event = tuple[int, str | None]
+logger = logging.getLogger("audit")
+
+
+def not_recorded(events: Sequence[Event], error: BaseException) -> None:
+    logger.error("events %s are not recorded: %r", [number for number, _ in events], error)
+
+
+async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
+    await batcher.add(event)
+
+
+async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
+    sink = PostgresSink(dsn, table="audit_events", columns=("id", "action"), on_conflict="ignore")
+    limits = penstock.Limits(max_items=500, max_delay=0.2)
+    async with penstock.Batcher(sink, name="audit", limits=limits, on_failure=not_recorded, shutdown_deadline=10.0) as batcher:
+        async for event in requests:
+            await handle(batcher, event)
+
+
+def main(dsn: str, requests: AsyncIterator[Event]) -> None:
+    penstock.run(serve(dsn, requests))
+
+
+async def thousand_requests() -> AsyncIterator[Event]:
+    """Stands for the network: the next request comes when the last one has been handled."""
+    for number in range(1000):
+        yield number, "login"
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    main(sys.argv[1], thousand_requests())

@@ -1,0 +1,126 @@
+"""Unbatched code becomes batched in ten steps, and after each of them the same tests pass."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from tests.examples.example import EXAMPLES, load
+from tests.examples.migration_diffs import DIFFS, diffs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.testing import EmbeddedPostgres
+
+STEPS = sorted(path.stem for path in (EXAMPLES / "migration").glob("step_*.py"))
+COUNT = 300
+TABLES = (EXAMPLES / "migration" / "tables.sql").read_text()
+Requests = AsyncIterator[tuple[int, str | None]]
+
+
+def number_of(step: str) -> int:
+    return int(step.split("_")[1])
+
+
+class Program:
+    """One step, in front of empty tables."""
+
+    def __init__(self, step: str, dsn: str) -> None:
+        self.number = number_of(step)
+        self.dsn = dsn
+        self._module = load(f"migration/{step}")
+        asyncio.run(self._execute("DROP TABLE IF EXISTS audit_events, audit_refused;" + TABLES))
+
+    def run(self, requests: Requests) -> None:
+        self._module.main(self.dsn, requests)
+
+    async def _execute(self, sql: str) -> list[Any]:
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            return [tuple(row) for row in await connection.fetch(sql)] if sql.startswith("SELECT") else [await connection.execute(sql)]
+        finally:
+            await connection.close()
+
+    def query(self, sql: str) -> list[Any]:
+        return asyncio.run(self._execute(sql))
+
+    def stored(self) -> list[int]:
+        return [number for (number,) in self.query("SELECT id FROM audit_events ORDER BY id")]
+
+
+@pytest.fixture(params=STEPS)
+def program(request: pytest.FixtureRequest, embedded_postgres: EmbeddedPostgres) -> Program:
+    return Program(request.param, embedded_postgres.dsn)
+
+
+async def events(handled: list[int], at: dict[int, Callable[[], None]] | None = None, refused: int | None = None) -> Requests:
+    """Events 0 to COUNT; each is in `handled` once the program comes for the next. `at` a number something happens."""
+    for number in range(COUNT):
+        if at and number in at:
+            at[number]()
+        yield number, None if number == refused else "login"
+        handled.append(number)
+
+
+def test_the_steps_are_ten() -> None:
+    """batcher/B57: the ten steps of the migration, a file for each."""
+    assert [number_of(step) for step in STEPS] == list(range(1, len(STEPS) + 1))
+
+
+def test_every_event_is_recorded_once(program: Program) -> None:
+    """batcher/B57: also when the same events come again, batcher/B38. Until the seventh step an event is a commit."""
+    for _ in range(2):
+        program.run(events([]))
+        assert program.stored() == list(range(COUNT))
+    ((commits,),) = program.query("SELECT count(DISTINCT xmin::text) FROM audit_events")
+    assert commits == COUNT if program.number < 7 else commits < COUNT / 10
+
+
+def test_an_event_that_the_table_refuses_fails_alone(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+    """batcher/B57: and it is told somewhere which it was."""
+    program.run(events([], refused=COUNT // 2))
+    assert program.stored() == [number for number in range(COUNT) if number != COUNT // 2]
+    told = caplog.text + str(program.query("SELECT event FROM audit_refused"))
+    assert re.search(rf"\b{COUNT // 2}\b", told)
+
+
+def test_what_was_handled_before_a_crash_is_recorded(program: Program) -> None:
+    """batcher/B57: the code around fails in the middle."""
+    handled: list[int] = []
+
+    def crash() -> None:
+        raise RuntimeError("no more requests")
+
+    with pytest.raises(RuntimeError, match="no more requests"):
+        program.run(events(handled, {COUNT // 2: crash}))
+    assert handled == list(range(COUNT // 2))
+    assert program.stored() == handled
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if number_of(step) >= 6])
+def test_what_was_handled_before_a_signal_is_recorded(step: str, embedded_postgres: EmbeddedPostgres) -> None:
+    """batcher/B57: from the sixth step on, a SIGTERM in the middle loses nothing that was handled."""
+    program = Program(step, embedded_postgres.dsn)
+    handled: list[int] = []
+
+    async def until_the_signal() -> Requests:
+        async for event in events(handled, {COUNT // 2: lambda: os.kill(os.getpid(), signal.SIGTERM)}):
+            if event[0] > COUNT // 2:
+                await asyncio.Event().wait()  # the next request never comes
+            yield event
+
+    program.run(until_the_signal())
+    assert len(handled) >= COUNT // 2
+    assert program.stored() == handled
+
+
+def test_the_page_shows_the_steps_as_they_are() -> None:
+    """The differences in the page; `python -m tests.examples.migration_diffs` writes them anew."""
+    assert {path.name: path.read_text() for path in DIFFS.glob("*.diff")} == diffs()
