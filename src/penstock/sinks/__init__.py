@@ -4,6 +4,7 @@ from .._core.function_sink import FunctionSink
 from .._core.public import publish
 from .combine import Combine
 from .dead_letter import DeadLetter, DeadLetterRecord
+from .elasticsearch import ElasticsearchSink
 from .fan_out import FanOut
 from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
 from .isolate import Isolate
@@ -17,6 +18,7 @@ __all__ = [
     "Combine",
     "DeadLetter",
     "DeadLetterRecord",
+    "ElasticsearchSink",
     "FanOut",
     "FunctionSink",
     "HttpResponse",

@@ -4,6 +4,7 @@ from .._core.clock import LoopClock
 from .._core.public import publish
 from ._clock import FakeClock
 from ._moment import WouldHang
+from ._opensearch import EmbeddedOpenSearch, embedded_opensearch
 from ._postgres import EmbeddedPostgres, embedded_postgres
 from ._require import EmbeddedUnavailable, skip_or_fail
 from ._sinks import (
@@ -27,6 +28,7 @@ __all__ = [
     "BlockingSink",
     "Call",
     "DedupSink",
+    "EmbeddedOpenSearch",
     "EmbeddedPostgres",
     "EmbeddedUnavailable",
     "FakeClock",
@@ -37,6 +39,7 @@ __all__ = [
     "SlowSink",
     "WouldHang",
     "answer",
+    "embedded_opensearch",
     "embedded_postgres",
     "fail",
     "hang",

@@ -15,16 +15,15 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
 import warnings
 from pathlib import Path
-from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from . import _processes
+from ._ports import free_port
 from ._require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 START_SECONDS = 60
 KILL_SECONDS = 20
-PORTS = range(15_000, 32_000)
-"""Below the ports that systems give to outgoing connections: nobody takes the server's while it is down, not even its own clients."""
 _SERVER_USER = "pgserver"
 _FOR_OTHERS = stat.S_IROTH | stat.S_IXOTH
 
@@ -70,14 +67,6 @@ def _is_open(binaries: Path) -> bool:
     return program & _FOR_OTHERS == _FOR_OTHERS and all(folder.stat().st_mode & stat.S_IXOTH for folder in (binaries, *binaries.parents))
 
 
-def _free_port() -> int:
-    for port in SystemRandom().sample(PORTS, 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise EmbeddedUnavailable(f"no free port among {PORTS}")
-
-
 class EmbeddedPostgres:
     """One PostgreSQL server on loopback TCP, with data and a password of its own; made by `embedded_postgres`.
 
@@ -92,7 +81,7 @@ class EmbeddedPostgres:
         self._data = self._folder / "data"
         self._password = secrets.token_urlsafe(12)
         self._owner = os.getpid()
-        self.port = _free_port()
+        self.port = free_port()
         atexit.register(self._close_at_exit)
         try:
             self._make_cluster(settings)

@@ -1,0 +1,128 @@
+"""The embedded OpenSearch: up as any user, down like a crash, up again on the same port and data."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psutil
+import pytest
+
+from penstock.testing import EmbeddedOpenSearch, EmbeddedUnavailable, skip_or_fail
+from penstock.testing import embedded_opensearch as start_opensearch
+from penstock.testing._jars import jars
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedOpenSearch]:
+    """One of the module's own, to be killed."""
+    try:
+        context = start_opensearch()
+        server = context.__enter__()
+    except EmbeddedUnavailable as error:
+        skip_or_fail("opensearch", str(error))
+    yield server
+    context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def running(server: EmbeddedOpenSearch) -> EmbeddedOpenSearch:
+    server.start()
+    return server
+
+
+def put(server: EmbeddedOpenSearch, number: int) -> None:
+    httpx.put(f"{server.url}/kept/_doc/{number}", json={"number": number}, timeout=30).raise_for_status()
+
+
+def get(server: EmbeddedOpenSearch, number: int) -> Any:
+    return httpx.get(f"{server.url}/kept/_doc/{number}", timeout=30).raise_for_status().json()["_source"]["number"]
+
+
+@pytest.mark.parametrize("way", ["paused, kill", "the process alone", "paused, stop"])
+def test_what_was_acknowledged_survives_and_the_port_stays(running: EmbeddedOpenSearch, way: str) -> None:
+    before, url = running.pid, running.url
+    assert before is not None
+    put(running, before)
+    if way.startswith("paused"):
+        running.pause()
+    if way == "the process alone":
+        os.kill(before, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(before)], timeout=20)
+    elif way.endswith("stop"):
+        running.stop()
+    else:
+        running.kill()
+    assert running.pid is None
+    running.restart()
+    assert running.url == url
+    assert running.pid not in {None, before}
+    assert get(running, before) == before
+
+
+def test_a_paused_server_goes_on_where_it_was(running: EmbeddedOpenSearch) -> None:
+    running.pause()
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.get(running.url, timeout=0.05)
+    running.resume()
+    assert httpx.get(running.url, timeout=30).json()["version"]["distribution"] == "opensearch"
+
+
+def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedOpenSearch) -> None:
+    pid = running.pid
+    running.start()
+    assert running.pid == pid
+    assert f"pid={pid}" in repr(running)
+    running.kill()
+    running.kill()
+    running.stop()
+    running.resume()
+    running.pause()
+    assert running.pid is None
+    assert not [each for each in psutil.process_iter() if each.pid == pid]
+
+
+def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left(running: EmbeddedOpenSearch) -> None:
+    context = start_opensearch({"no.such.setting": "1"})
+    with pytest.raises(EmbeddedUnavailable, match=r"no\.such\.setting"):
+        context.__enter__()
+
+
+@pytest.mark.parametrize(("program", "told"), [("java", "no java"), ("mvn", "no mvn")])
+def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, told: str) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    (tmp_path / "java").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path if program == "mvn" else tmp_path / "nothing"))
+    with pytest.raises(EmbeddedUnavailable, match=told):
+        start_opensearch().__enter__()
+
+
+@pytest.mark.parametrize(
+    ("program", "told"), [("#!/bin/sh\necho no such host\nexit 1\n", "no such host"), ("#!/bin/sh\nexec sleep 60\n", "within")]
+)
+def test_jars_that_cannot_be_had_are_told_and_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, told: str
+) -> None:
+    maven = tmp_path / "mvn"
+    maven.write_text(program)
+    maven.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("penstock.testing._jars.FETCH_SECONDS", 0.2)
+    with pytest.raises(EmbeddedUnavailable, match=told):
+        jars("opensearch.xml")
+    assert [path.suffix for path in (tmp_path / "cache" / "penstock").iterdir()] == [".lock"]
+
+
+def test_a_cache_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "penstock").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(EmbeddedUnavailable, match="cannot be kept"):
+        jars("opensearch.xml")
