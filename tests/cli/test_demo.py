@@ -57,15 +57,16 @@ def test_a_server_killed_half_way_costs_no_row(
     output = capfd.readouterr().out
     assert "killing the database server" in output
     assert "the database server is back" in output
-    assert "20000 accepted: " in output
+    assert "20010 accepted: " in output
     assert PROVEN in output
+    assert "refused for good: (10, 10, 10)" in output
     assert "BAD" not in output
     assert "\x1b" not in output
     assert_nothing_is_left(folder)
 
 
 def test_without_chaos_the_server_stays_alive(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--rows", "1", "--plain", "--no-chaos", "--producers", "7", "--workers", "3"]) == 0
+    assert main(["demo", "--rows", "1", "--plain", "--no-chaos", "--producers", "7", "--workers", "3", "--poison", "0"]) == 0
     output = capfd.readouterr().out
     assert "killing" not in output
     assert PROVEN in output

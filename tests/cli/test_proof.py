@@ -26,6 +26,7 @@ LINES = (
     "2013,9,30,NA,840,NA,NA,1020,NA,MQ,3531,NA,LGA,RDU,NA,431,8,40,2013-09-30T12:00:00Z\n"
 )
 EXPECTED = Expected(3, hashlib.sha256(LINES.encode()).hexdigest())
+LETTERS = "spoiled flights in the dead letters: rows, distinct, refused for good"
 DIGEST = "SHA-256 of the table as CSV, and of the file"
 
 
@@ -76,6 +77,7 @@ def test_it_holds_in_any_order_and_in_any_time_zone(embedded_postgres: EmbeddedP
         ("UPDATE {table} SET tailnum = '' WHERE line = 3", [DIGEST]),
         ("UPDATE {table} SET time_hour = time_hour + interval '1 hour' WHERE line = 3", [DIGEST]),
         ("UPDATE {table} SET dep_delay = 0 WHERE line = 3", [DIGEST]),
+        (f"INSERT INTO {SCHEMA}.dead_letters VALUES ('k', -1, 'permanent', 'no', 1)", [LETTERS]),
         (
             "ALTER TABLE {table} DROP CONSTRAINT flights_pkey; INSERT INTO {table} SELECT * FROM {table} WHERE line = 2",
             ["rows in the table", DIGEST],

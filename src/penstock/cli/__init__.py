@@ -13,7 +13,10 @@ BAD_USE = 2
 INTERRUPTED = 130
 
 _DEMO_HELP = "a year of flights into a PostgreSQL that is killed on the way"
-_DEMO = "Write 336,776 real flights through a batcher into PostgreSQL, kill the server half-way, prove every row by SQL."
+_DEMO = (
+    "Write 336,776 real flights, and some spoiled ones among them, through a full stack into PostgreSQL; kill the server half-way; "
+    "prove by SQL that every flight is there once, and every spoiled one with the dead letters and nowhere else."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,15 +50,18 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=_count(), default=500, metavar="ITEMS", help="items in a batch (default: 500)")
     parser.add_argument("--workers", type=_count(most=64), default=2, help="batches in flight at once, at most 64 (default: 2)")
     parser.add_argument("--producers", type=_count(most=1000), default=4, help="tasks that add flights at once, at most 1000 (default: 4)")
+    parser.add_argument(
+        "--poison", type=_count(least=0), default=2000, metavar="N", help="spoil a copy of one flight in N; 0 spoils none (default: 2000)"
+    )
     parser.add_argument("--plain", action="store_true", help="plain lines of progress, also on a terminal")
 
 
-def _count(*, most: int | None = None) -> Callable[[str], int]:
-    rule = "a whole number of at least 1" if most is None else f"a whole number from 1 to {most}"
+def _count(*, least: int = 1, most: int | None = None) -> Callable[[str], int]:
+    rule = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
 
     def count(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
-        if value < 1 or (most is not None and value > most):
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1
+        if value < least or (most is not None and value > most):
             message = f"{text!r} must be {rule}"
             raise argparse.ArgumentTypeError(message)
         return value

@@ -21,12 +21,12 @@ from penstock._core.clock import LOOP_CLOCK
 from penstock._core.errors import ConfigError, DrainTimeout, PenstockError
 from penstock._core.stacking import stack
 from penstock.batcher import Batcher, Limits, run
-from penstock.retry import Retry
-from penstock.sinks import PostgresSink, Timeout
+from penstock.retry import CircuitBreaker, Retry
+from penstock.sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
 from penstock.testing import EmbeddedUnavailable
 
 from ._database import Database
-from ._flights import NAMES, Flight, FlightFile, NoFlights, find_file
+from ._flights import NAMES, Flight, FlightFile, NoFlights, find_file, spoiled
 from ._progress import FlushTimes, Progress, View, keep_showing, make_view
 from ._proof import Expected, Finding, create_table, prove
 
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "penstock_demo"
 SHUTDOWN_SECONDS = 20.0
+LETTERS = ("key", "line", "why", "error", "attempts")
 TRY_SECONDS = 10.0
+BREAKER_SECONDS = 1.0
 READ_AT_ONCE = 2000
 SAME_ERRORS = 3
 INTERRUPTED = 130
@@ -127,7 +129,15 @@ class Demo:
                 self._flights.append(flight)
                 if file.rows % READ_AT_ONCE == 0:
                     await LOOP_CLOCK.sleep(0)
-        self._expected = Expected(file.rows, file.digest)
+        self._spoil()
+        self._expected = Expected(file.rows, file.digest, spoiled=len(self._flights) - file.rows)
+
+    def _spoil(self) -> None:
+        """Put spoiled copies of some flights among them."""
+        every = self._options.poison
+        if every:
+            for number, place in enumerate(range(len(self._flights) - 1, 0, -every)):
+                self._flights.insert(place, spoiled(self._flights[place], number))
 
     async def _run(self, database: Database) -> int:
         times = FlushTimes()
@@ -151,12 +161,22 @@ class Demo:
     def _make_batcher(self, database: Database, times: FlushTimes) -> Batcher[Flight]:
         workers = self._options.workers
         table = PostgresSink(database.dsn, table="flights", schema=SCHEMA, columns=NAMES, on_conflict="error", pool_size=workers)
-        sink = stack(table, Timeout(TRY_SECONDS), Retry())
+        letters = PostgresSink(database.dsn, table="dead_letters", schema=SCHEMA, columns=LETTERS, on_conflict="ignore", pool_size=workers)
+        sink = stack(
+            table,
+            Timeout(TRY_SECONDS),
+            CircuitBreaker(open_for=BREAKER_SECONDS),
+            Retry(),
+            DeadLetter(stack(letters, Timeout(TRY_SECONDS), Retry()), record=_letter),
+        )
         limits = Limits(max_items=self._options.batch_size, workers=workers)
         return Batcher(sink, limits=limits, name="flights", observers=[times], shutdown_deadline=SHUTDOWN_SECONDS)
 
     def _say_what_comes(self, database: Database) -> None:
-        self._view.say(f"{self._expected.rows:,} flights into the table {SCHEMA}.flights, {self._options.producers} producers")
+        expected = self._expected
+        self._view.say(
+            f"{expected.rows:,} flights and {expected.spoiled:,} spoiled ones for the table {SCHEMA}.flights, {self._options.producers} producers"
+        )
         if not database.may_be_killed:
             self._view.say("the database was given: it is not ours to kill, so no chaos is possible")
 
@@ -181,7 +201,7 @@ class Demo:
         await batcher.flush()
 
     async def _produce(self, batcher: Batcher[Flight], share: list[Flight]) -> None:
-        half = self._expected.rows // 2
+        half = len(self._flights) // 2
         for flight in share:
             await batcher.add(flight)
             self._added += 1
@@ -198,7 +218,7 @@ class Demo:
             self._view.say("interrupted before the first flight was written")
             return
         self._view.say(f"interrupted; {report}")
-        never = self._expected.rows - report.tally.accepted
+        never = len(self._flights) - report.tally.accepted
         self._view.say(
             f"{len(report.unsent):,} flights were handed back unsent, {len(report.unknown):,} are unknown, {never:,} were never added"
         )
@@ -211,7 +231,7 @@ class Demo:
         rows = self._expected.rows
         figures = f"{rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
         if all(check.holds for check in checks):
-            self._view.say(f"every flight is there exactly once: {figures}")
+            self._view.say(f"every flight is there exactly once, every spoiled one with the dead letters: {figures}")
             return 0
         self._view.say(
             f"DIFFERENT, the table is not what was sent: {', '.join(check.what for check in checks if not check.holds)} ({figures})"
@@ -223,8 +243,13 @@ class Demo:
         return [
             Finding("outcomes add up to what was accepted", tally.accepted, tally.settled),
             Finding("delivered, or found there after an unknown try", self._expected.rows, tally.delivered + tally.duplicate),
-            Finding("left inside, unsent or unknown", 0, tally.inside + tally.unsent + tally.unknown),
+            Finding("dead-lettered", self._expected.spoiled, tally.dead_lettered),
+            Finding("left inside, rejected, unsent or unknown", 0, tally.inside + tally.rejected + tally.unsent + tally.unknown),
         ]
+
+
+def _letter(record: DeadLetterRecord[Flight]) -> tuple[object, ...]:
+    return record.key, record.item[0], record.error_class, record.message, record.attempts
 
 
 def _hang_up_ends_in_order() -> None:

@@ -59,6 +59,15 @@ COLUMNS = (
 NAMES = ("line", *(column.name for column in COLUMNS))
 
 
+def spoiled(flight: Flight, number: int) -> Flight:
+    """A copy of a flight that no table takes: its line is negative, and every second one has a text for a distance."""
+    line, *values = flight
+    assert isinstance(line, int)
+    if number % 2:
+        values[NAMES.index("distance") - 1] = "far"
+    return (-line, *values)
+
+
 class NoFlights(RuntimeError):
     """The flights are not installed, or are not the ones we know."""
 

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from asyncpg import Connection, Record
 
 CONNECT_SECONDS = 10.0
+DEAD_LETTERS = "key text PRIMARY KEY, line bigint NOT NULL, why text NOT NULL, error text NOT NULL, attempts integer NOT NULL"
 _AS_IN_THE_FILE = {"timestamptz": "to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')"}
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the file holds: its lines without the header, and their digest."""
+    """What the file holds: its lines without the header, and their digest; and how many spoiled flights were sent besides."""
 
     rows: int
     digest: str
+    spoiled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,14 @@ class Finding:
 
 
 async def create_table(dsn: str, schema: str) -> None:
-    """Make an empty table of flights in a schema of its own; what an earlier run left there goes."""
+    """Make an empty table of flights, and one of dead letters, in a schema of their own; what an earlier run left there goes."""
     columns = ", ".join(f"{column.name} {column.sql}" for column in COLUMNS)
     connection = await _connect(dsn)
     try:
         async with connection.transaction():
             await connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}")
-            await connection.execute(f"CREATE TABLE {schema}.flights (line bigint PRIMARY KEY, {columns})")
+            await connection.execute(f"CREATE TABLE {schema}.flights (line bigint PRIMARY KEY CHECK (line > 0), {columns})")
+            await connection.execute(f"CREATE TABLE {schema}.dead_letters ({DEAD_LETTERS})")
     finally:
         connection.terminate()
 
@@ -65,6 +68,8 @@ async def prove(dsn: str, schema: str, expected: Expected) -> list[Finding]:
         query = f"SELECT count(*), count(DISTINCT line), min(line), max(line) FROM {schema}.flights"
         count, lines, first, last = await connection.fetchrow(query) or (None,) * 4
         digest = await _digest(connection, schema)
+        query = f"SELECT count(*), count(DISTINCT line), count(*) FILTER (WHERE line < 0 AND why = 'permanent') FROM {schema}.dead_letters"
+        letters = await connection.fetchrow(query) or (None,) * 3
     finally:
         connection.terminate()
     return [
@@ -72,6 +77,7 @@ async def prove(dsn: str, schema: str, expected: Expected) -> list[Finding]:
         Finding("distinct lines", expected.rows, lines),
         Finding("first line", 1, first),
         Finding("last line", expected.rows, last),
+        Finding("spoiled flights in the dead letters: rows, distinct, refused for good", (expected.spoiled,) * 3, tuple(letters)),
         Finding("SHA-256 of the table as CSV, and of the file", expected.digest, digest),
     ]
 
