@@ -97,10 +97,14 @@ class Proxy:
         size = await reader.readexactly(4)
         to.write(size + await reader.readexactly(int.from_bytes(size) - 4))
         last = ""
+        prepared: dict[bytes, str] = {}
         while True:
             kind, body, raw = await _message(reader)
             if kind == b"P":
-                last = body.split(b"\0")[1].decode()
+                name, query, *_ = body.split(b"\0")
+                prepared[name] = query.decode()
+            if kind == b"B":
+                last = prepared[body.split(b"\0")[1]]
             if kind == b"Q":
                 text = body.rstrip(b"\0").decode()
                 self.statements.extend([text] if text.startswith("DO") else (part.strip() for part in text.split(";")))

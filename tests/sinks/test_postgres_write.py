@@ -280,7 +280,7 @@ async def test_a_function_may_make_the_pool_and_the_sink_closes_it(
         return made[0]
 
     async with database(embedded_postgres.dsn) as db:
-        async with PostgresSink(table=db.table, columns=("id", "word"), pool=later if awaited else now) as sink:
+        async with PostgresSink(table=db.table, columns=("id", "word"), pool=later if awaited else now, pool_size=2) as sink:
             assert await written(sink, words(60)) == {}
             assert not made[0].is_closing()
         assert made[0].is_closing()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ._postgres_rows import RowFunction
     from ._postgres_table import Table
+    from ._postgres_ways import Ways
 
 PoolFactory = Callable[[], object]
 MODES = ("error", "ignore", "update")
@@ -42,6 +43,8 @@ class Target:
     conflict: tuple[str, ...] | None
     update: tuple[str, ...] | None
     version: str | None
+    returning: tuple[str, ...]
+    ways: Ways
 
     def __post_init__(self) -> None:
         _name("table", self.table)
@@ -54,6 +57,8 @@ class Target:
             for name, value in (("update_columns", self.update), ("version_column", self.version)):
                 if value is not None:
                     raise bad(name, value, 'needs on_conflict="update"')
+        if self.returning and self.mode == "error" and self.ways.statement == "copy":
+            raise bad("returning", self.returning, 'COPY answers nothing; use statement="auto", "insert" or "unnest"')
         self._check_within()
 
     def _check_within(self) -> None:
@@ -80,8 +85,11 @@ class Target:
         if self.mode != "error" and key is None:
             rule = f"needs a unique index of {table.qualified} over columns that this sink writes; its unique keys: {shown}"
             raise bad("on_conflict", self.mode, rule)
-        if self.mode == "update":
-            target = key
+        if self.mode == "update" or (self.mode == "ignore" and self.returning):
+            target = key  # what is returned is led back to its item by one key
+        strange = [name for name in self.returning if name not in {column.name for column in table.columns}]
+        if strange:
+            raise bad("returning", strange, f"{table.qualified} has no such column")
         update = self.update
         if update is None:
             update = tuple(column for column in self.columns if column not in (target or ()))
@@ -94,6 +102,7 @@ class Target:
             update_columns=update,
             version=self.version,
             reads_text=reads_text,
+            returning=self.returning,
         )
 
 

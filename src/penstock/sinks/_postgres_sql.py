@@ -5,6 +5,9 @@
 2. *Exact* staging has the target's types, so that its keys compare as the target's do. *Loose* staging has base types without lengths,
    and text for what only the server can read (JSON, XML, enums), so that it takes nearly every row and the blame falls later, row by row.
 3. Several rows of one key in one batch: the last one counts (with a version column: the last one of the highest version).
+4. `RETURNING` sees the table's row only, and skipped rows return nothing. So each returned row (`v0`, `v1`, ...) has to be led back to
+   its place: one row by parameters returns its place as a parameter; many rows return their key, which is compared with the given ones
+   as the table's type compares them; without conflicts every row returns, in order.
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`, types as the server spelled them
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 EXACT = "penstock_exact"
 LOOSE = "penstock_loose"
 VERDICT = "penstock_verdict"
+RETURNED = "penstock_returned"
 SCHEMA = "pg_temp"
 
 
@@ -44,6 +48,8 @@ class Plan:
     """Whether JSON, XML and enums are given as text, which a codec of the user's may change."""
     copies: bool = True
     """Whether asyncpg can `COPY` every column's type, which a text codec of the user's may prevent."""
+    returning: tuple[str, ...] = ()
+    """The columns of the stored row that its item's receipt shows."""
 
     @property
     def key_places(self) -> tuple[int, ...]:
@@ -52,9 +58,10 @@ class Plan:
 
     @cached_property
     def insert(self) -> str:
-        """One row by parameters, with the mode's conflict clause."""
+        """One row by parameters, with the mode's conflict clause; where rows are returned, its place is one parameter more."""
         values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
-        return f"{self._into} VALUES ({values}){self._on_conflict}"
+        back = f" RETURNING ${len(self.columns) + 1}::int4 AS o, {self._values()}" if self.returning else ""
+        return f"{self._into} VALUES ({values}){self._on_conflict}{back}"
 
     def stage(self, name: str) -> str:
         """One row into a staging table by parameters, where `COPY` is not to be had."""
@@ -82,16 +89,50 @@ class Plan:
         if any(column.is_nested for column in found):
             return None
         arrays = ", ".join(f"${place}::{column.loose}[]" for place, column in enumerate(found, 1))
-        return self._merge_from(f"unnest({arrays}) WITH ORDINALITY AS given({self._all}, o)")
+        return self._merge_from(f"unnest({arrays}) WITH ORDINALITY AS given({self._all}, o)", first=1)
 
-    def _merge_from(self, source: str) -> str:
+    def _merge_from(self, source: str, *, first: int = 0) -> str:
+        if not self.returning:
+            return self._merged(source)
+        if self.mode == "error":
+            return f"{self._merged(source)} RETURNING {self._values()}"
+        target = self.target or ()
+        keys = [f"{key}::{self.table.column(name).exact}" for key, name in zip(self._staged(target), target, strict=True)]
+        numbered = f"SELECT o, {', '.join(f'{key} AS k{place}' for place, key in enumerate(keys))}, {self._rank(keys)} AS r FROM given"
+        same = " AND ".join(f"d.k{place} = n.k{place}" for place in range(len(keys)))
+        stored = ", ".join(f"{quoted(name)} AS k{place}" for place, name in enumerate(target))
+        return (
+            f"WITH given AS MATERIALIZED (SELECT * FROM {source}), d AS ({self._merged('given')} RETURNING {stored}, {self._values()}),"
+            f" n AS ({numbered}) SELECT n.o - {first} AS o, {self._values('d', own=True)} FROM d JOIN n ON {same} WHERE n.r = 1"
+        )
+
+    def _merged(self, source: str) -> str:
         if self.mode != "update":
             return f"{self._into} SELECT {self._all} FROM {source} ORDER BY o{self._on_conflict}"
         keys = self._staged(self.target or ())
-        latest = "o DESC" if self.version is None else f"{self._staged((self.version,))[0]} DESC NULLS LAST, o DESC"
-        ranked = f"SELECT *, row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {latest}) AS r FROM {source}"
+        ranked = f"SELECT *, {self._rank(keys)} AS r FROM {source}"
         wanted = " OR ".join(["r = 1", *(f"{key} IS NULL" for key in keys)])
         return f"{self._into} SELECT {self._all} FROM ({ranked}) AS ranked WHERE {wanted} ORDER BY o{self._on_conflict}"
+
+    def _rank(self, keys: list[str]) -> str:
+        """1 for the row of its key that goes into the table: the first one, or the last one where it replaces."""
+        order = "o"
+        if self.mode == "update":
+            order = "o DESC" if self.version is None else f"{self._staged((self.version,))[0]} DESC NULLS LAST, o DESC"
+        return f"row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
+
+    def found(self, staging: str) -> str:
+        """The table's rows that have the keys of a staging table's."""
+        same = " AND ".join(
+            f"t.{quoted(name)} = s.{key}::{self.table.column(name).exact}"
+            for name, key in zip(self.key or (), self._staged(self.key or ()), strict=True)
+        )
+        return f"SELECT s.o, {self._values('t')} FROM {SCHEMA}.{staging} s JOIN {self.table.qualified} t ON {same}"
+
+    @property
+    def returned(self) -> str:
+        """What `sift` stored."""
+        return f"SELECT * FROM {SCHEMA}.{RETURNED}"
 
     @cached_property
     def resend(self) -> str:
@@ -113,13 +154,20 @@ class Plan:
     def sifting(self) -> str:
         """Begin a transaction with loose staging and an empty verdict in it; deferred constraints answer at once."""
         verdict = f"CREATE TEMP TABLE {VERDICT} (o int4, code text, message text, detail text, rule text) ON COMMIT DROP"
-        return f"BEGIN; SET CONSTRAINTS ALL IMMEDIATE; {_create(LOOSE, self._loose)}; {verdict}; SAVEPOINT penstock"
+        back = ""
+        if self.returning:
+            back = f"CREATE TEMP TABLE {RETURNED} ON COMMIT DROP AS SELECT 0::int4 AS o, {self._values()} FROM {self.table.qualified} WITH NO DATA;"
+        return f"BEGIN; SET CONSTRAINTS ALL IMMEDIATE; {_create(LOOSE, self._loose)}; {verdict}; {back} SAVEPOINT penstock"
 
     @cached_property
     def sift(self) -> str:
         """Insert row by row, each in a subtransaction on the server, and note in the verdict what was refused or skipped."""
         values = ", ".join(f"r.c{place}{cast}" for place, cast in enumerate(self._casts))
         families = "'21', '22', '23', '44', '54', 'P0'"
+        insert = f"{self._into} VALUES ({values}){self._on_conflict}"
+        if self.returning:
+            stored = f"{insert} RETURNING r.o AS o, {self._values()}"
+            insert = f"WITH stored AS ({stored}) INSERT INTO {SCHEMA}.{RETURNED} SELECT * FROM stored"
         body = f"""
 #variable_conflict use_column
 DECLARE
@@ -127,7 +175,7 @@ DECLARE
 BEGIN
     FOR r IN SELECT * FROM {SCHEMA}.{LOOSE} ORDER BY o LOOP
         BEGIN
-            {self._into} VALUES ({values}){self._on_conflict};
+            {insert};
             GET DIAGNOSTICS n = ROW_COUNT;
             IF n = 0 THEN INSERT INTO {SCHEMA}.{VERDICT} (o) VALUES (r.o); END IF;
         EXCEPTION WHEN OTHERS THEN
@@ -175,6 +223,11 @@ END
     def _casts(self) -> list[str]:
         found = (self.table.column(name) for name in self.columns)
         return [f"::{column.exact}" if self.reads_text and (column.is_read or column.is_enum) else "" for column in found]
+
+    def _values(self, table: str = "", *, own: bool = False) -> str:
+        """The returned columns under names of our own; with `own` they have them already."""
+        path = f"{table}." if table else ""
+        return ", ".join(f"{path}v{place}" if own else f"{path}{quoted(name)} AS v{place}" for place, name in enumerate(self.returning))
 
     @property
     def _target(self) -> str:

@@ -1,9 +1,10 @@
 """One write of one batch on one connection.
 
-1. The quick ways come first: pipelined `INSERT`s below the threshold; from there on `COPY`, or with `ignore` and `update` one `INSERT`
-   from an array per column. Each is a transaction of its own, which the server ends by itself. That saves the two round trips of `BEGIN`
-   and `COMMIT`; in return a connection that breaks after the last row was handed over leaves the outcome unknown, which the next try
-   repairs (4). Very large batches with `ignore` and `update` go by `COPY` into a staging table, whose making costs some milliseconds.
+1. The quick ways come first: pipelined `INSERT`s below the threshold; from there on `COPY`, or with `ignore` and `update` or where rows
+   are returned one `INSERT` from an array per column. Each is a transaction of its own, which the server ends by itself. That saves the
+   two round trips of `BEGIN` and `COMMIT`; in return a connection that breaks after the last row was handed over leaves the outcome
+   unknown, which the next try repairs (4). Very large ones of the latter go by `COPY` into a staging table, whose making costs some
+   milliseconds. A statement that was asked for is used instead, at any size; the repairs below keep their own.
 2. A row that is to blame is named by asyncpg (the row it could not encode) or by the server (`COPY events, line 2`). It fails alone and
    the rest is written again, up to `MAX_HINTS` times. All rows that asyncpg cannot encode are found at once, without the server.
 3. Where nobody names a row, or too many were named, the rest is *sifted*: staged loosely, then inserted row by row inside the server, each
@@ -27,13 +28,14 @@ from ._postgres_guard import Guard
 from ._postgres_sql import EXACT, LOOSE, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
 
     from ._postgres_rows import Row
     from ._postgres_sql import Plan
+    from ._postgres_ways import Ways
 
 MAX_HINTS = 3
 _UNIQUE_VIOLATION = "23505"
@@ -59,12 +61,14 @@ class Write:
         self._maybe = maybe
         self.errors = errors
         self.outcomes: dict[int, Outcome] = {}
+        self.details: dict[int, dict[str, Any]] = {}
         self._copying: str | None = None
         self._explicit = False
         self._sealed = False
 
-    async def run(self, threshold: int, staging_threshold: int) -> None:
-        """Write every row, by the way that their number asks for; afterwards `errors` and `outcomes` answer for those that were not simply delivered.
+    async def run(self, ways: Ways) -> None:
+        """Write every row, by the way that their number asks for; afterwards `errors` and `outcomes` answer for those that were not simply delivered,
+        and `details` holds what was returned.
 
         Raises what fails the batch as a whole. Cancellation leaves the connection busy or in a transaction: it must be reset.
         """
@@ -74,7 +78,7 @@ class Write:
         hints = 0
         while self._rows:
             try:
-                return await (self._resend() if resend else self._quickly(threshold, staging_threshold))
+                return await (self._resend() if resend else self._quickly(ways))
             except Exception as error:
                 await self._recover(error)
                 hints += 1
@@ -85,24 +89,44 @@ class Write:
 
     # -- the quick ways -----------------------------------------------------------------------------------------------
 
-    async def _quickly(self, threshold: int, staging_threshold: int) -> None:
+    async def _quickly(self, ways: Ways) -> None:
         plan = self._plan
-        if len(self._rows) < threshold:
-            return await self._insert(plan.insert, self._rows)
-        if plan.mode != "error" and plan.merge_arrays is not None and len(self._rows) < staging_threshold:
-            return await self._merge_arrays(plan.merge_arrays)
-        if not plan.copies:
-            return await self._insert(plan.insert, self._rows)
-        if plan.mode == "error":
+        way = ways.choose(plan, len(self._rows))
+        if way == "insert":
+            return await self._insert_rows()
+        if way == "unnest" and plan.merge_arrays is not None:
+            self._copying, self._sealed = None, True
+            return await self._merge(plan.merge_arrays, *zip(*self._rows, strict=True))
+        if way == "copy":
             return await self._copy(plan.table.name, plan.table.schema, plan.columns, self._rows)
         await self._begin(plan.staging)
         await self._stage(EXACT)
-        await self._con.execute(plan.merge)
+        await self._merge(plan.merge)
         return await self._commit()
 
-    async def _merge_arrays(self, statement: str) -> None:
-        self._copying, self._sealed = None, True
-        await self._con.execute(statement, *zip(*self._rows, strict=True))
+    async def _insert_rows(self) -> None:
+        if not self._plan.returning:
+            return await self._insert(self._plan.insert, self._rows)
+        self._copying = None
+        async with Guard(self._con):
+            rows = [(*row, place) for place, row in enumerate(self._rows)]
+            found = await self._con.fetchmany(self._plan.insert, self._feed(rows))
+        return self._note_returned(found)
+
+    async def _merge(self, statement: str, *arguments: object) -> None:
+        if not self._plan.returning:
+            await self._con.execute(statement, *arguments)
+            return
+        found = await self._con.fetch(statement, *arguments)
+        if self._plan.mode != "error":
+            self._note_returned(found)
+        elif len(found) == len(self._rows):  # else a trigger has kept rows out, and nobody knows which
+            self._note_returned(found, range(len(found)))
+
+    def _note_returned(self, found: Sequence[Record], places: Iterable[int] | None = None) -> None:
+        names = self._plan.returning
+        for place, row in zip((row["o"] for row in found) if places is None else places, found, strict=True):
+            self.details[self._indices[place]] = {name: row[f"v{number}"] for number, name in enumerate(names)}
 
     async def _insert(self, statement: str, rows: Sequence[Row]) -> None:
         self._copying = None
@@ -156,8 +180,9 @@ class Write:
         if conflicts:  # rows that are at fault without an earlier try: sifting finds the server's own error for each
             await self._con.execute("ROLLBACK")
             return await self._guarded_sift()
-        await self._commit()
-        return self._note_duplicates([row["o"] for row in skipped])
+        self._note_duplicates([row["o"] for row in skipped])
+        await self._find(EXACT, {row["o"] for row in skipped})
+        return await self._commit()
 
     def _is_conflict(self, place: int, *, again: bool) -> bool:
         return self._plan.mode == "error" and (again or self._indices[place] not in self._maybe)
@@ -167,6 +192,13 @@ class Write:
             index = self._indices[place]
             if index in self._maybe:
                 self.outcomes[index] = Outcome.DUPLICATE
+
+    async def _find(self, staging: str, skipped: Container[int]) -> None:
+        """Read the rows that the server would have returned: those that went in now, and those that an earlier try had stored."""
+        if self._plan.returning:
+            found = await self._con.fetch(self._plan.found(staging))
+            ours = [row for row in found if row["o"] not in skipped or self._indices[row["o"]] in self.outcomes]
+            self._note_returned(ours)
 
     # -- finding who is to blame --------------------------------------------------------------------------------------
 
@@ -226,15 +258,23 @@ class Write:
         await self._stage_loosely()
         if self._rows:
             await self._con.execute(self._plan.sift)
-            verdict = await self._con.fetch(self._plan.verdict)
-        else:
-            verdict = []
+            self._note_verdict(await self._con.fetch(self._plan.verdict))
+            await self._note_sifted()
         await self._commit()
+
+    def _note_verdict(self, verdict: Sequence[Record]) -> None:
         self._note_duplicates([row["o"] for row in verdict if row["code"] is None])
         for row in verdict:
             if row["code"] is not None:
                 place: int = row["o"]
                 self._refuse(self._indices[place], _server_error(row), again=row["again"])
+
+    async def _note_sifted(self) -> None:
+        if not self._plan.returning:
+            return
+        if self.outcomes:
+            await self._find(LOOSE, range(len(self._rows)))
+        self._note_returned(await self._con.fetch(self._plan.returned))
 
     async def _stage_loosely(self) -> None:
         while self._rows:
@@ -272,6 +312,6 @@ def _server_error(row: Record) -> Exception:
 
 def answer(batch: Sequence[object], write: Write) -> WriteResult | None:
     """The write's answer; `None` if every item was delivered."""
-    if not write.errors and not write.outcomes:
+    if not write.errors and not write.outcomes and not write.details:
         return None
-    return WriteResult(len(batch), write.errors, write.outcomes)
+    return WriteResult(len(batch), write.errors, write.outcomes, write.details)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import ssl
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -18,6 +19,7 @@ from ._postgres_encoding import can_copy
 from ._postgres_errors import classify_postgres, for_connecting, is_gone, sqlstate
 from ._postgres_rows import RowMaker
 from ._postgres_table import read_table
+from ._postgres_ways import Ways
 from ._postgres_write import Write, answer
 
 if TYPE_CHECKING:
@@ -57,18 +59,25 @@ class PostgresSink(Openable):
         update_columns: what `"update"` replaces; default: every other column.
         version_column: with `"update"`, replace only rows with a lower version, so that an old row never overwrites a newer one.
         row: a function from an item to its row.
+        returning: columns of the stored row, such as a number that the table gives, for the item's receipt: its `detail` is then a
+            dictionary of them. An item whose row was skipped or replaced by a later one of its batch has none. With `"ignore"` conflicts
+            are then looked for in one key, as with `"update"`; an item whose key holds NULL may have none.
+        statement: `"auto"`: what is fastest for the number of rows, by the thresholds. `"insert"`: one `INSERT` per row, in a pipeline.
+            `"unnest"`: one `INSERT` from an array per column; not for columns that are arrays themselves. `"copy"`: `COPY`, where conflicts
+            are handled into a staging table. All of them are one transaction. What repairs bad rows or unknown outcomes is not bound by it.
         copy_threshold: from how many rows on they are sent together instead of one by one in a pipeline; default 50. That is `COPY`, which
-            a codec in text format keeps asyncpg from using, or, where conflicts are handled, one `INSERT` from arrays.
-        staging_threshold: from how many rows on conflicts are handled by `COPY` into a staging table; default 10,000.
+            a codec in text format keeps asyncpg from using, or, where conflicts are handled or rows returned, one `INSERT` from arrays.
+        staging_threshold: from how many rows on the latter is replaced by `COPY` into a staging table; default 10,000.
         pool: a function, async or not, that makes an asyncpg pool, instead of `dsn`; the sink closes what it made.
-        pool_size: how many connections, and so how many writes at once; default 10. With `pool`, what the function's pool has.
+        pool_size: how many connections, and so how many writes at once; default 10. With `pool`, what the function's pool has at least.
+            A batcher with more workers is refused.
         connect_options: any option of `asyncpg.create_pool`; `ssl` may be a function that makes the `SSLContext`.
         close_timeout: seconds for closing and for resetting a connection after a cancelled write; then it is terminated. Default 5.
         statement_timeout: seconds that one statement may run on the server; default: the server's. Exceeding it is transient.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does not suspend and connects to nothing.
-    Opening suspends; it connects and reads the table once. It raises `ConfigError` for a table, column, user, password or database that
-    is not right, naming what is there, and `UnavailableError` where no server answers.
+    Opening suspends; it connects and reads the table once. It raises `ConfigError` for a table, column, user, password, database or
+    certificate that is not right, naming what is there, and `UnavailableError` where no server answers.
     """
 
     _run_time = ("_pool", "_plan", "_returning")
@@ -85,8 +94,10 @@ class PostgresSink(Openable):
         update_columns: Sequence[str] | None = None,
         version_column: str | None = None,
         row: RowFunction | None = None,
-        copy_threshold: int = 50,
-        staging_threshold: int = 10_000,
+        returning: Sequence[str] | None = None,
+        statement: Literal["auto", "insert", "unnest", "copy"] = "auto",
+        copy_threshold: int | None = None,
+        staging_threshold: int | None = None,
         pool: PoolFactory | None = None,
         pool_size: int | None = None,
         connect_options: Mapping[str, Any] | None = None,
@@ -101,14 +112,14 @@ class PostgresSink(Openable):
             conflict=None if conflict_columns is None else config.names("conflict_columns", conflict_columns),
             update=None if update_columns is None else config.names("update_columns", update_columns),
             version=version_column,
+            returning=() if returning is None else config.names("returning", returning),
+            ways=Ways.of(statement, copy_threshold, staging_threshold),
         )
         access = config.access(dsn, pool, pool_size, connect_options, statement_timeout)
         self._connect_options = access.options  # by this name, and first, for the error that it cannot be pickled
         self._access = access
         self._row = config.row_function(row)
         self._maker = RowMaker(self._target.columns, self._row)
-        self._copy_threshold = checks.count("copy_threshold", copy_threshold)
-        self._staging_threshold = checks.count("staging_threshold", staging_threshold)
         self._close_timeout = checks.seconds("close_timeout", close_timeout)
         config.need_asyncpg()
         self._pool: Pool[Any] | None = None
@@ -143,7 +154,7 @@ class PostgresSink(Openable):
         con = await self._connection(self._pool)
         write = Write(con, self._plan, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied)
         try:
-            await write.run(self._copy_threshold, self._staging_threshold)
+            await write.run(self._target.ways)
         except asyncio.CancelledError:
             self._give_back_later(self._pool, con)
             raise
@@ -218,6 +229,9 @@ class PostgresSink(Openable):
         except Exception as error:
             made.terminate()
             raise self._opening_error(error)  # noqa: B904  # it has its cause
+        if access.pool is not None and made.get_max_size() < access.size:
+            made.terminate()
+            raise bad("pool_size", access.size, f"the pool that pool= makes has {made.get_max_size()} connections at most")
         return cast("Pool[Any]", made)
 
     async def _read_plan(self, pool: Pool[Any]) -> Plan:
@@ -227,14 +241,16 @@ class PostgresSink(Openable):
             async with pool.acquire() as con:
                 table = await read_table(con, target.table, target.schema, target.columns)
                 plan = target.plan(table, reads_text=reads_text)
-                return plan if reads_text else replace(plan, copies=await can_copy(con, plan))
+                plan = plan if reads_text else replace(plan, copies=await can_copy(con, plan))
+                target.ways.check(plan)
+                return plan
         except ConfigError:
             raise
         except Exception as error:
             raise self._opening_error(error)  # noqa: B904  # it has its cause
 
     def _opening_error(self, error: Exception) -> Exception:
-        if sqlstate(error) in _REFUSED_HERE:
+        if sqlstate(error) in _REFUSED_HERE or isinstance(error, ssl.SSLCertVerificationError):
             made = ConfigError(f"dsn={self._access.place!r}: {error}")
             made.__cause__ = error
             return made
