@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+DOCS = ROOT / "docs"
 
 
 def load(name: str) -> Any:
@@ -17,3 +20,8 @@ def load(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def printed_on(page: str) -> list[str]:
+    """What the page says that its programs print: its blocks of plain text."""
+    return re.findall(r"```text\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
