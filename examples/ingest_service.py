@@ -42,6 +42,7 @@ class Endpoints:
     def __init__(self, batcher: penstock.Batcher[Event]) -> None:
         self.batcher = batcher
 
+    # --8<-- [start:events]
     async def events(self, request: Request) -> Response:
         event = parsed(await body_of(request))
         throttled = self.batcher.stats().throttled_seconds
@@ -56,6 +57,8 @@ class Endpoints:
         except penstock.ClosedError:
             return busy("shutting down", RETRY_AFTER)
         return Response(status_code=202)
+
+    # --8<-- [end:events]
 
     async def ready(self, request: Request) -> Response:
         state = self.batcher.stats().state
@@ -137,6 +140,7 @@ async def serving(app: Starlette, listener: socket.socket) -> AsyncIterator[asyn
         await task
 
 
+# --8<-- [start:serve]
 async def serve(batcher: penstock.Batcher[Event], dsn: str, listener: socket.socket) -> None:
     connection = await asyncpg.connect(dsn)
     await connection.execute(TABLE)
@@ -148,6 +152,9 @@ async def serve(batcher: penstock.Batcher[Event], dsn: str, listener: socket.soc
         await asyncio.shield(server)
 
 
+# --8<-- [end:serve]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dsn")
@@ -156,6 +163,7 @@ def main() -> int:
     parser.add_argument("--max-items", type=int, default=500)
     parser.add_argument("--max-delay", type=float, default=0.05)
     parser.add_argument("--max-pending-items", type=int, default=10_000)
+    parser.add_argument("--shutdown-deadline", type=float, default=20.0)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     sink = penstock.stack(
@@ -167,7 +175,7 @@ def main() -> int:
         sink,
         name="ingest",
         limits=penstock.Limits(max_items=options.max_items, max_delay=options.max_delay, max_pending_items=options.max_pending_items),
-        shutdown_deadline=20.0,
+        shutdown_deadline=options.shutdown_deadline,
     )
     with socket.create_server((options.host, options.port), backlog=2048) as listener:
         penstock.run(serve(batcher, options.dsn, listener))

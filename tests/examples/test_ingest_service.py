@@ -27,6 +27,7 @@ CLIENTS = 100
 ROW_SECONDS = 0.04  # so 25 rows a second, and 100 clients that wait 0.1 s each ask for some hundred
 EVENT = "login" * 3000
 MEGABYTE = 2**20
+PLAIN = httpx.create_ssl_context(verify=False)  # of no use here, and expensive to make for each client
 SLOW_TABLE = f"""
 CREATE TABLE events (id bigint PRIMARY KEY, action text NOT NULL);
 CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep({ROW_SECONDS}); RETURN NULL; END';
@@ -95,7 +96,7 @@ class Crowd:
         self._changed = asyncio.Condition()
 
     async def client(self) -> None:
-        async with httpx.AsyncClient(base_url=self.url, timeout=10.0) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=10.0, verify=PLAIN) as client:
             with contextlib.suppress(httpx.TransportError):  # the service has closed
                 while True:
                     await self.send(client)
@@ -113,7 +114,7 @@ class Crowd:
 
     async def watch(self) -> None:
         """The ledger and the memory, again and again, beside the load."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=10.0) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=10.0, verify=PLAIN) as client:
             with contextlib.suppress(httpx.TransportError):
                 while True:
                     stats = dict(line.split() for line in (await client.get("/stats")).text.splitlines())
@@ -180,7 +181,7 @@ def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
         await query(embedded_postgres.dsn, "DROP TABLE IF EXISTS events")
         async with service(embedded_postgres.dsn) as running:
             url = await running.url()
-            async with httpx.AsyncClient(base_url=url) as client:
+            async with httpx.AsyncClient(base_url=url, verify=PLAIN) as client:
                 assert (await client.get("/ready")).text == "open\n"
                 bad = ["{", "[1]", "{}", '{"id": true, "action": ""}', '{"id": 1, "action": "\\u0000"}', '{"id": 1, "action": "\\ud800"}']
                 bad += ['{"id": 9223372036854775808, "action": ""}', "[" * 10_000, "\xff"]
@@ -196,3 +197,24 @@ def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
     assert code == 0
     assert running.final_tally() == {"accepted": 100, "delivered": 100}
     assert asyncio.run(query(embedded_postgres.dsn, "SELECT id FROM events ORDER BY id")) == list(range(100))
+
+
+def test_what_cannot_be_written_is_reported(embedded_postgres: EmbeddedPostgres) -> None:
+    """B-T37: stopped while its database is away, it ends by its deadline, says what is unsent, and its exit code is not 0."""
+
+    async def scenario() -> tuple[list[int], Service, int]:
+        async with service(embedded_postgres.dsn, "--shutdown-deadline", "1") as running:
+            async with httpx.AsyncClient(base_url=await running.url(), verify=PLAIN) as client:
+                await asyncio.to_thread(embedded_postgres.kill)
+                statuses = [
+                    (await client.post("/events", json={"id": 1000 + number, "action": "login"})).status_code for number in range(5)
+                ]
+            return statuses, running, await running.terminate()
+
+    try:
+        statuses, running, code = asyncio.run(scenario())
+    finally:
+        embedded_postgres.start()
+    assert statuses == [202] * 5
+    assert code == 1
+    assert any("INCOMPLETE" in line and "5 unsent" in line for line in running.lines), running.lines
