@@ -6,6 +6,7 @@ from .combine import Combine
 from .dead_letter import DeadLetter, DeadLetterRecord
 from .elasticsearch import ElasticsearchSink
 from .fan_out import FanOut
+from .file import FileSink, classify_file
 from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
 from .isolate import Isolate
 from .memory import MemorySink
@@ -20,6 +21,7 @@ __all__ = [
     "DeadLetterRecord",
     "ElasticsearchSink",
     "FanOut",
+    "FileSink",
     "FunctionSink",
     "HttpResponse",
     "HttpSink",
@@ -30,6 +32,7 @@ __all__ = [
     "Router",
     "Split",
     "Timeout",
+    "classify_file",
     "classify_http",
     "classify_postgres",
 ]

@@ -1,0 +1,236 @@
+"""One file that only grows, written by one process at a time. Everything here blocks: it runs in a thread.
+
+1. A *chunk* is what one call appends. What an append that failed has left of its chunk is cut off again; where that fails too, nobody knows.
+2. What a killed process left unfinished at the file's end is moved to a file beside it when the file is opened: a line, or a zstd frame,
+   that has no end. Whole lines of a chunk may stay, whose items nobody was told were delivered.
+3. The lock is on a third file, which stays: the file itself changes its name when it is rotated. Rotation happens between chunks only.
+4. A file that was moved or removed by somebody else is noticed before the next chunk, which begins a new one.
+5. After a failed fsync nobody knows what the disk holds, and asking again would not tell. The file is opened anew before the next chunk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from stat import S_ISREG
+from typing import TYPE_CHECKING
+
+from .._core.checks import bad
+from .._core.errors import UnknownOutcomeError
+from ._file_repair import is_zstd, whole_frames, whole_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger("penstock.file")
+
+_TORN = "%s ended in the middle of a %s; its %d bytes have been moved to %s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings:
+    """What the user said of the file."""
+
+    path: Path
+    is_zstd: bool
+    fsync: str
+    """`always`, `close` or `never`."""
+    rotate_bytes: int | None
+    rotate_every: float | None
+
+    def beside(self, ending: str) -> Path:
+        """A file beside it."""
+        return self.path.with_name(self.path.name + ending)
+
+    def period(self, wall: float) -> int | None:
+        """Which of the periods that begin at whole multiples of `rotate_every` a time lies in."""
+        return None if self.rotate_every is None else int(wall // self.rotate_every)
+
+    def archive(self, wall: float) -> Path:
+        """A name that nothing has yet for the file as it is now."""
+        suffixes = self.path.suffixes
+        ending = "".join(suffixes[-2:] if suffixes[-1:] == [".zst"] else suffixes[-1:])
+        stem = self.path.name.removesuffix(ending)
+        when = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
+        number, name = 0, f"{stem}-{when}{ending}"
+        while self.path.with_name(name).exists():
+            number += 1
+            name = f"{stem}-{when}-{number}{ending}"
+        return self.path.with_name(name)
+
+
+class AppendFile:
+    """The opened file. Not for several threads at once."""
+
+    def __init__(self, settings: FileSettings) -> None:
+        self._settings = settings
+        self._lock: int | None = None
+        self._file: int | None = None
+        self._size = 0
+        self._period: int | None = None
+
+    def open(self) -> None:
+        """Lock the file, put its end right, and be ready to append. Raises `ConfigError` for a file in use or of another kind, and `OSError`."""
+        try:
+            self._lock = _locked(self._settings)
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, chunk: bytes, wall: float) -> None:
+        """Append all of `chunk`, or nothing. Raises `OSError` if nothing was; `UnknownOutcomeError` if nobody knows."""
+        file = self._ready(len(chunk), wall)
+        try:
+            _write(file, chunk)
+        except OSError:
+            self._take_back(file)
+            raise
+        self._size += len(chunk)
+        self._period = self._settings.period(wall)
+        if self._settings.fsync == "always":
+            self._sync(file)
+
+    def close(self) -> None:
+        """Close the file and release the lock. Closing twice is harmless. Raises `OSError` if what was written may not be on the disk."""
+        file, lock = self._file, self._lock
+        self._file = self._lock = None
+        try:
+            if file is not None:
+                self._close_file(file)
+        finally:
+            if lock is not None:
+                os.close(lock)
+
+    # -- between chunks -----------------------------------------------------------------------------------------------
+
+    def _ready(self, more: int, wall: float) -> int:
+        file = self._file
+        if file is not None and not _is_at(file, self._settings.path):
+            self._file = None
+            self._close_file(file)
+            file = None
+        if file is None:
+            file = self._begin()
+        if self._size and self._is_full(more, wall):
+            file = self._rotate(file, wall)
+        return file
+
+    def _is_full(self, more: int, wall: float) -> bool:
+        settings = self._settings
+        if settings.rotate_bytes is not None and self._size + more > settings.rotate_bytes:
+            return True
+        return self._period != settings.period(wall)
+
+    def _rotate(self, file: int, wall: float) -> int:
+        self._file = None
+        self._close_file(file)
+        self._settings.path.rename(self._settings.archive(wall))
+        return self._begin()
+
+    def _begin(self) -> int:
+        settings = self._settings
+        file = os.open(settings.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        try:
+            self._size = _repaired(file, settings)
+            if settings.fsync != "never":
+                _sync_folder(settings.path.parent)
+        except BaseException:
+            os.close(file)
+            raise
+        self._period = settings.period(os.fstat(file).st_mtime)
+        self._file = file
+        return file
+
+    # -- when something fails -----------------------------------------------------------------------------------------
+
+    def _take_back(self, file: int) -> None:
+        try:
+            os.ftruncate(file, self._size)
+        except OSError as error:
+            self._give_up(file)
+            raise UnknownOutcomeError(
+                f"a part of the lines may be in {self._settings.path}, and could not be taken back ({error})"
+            ) from error
+
+    def _sync(self, file: int) -> None:
+        try:
+            os.fsync(file)
+        except OSError as error:
+            self._give_up(file)
+            raise UnknownOutcomeError(f"the lines are in {self._settings.path}, but perhaps not on its disk ({error})") from error
+
+    def _give_up(self, file: int) -> None:
+        self._file = None
+        os.close(file)
+
+    def _close_file(self, file: int) -> None:
+        try:
+            if self._settings.fsync == "close":
+                os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def _locked(settings: FileSettings) -> int:
+    lock = os.open(settings.beside(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise bad("path", str(settings.path), "another process, or another sink, is writing to it; give each a file of its own") from error
+    return lock
+
+
+def _repaired(file: int, settings: FileSettings) -> int:
+    """Move an unfinished end aside; return the file's size."""
+    found = os.fstat(file)
+    if not S_ISREG(found.st_mode):
+        raise bad("path", str(settings.path), "is not a plain file")
+    if is_zstd(file) not in {None, settings.is_zstd}:
+        rule = (
+            "there is a file that is not zstd" if settings.is_zstd else "there is a file in zstd; pass compression='zstd' or another path"
+        )
+        raise bad("path", str(settings.path), rule)
+    whole = whole_frames(file) if settings.is_zstd else whole_lines(file)
+    if whole < found.st_size:
+        aside = settings.beside(".torn")
+        _save(aside, os.pread(file, found.st_size - whole, whole))
+        os.ftruncate(file, whole)
+        os.fsync(file)
+        logger.warning(_TORN, settings.path, "frame" if settings.is_zstd else "line", found.st_size - whole, aside)
+    return whole
+
+
+def _save(path: Path, torn: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        _write(file, torn)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _write(file: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new name is on the disk only when its folder is."""
+    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
