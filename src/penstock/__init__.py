@@ -1,5 +1,6 @@
 """Penstock: move records from code that makes them one at a time to places that want them in groups, and account for every one."""
 
+from ._core.arrow import ArrowBatch
 from ._core.batch import Batch, Lineage, Reason, RowBatch
 from ._core.clock import Clock, LoopClock
 from ._core.errors import (
@@ -45,6 +46,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "AddTimeout",
+    "ArrowBatch",
     "Batch",
     "Batcher",
     "BatcherBroken",

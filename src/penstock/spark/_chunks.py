@@ -1,0 +1,90 @@
+"""A stream of record batches cut into chunks for one write each.
+
+1. Cuts depend on the rows alone, by count and by bytes; never on time. So a partition that is computed again is cut again in the same
+   places, and a chunk's number together with its partition can stand in an idempotency key.
+2. With keys, the rows of a key follow one another. A chunk ends where a key ends, so several chunks may be in flight without two of them
+   holding one key. A key larger than a chunk is cut all the same, and what goes on with it says so: it has to wait for what was before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows for one write."""
+
+    number: int
+    """Counts from 0 within the partition."""
+    rows: pa.RecordBatch
+    continues: bool = False
+    """Whether its first key is also the last of the chunk before."""
+
+
+def cut(batches: Iterable[pa.RecordBatch], *, max_rows: int, max_bytes: int, key: Sequence[str] = ()) -> Iterator[Chunk]:
+    """Cut `batches` into chunks of at most `max_rows` rows, and about `max_bytes` bytes. Holds two chunks' rows at most.
+
+    With `key` the rows must come grouped by these columns.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size = number = 0
+    last_key: tuple[Any, ...] | None = None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        while rows > max_rows or (size > max_bytes and rows > 1):
+            joined = _joined(held)
+            fitting = min(max_rows, max(1, int(rows * max_bytes / size)))
+            place = _boundary(joined, fitting, key) if fitting < rows else rows
+            if place == rows:
+                held = [joined]
+                break
+            chunk = joined.slice(0, place)
+            first, last = _key_at(chunk, 0, key), _key_at(chunk, place - 1, key)
+            yield Chunk(number, chunk, continues=last_key is not None and first == last_key)
+            number, last_key = number + 1, last
+            rest = joined.slice(place)
+            held, rows = [rest], rest.num_rows
+            size = rest.nbytes
+    if rows:
+        chunk = _joined(held)
+        yield Chunk(number, chunk, continues=last_key is not None and _key_at(chunk, 0, key) == last_key)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches)
+
+
+def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
+    """Where to cut, at `limit` at most: at the last change of the key before it, or at `limit` itself inside a key that is too large."""
+    if not key:
+        return limit
+    changes = np.zeros(limit, dtype=bool)
+    for name in key:
+        column = rows.column(name)
+        before, after = column.slice(0, limit), column.slice(1, limit)
+        if len(after) < limit:  # the end of what is held counts as no change
+            before = before.slice(0, len(after))
+        differs = pc.fill_null(pc.not_equal(before, after), False)
+        one_is_null = pc.xor(pc.is_null(before), pc.is_null(after))
+        changes[: len(after)] |= pc.or_(differs, one_is_null).to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(changes)
+    return int(places[-1]) + 1 if len(places) else limit
+
+
+def _key_at(rows: pa.RecordBatch, index: int, key: Sequence[str]) -> tuple[Any, ...] | None:
+    return tuple(rows.column(name)[index].as_py() for name in key) if key else None

@@ -1,0 +1,34 @@
+"""What is decided on the driver: which columns, which partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._core import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+
+def check_columns(df: DataFrame, name: str, columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The columns as a tuple. Raises `ConfigError` for one that the DataFrame does not have."""
+    if columns is None:
+        return ()
+    chosen = (columns,) if isinstance(columns, str) else tuple(columns)
+    missing = [column for column in chosen if column not in df.columns]
+    if missing or not chosen:
+        raise checks.bad(name, columns, f"must name columns of the DataFrame, which has {', '.join(df.columns)}")
+    return chosen
+
+
+def keyed(df: DataFrame, key: str | Sequence[str], *, order_by: str | Sequence[str] | None = None, buckets: int | None = None) -> DataFrame:
+    """`df` with the rows of each key in one partition, together, in the order of `order_by` (columns). Lazy.
+
+    `buckets` is the number of partitions (default: `spark.sql.shuffle.partitions`); it is always given to Spark, which would otherwise merge
+    partitions as it likes. Raises `ConfigError` for columns that are not there.
+    """
+    keys, order = check_columns(df, "key", key), check_columns(df, "order_by", order_by)
+    number = checks.optional_count("buckets", buckets) or int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
+    return df.repartition(number, *keys).sortWithinPartitions(*keys, *order)

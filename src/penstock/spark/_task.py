@@ -1,0 +1,173 @@
+"""One task: its rows, chunk by chunk, through an opened sink. Runs on an executor, and knows nothing of Spark.
+
+1. The main thread reads: it pulls record batches, which blocks, and cuts them into chunks. The worker's loop writes: at most `window`
+   chunks at a time. Nothing is read while the window is full.
+2. A chunk that goes on with the key of the one before waits until that one has ended; other chunks do not.
+3. Each chunk is a batch with a delivery of its own, whose host counts what is settled. A write has to end before Spark loses patience: after
+   `patience` seconds what backs off has one last try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .._core.arrow import ArrowBatch
+from .._core.batch import Lineage, Reason
+from .._core.clock import LOOP_CLOCK, Signal, wait_until
+from .._core.delivery import Delivery
+from .._core.outcome import Outcome
+from .._core.send import send
+from ._chunks import cut
+from .report import UnitReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+
+    from .._core.clock import Clock
+    from .._core.sink import Sink
+    from ._chunks import Chunk
+    from ._worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """How a task's rows are cut, and how many chunks are written at the same time."""
+
+    chunk_rows: int
+    chunk_bytes: int
+    window: int
+    key: tuple[str, ...] = ()
+    patience: float = 300.0
+    """Seconds from the first wait of a chunk until its last try."""
+
+
+class ChunkHost:
+    """The host of one chunk's delivery: there are no slots to share, only counts and patience."""
+
+    def __init__(self, patience: float) -> None:
+        self.outcomes: Counter[Outcome] = Counter()
+        self.waits = 0
+        self.deadline: float | None = None
+        self.stopping = False
+        self._until: float | None = None
+        self._patience = patience
+
+    @property
+    def clock(self) -> Clock:
+        """The loop's."""
+        return LOOP_CLOCK
+
+    def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
+        """Count."""
+        self.outcomes[outcome] += len(indices)
+
+    async def pause(self, until: float, *signals: Signal) -> None:
+        """Wait, but not beyond the patience."""
+        self.waits += 1
+        now = LOOP_CLOCK.now()
+        if self._until is None:
+            self._until = now + self._patience
+        await wait_until(LOOP_CLOCK, min(until, self._until), *signals)
+        self.stopping = LOOP_CLOCK.now() >= self._until
+
+    async def take_slot(self, delivery: Delivery) -> None:
+        """There are none."""
+
+    def give_slot(self, delivery: Delivery) -> None:
+        """There are none."""
+
+    def force_slot(self, delivery: Delivery) -> None:
+        """There are none."""
+
+    def watch(self, activity: Delivery) -> None:
+        """Spark watches its tasks."""
+
+    def unwatch(self, activity: Delivery) -> None:
+        """Spark watches its tasks."""
+
+    def throttled(self, until: float) -> None:
+        """Nobody adds."""
+
+
+@dataclass(slots=True)
+class Written:
+    """One chunk when its write has ended."""
+
+    rows: int
+    outcomes: Counter[Outcome]
+    retries: int
+    dead: list[tuple[dict[str, Any], BaseException]]
+
+
+class Task:
+    """The write of one partition."""
+
+    def __init__(self, worker: Worker, sink: Sink[Any], cuts: Cuts, *, unit: str, partition: int) -> None:
+        self._worker = worker
+        self._sink = sink
+        self._cuts = cuts
+        self._unit = unit
+        self._partition = partition
+        self._free = threading.Semaphore(cuts.window)
+        self._writing: set[asyncio.Task[Any]] = set()
+
+    def run(self, batches: Iterable[pa.RecordBatch], on_dead: Callable[[dict[str, Any], BaseException], None]) -> UnitReport:
+        """Write every row; `on_dead` gets each that failed for good, and may raise. Blocks until all writes have ended."""
+        began = self._worker.loop.time()
+        counts: Counter[str] = Counter()
+        flying: list[Future[Written]] = []
+        before: Future[Written] | None = None
+        cuts = self._cuts
+        try:
+            for chunk in cut(batches, max_rows=cuts.chunk_rows, max_bytes=cuts.chunk_bytes, key=cuts.key):
+                if chunk.continues and before is not None:
+                    before.result()
+                self._free.acquire()
+                before = self._worker.start(self._write(chunk))
+                before.add_done_callback(lambda _: self._free.release())
+                flying.append(before)
+                while flying and flying[0].done():
+                    _count(counts, flying.pop(0).result(), on_dead)
+            for future in flying:
+                _count(counts, future.result(), on_dead)
+        except BaseException:
+            self._worker.start(self._cut_all()).result()
+            raise
+        return UnitReport(partition=self._partition, seconds=self._worker.loop.time() - began, **counts)
+
+    async def _cut_all(self) -> None:
+        """Nothing of a task that has failed may go on writing beside the next attempt."""
+        writing = [*self._writing]
+        for write in writing:
+            write.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+
+    async def _write(self, chunk: Chunk) -> Written:
+        write = asyncio.current_task()
+        assert write is not None
+        self._writing.add(write)
+        write.add_done_callback(self._writing.discard)
+        host = ChunkHost(self._cuts.patience)
+        rows = chunk.rows.num_rows
+        lineage = Lineage(id=f"{self._unit}-{chunk.number}", reason=Reason.SIZE, name=self._unit)
+        batch = ArrowBatch(chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host))
+        errors = await send(self._sink, batch)
+        return Written(rows, host.outcomes, host.waits, [(batch[index], error) for index, error in errors.items()])
+
+
+def _count(counts: Counter[str], written: Written, on_dead: Callable[[dict[str, Any], BaseException], None]) -> None:
+    counts["rows"] += written.rows
+    counts["chunks"] += 1
+    counts["retries"] += written.retries
+    for outcome, number in written.outcomes.items():
+        counts["delivered" if outcome is Outcome.SPOOLED else outcome.value] += number
+    counts["failed"] += len(written.dead)
+    for row, error in written.dead:
+        on_dead(row, error)

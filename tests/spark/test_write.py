@@ -1,0 +1,104 @@
+"""DataFrames through sinks, on a real Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+pytest.importorskip("pyspark")
+
+from penstock import Batch, ConfigError, NotPicklableError, PermanentError, Retry, Timeout, WriteResult, stack
+from penstock.sinks import PostgresSink
+from penstock.spark import DeadLettersError, write_dataframe
+
+
+def query(dsn: str, sql: str) -> list[Any]:
+    async def run() -> list[Any]:
+        connection = await asyncpg.connect(dsn)
+        try:
+            return [tuple(row) for row in await connection.fetch(sql)]
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def table(embedded_postgres: Any) -> str:
+    query(embedded_postgres.dsn, "DROP TABLE IF EXISTS numbers")
+    query(embedded_postgres.dsn, "CREATE TABLE numbers (id bigint PRIMARY KEY, name text, serial bigserial)")
+    return str(embedded_postgres.dsn)
+
+
+def test_every_row_arrives_and_is_counted(spark: Any, table: str) -> None:
+    """P-T12: through a stack, from several tasks."""
+    df = spark.range(0, 10_000, numPartitions=3).selectExpr("id", "concat('n', id) AS name")
+    sink = stack(
+        PostgresSink(table, table="numbers", columns=("id", "name"), on_conflict="update", conflict_columns=("id",)), Timeout(20.0), Retry()
+    )
+    report = write_dataframe(df, sink, chunk_rows=1_000)
+    assert (report.rows, report.delivered, report.dead_letters, len(report.units)) == (10_000, 10_000, 0, 3)
+    assert sum(unit.chunks for unit in report.units) == 12
+    assert query(table, "SELECT count(*), sum(id)::bigint, max(name) FROM numbers") == [(10_000, 49_995_000, "n9999")]
+    assert "10,000 rows: 10,000 delivered" in str(report)
+    assert "<table>" in report._repr_html_()
+
+
+def odd_ones_fail(batch: Batch[Any]) -> WriteResult:
+    return WriteResult.failed(batch, {i: PermanentError(f"{row['id']} is odd") for i, row in enumerate(batch) if row["id"] % 100 == 1})
+
+
+def test_dead_rows_come_back_or_fail_the_write(spark: Any) -> None:
+    """P-T10, P-T12: counts stay exact, and the error shows the first."""
+    df = spark.range(0, 1_000, numPartitions=2)
+    report = write_dataframe(df, odd_ones_fail, dead_letters="return")
+    assert (report.rows, report.delivered, report.dead_letters) == (1_000, 990, 10)
+    assert sorted(dead.row["id"] for dead in report.dead_rows) == [*range(1, 1000, 100)]
+    assert report.dead_rows[0].error_type == "PermanentError"
+    with pytest.raises(DeadLettersError, match="10 of 1000 rows failed for good; the first: PermanentError: "):
+        write_dataframe(df, odd_ones_fail)
+    assert write_dataframe(df, odd_ones_fail, max_dead_letters=10).dead_letters == 10
+
+
+def test_rows_of_a_key_arrive_in_order(spark: Any, table: str) -> None:
+    """P-T9: per key no inversion, with several chunks in flight."""
+    query(table, "ALTER TABLE numbers DROP CONSTRAINT numbers_pkey")
+    df = spark.range(0, 20_000, numPartitions=5).selectExpr("(id * 7919) % 20000 AS id", "cast((id * 7919) % 20000 % 97 AS string) AS name")
+    sink = PostgresSink(table, table="numbers", columns=("id", "name"))
+    report = write_dataframe(df, sink, key="name", order_by="id", buckets=3, chunk_rows=150, max_in_flight=4)
+    assert report.delivered == 20_000
+    inversions = "SELECT count(*) FROM (SELECT id < lag(id) OVER (PARTITION BY name ORDER BY serial) AS bad FROM numbers) AS t WHERE bad"
+    assert query(table, inversions) == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"key": "nope"}, r"key='nope': must name columns of the DataFrame, which has id"),
+        ({"order_by": "id"}, "order_by='id': has no meaning without key"),
+        ({"chunk_rows": 0}, "chunk_rows=0"),
+        ({"dead_letters": "ignore"}, "dead_letters='ignore'"),
+        ({"max_tasks": 0}, "max_tasks=0"),
+        ({"patience": -1}, "patience=-1"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(spark: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        write_dataframe(spark.range(1), odd_ones_fail, **options)
+
+
+def test_a_sink_that_cannot_travel_is_told(spark: Any) -> None:
+    """P-T13."""
+    import threading
+
+    lock = threading.Lock()
+
+    def write(batch: Batch[Any]) -> None:
+        with lock:
+            pass
+
+    with pytest.raises(NotPicklableError, match="has to travel to the executors"):
+        write_dataframe(spark.range(1), write)
