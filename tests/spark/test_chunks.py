@@ -17,7 +17,8 @@ from penstock.spark._chunks import Chunk, cut  # noqa: E402
 def batches(keys: list[Any], sizes: list[int]) -> list[Any]:
     """The keys with a running number, in record batches of these sizes."""
     rows = pa.record_batch({"key": pa.array(keys, pa.int64()), "number": pa.array(range(len(keys)), pa.int64())})
-    made, start = [], 0
+    made: list[Any] = []
+    start = 0
     for size in itertools.cycle(sizes):
         if start >= len(keys):
             return made

@@ -102,5 +102,5 @@ class SparkWriteReport:
         return f"<p>{html.escape(str(self))}</p><table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _shown(value: float) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
+def _shown(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else format(value, ",")

@@ -106,7 +106,7 @@ def write_dataframe(
 
 def _description(sink: object) -> bytes:
     try:
-        return bytes(cloudpickle.dumps(sink))
+        return bytes(cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
     except NotPicklableError:
         raise
     except Exception as error:
