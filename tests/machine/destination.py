@@ -60,8 +60,17 @@ class Write:
     batch_id: str
     items: tuple[int, ...]
     act: Act
+    started: float
     told: str = "running"
     """How it ended, from the caller's side: `ok`, `error`, `unknown` or `cancelled`."""
+
+    def runs_since(self, when: float) -> bool:
+        """Whether it still runs, and began before then."""
+        return self.told == "running" and self.started < when
+
+    def hangs_since(self, when: float) -> bool:
+        """And would have heard a cancellation."""
+        return self.runs_since(when) and not self.act.deaf
 
 
 class Destination:
@@ -93,7 +102,8 @@ class Destination:
                 return
 
     async def write(self, batch: Batch[int]) -> WriteResult | None:
-        write = Write(batch.id, tuple(batch), self.script.popleft() if self.script else self.default)
+        act = self.script.popleft() if self.script else self.default
+        write = Write(batch.id, tuple(batch), act, asyncio.get_running_loop().time())
         self.writes.append(write)
         self.running += 1
         self._check(write)

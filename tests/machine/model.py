@@ -155,6 +155,8 @@ class Model:
         """The tally is what we counted ourselves."""
         self.check_law()
         tally = self.batcher.tally()
+        most = self.limits.max_pending_bytes
+        assert most is None or sum(map(self.measure, self.inside())) <= most, f"more than {most} bytes inside"
         assert tally.accepted == len(self.accepted), f"{tally}, but {len(self.accepted)} items got in"
         assert self.refused <= tally.refused <= self.refused + self.maybe_refused, f"{tally}, but {self.refused} were refused"
         counts = Counter(self.outcomes[item] for item in self.accepted if item in self.outcomes)

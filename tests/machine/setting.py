@@ -15,8 +15,8 @@ from penstock.retry import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_ITEMS = 120
-"""Fewer than make a producer yield, so that items get in in the order in which they were offered."""
+MOST_ITEMS = 80
+"""With what is on its way, fewer than make a producer yield, so that items get in in the order in which they were offered."""
 
 
 def _retry() -> Retry:
@@ -74,7 +74,17 @@ settings = st.builds(
     last_resort=st.sampled_from(["none", "none", "ok", "fail", "hang", "deaf", "partial"]),
     sized=st.booleans(),
     crash=st.sampled_from([False, False, False, True]),
-    default=st.sampled_from([Act(), Act(seconds=0.3), Act("gate")]),
+    default=st.sampled_from(
+        [
+            Act(),
+            Act(seconds=0.3),
+            Act("gate"),
+            Act("gate"),
+            Act("fail"),
+            Act("fail", error="unavailable"),
+            Act("partial", which=frozenset({0})),
+        ]
+    ),
     patience=st.sampled_from([1, 8, 20, MOST_ITEMS]),
     final_deadline=st.sampled_from([0.0, 0.5, 5.0, 25.0]),
     final_admit=st.booleans(),
@@ -87,7 +97,7 @@ acts = st.one_of(
     st.builds(Act, st.sampled_from(["fail", "half"]), seconds, error=errors),
     st.builds(Act, st.just("partial"), seconds, error=errors, which=some),
     st.builds(Act, st.sampled_from(["unknown", "hang"]), seconds, which=st.frozensets(st.integers(0, 2))),
-    st.builds(Act, st.just("ok"), st.sampled_from([3.0, 8.0, 40.0]), deaf=st.just(True)),
+    st.builds(Act, st.sampled_from(["ok", "half"]), st.sampled_from([3.0, 8.0, 40.0]), deaf=st.just(True), error=errors),
     st.sampled_from([Act("gate"), Act("gate"), Act("short"), Act("nonsense")]),
 )
 rests = st.sampled_from([None, None, None, 0, 1, 2])

@@ -2,35 +2,72 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING
-
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.machine import mutants
 from tests.machine.machine import BatcherMachine
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+SAMPLE = [
+    "a_cancelled_add_is_dropped",
+    "an_item_is_doubled_on_cancel",
+    "a_late_completion_changes_the_report",
+    "a_timer_is_left_after_a_flight",
+    "a_settled_item_is_sent_again",
+    "a_waiter_is_overtaken_by_a_newcomer",
+    "a_wake_up_is_lost_at_a_full_ledger",
+    "a_slot_leaks_after_a_cut",
+    "a_dropped_item_counts_twice",
+]
+"""The planted bugs that are looked for in every run of the suite."""
 
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Failures by the thousand are the point here, and not worth a log line each."""
-    logger = logging.getLogger("penstock")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    yield
-    logger.setLevel(level)
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+FAST = settings(max_examples=150, stateful_step_count=50, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
+LONG = settings(max_examples=10_000, stateful_step_count=80, deadline=None, suppress_health_check=SLOW)
 
 
 def test_every_item_is_accounted_for_whatever_happens() -> None:
     """batcher/4b.1, batcher/4b.2, B-T7: the law holds after every step, and the end is what the destination saw."""
-    run_state_machine_as_test(BatcherMachine, settings=settings(max_examples=250, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(BatcherMachine, settings=FAST)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_every_item_is_accounted_for_over_many_runs() -> None:
-    """batcher/4b.1, batcher/4b.2, B-T7, B-T36: as above, for long."""
-    run_state_machine_as_test(BatcherMachine, settings=settings(max_examples=20_000, stateful_step_count=80, deadline=None))
+    """batcher/4b.1, batcher/4b.2, B-T7, B-T36: the same for long, from another seed each time."""
+    run_state_machine_as_test(BatcherMachine, settings=LONG)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_asyncio_finds_nothing_to_complain_of() -> None:
+    """B-T36: in its debug mode."""
+
+    class Debugged(BatcherMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.clock.loop.set_debug(enabled=True)
+
+    run_state_machine_as_test(Debugged, settings=settings(LONG, max_examples=1_000))
+
+
+def find(name: str, monkeypatch: pytest.MonkeyPatch, budget: settings) -> None:
+    """The machine fails once the bug is planted."""
+    mutants.ALL[name](monkeypatch)
+    once = settings(budget, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(BatcherMachine, settings=once)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """batcher/4b.1: it is found within some hundred runs."""
+    find(name, monkeypatch, settings(FAST, max_examples=2_000))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", mutants.ALL)
+def test_every_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """batcher/4b.1."""
+    find(name, monkeypatch, settings(LONG, stateful_step_count=60))

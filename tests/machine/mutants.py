@@ -1,0 +1,455 @@
+"""Planted bugs: each a small change of one method, such as somebody could make without noticing.
+
+A mutant is a function that plants itself with `monkeypatch`; its docstring says what goes wrong. The machine has to find every one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import penstock.retry.retry
+from penstock import Batcher, Outcome, Reason
+from penstock._core import delivery as core_delivery
+from penstock._core.clock import Signal
+from penstock._core.delivery import Delivery
+from penstock._core.send import _write
+from penstock.batcher import accumulator
+from penstock.batcher.accumulator import Evicted, PlainAccumulator
+from penstock.batcher.drain import Drain
+from penstock.batcher.engine import Engine
+from penstock.batcher.flight import Flight
+from penstock.batcher.room import Room
+from penstock.batcher.slots import FifoSlots
+from penstock.retry.series import Series
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    Mutant = Callable[[pytest.MonkeyPatch], None]
+
+ALL: dict[str, Mutant] = {}
+
+
+def mutant(plant: Mutant) -> Mutant:
+    ALL[plant.__name__] = plant
+    return plant
+
+
+# -- producers --------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def a_cancelled_add_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It returns as if its item were in."""
+    real = Batcher._accept
+
+    async def accept(self: Batcher[Any], items: Any, receipts: Any, timeout: Any) -> None:
+        try:
+            await real(self, items, receipts, timeout)
+        except asyncio.CancelledError:
+            return
+
+    monkeypatch.setattr(Batcher, "_accept", accept)
+
+
+@mutant
+def an_item_is_doubled_on_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in, and its producer, who was told that it is not, offers it again."""
+    real = Batcher._accept
+
+    async def accept(self: Batcher[Any], items: Any, receipts: Any, timeout: Any) -> None:
+        try:
+            await real(self, items, receipts, timeout)
+        except asyncio.CancelledError:
+            self._engine.accept(items, (0,) * len(items), receipts)
+            raise
+
+    monkeypatch.setattr(Batcher, "_accept", accept)
+
+
+@mutant
+def a_granted_room_is_kept_by_who_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger shrinks for good."""
+
+    def leave(self: Room, waiter: Any) -> None:
+        task = asyncio.current_task()
+        if waiter.granted and not (task is not None and task.cancelling()):
+            self.used(waiter)
+        elif waiter in self._waiters:
+            self._waiters.remove(waiter)
+
+    monkeypatch.setattr(Room, "leave", leave)
+
+
+@mutant
+def who_gives_up_waiting_does_not_hand_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A big one at the head leaves, and those behind who would fit go on waiting."""
+    real = Engine.room_freed
+
+    def room_freed(self: Engine[Any]) -> None:
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            real(self)
+
+    monkeypatch.setattr(Engine, "room_freed", room_freed)
+
+
+@mutant
+def a_waiter_is_overtaken_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever fits is served."""
+
+    def grant(self: Room, inside: int) -> None:
+        for waiter in list(self._waiters):
+            if not waiter.future.done() and self.fits(inside, waiter.items, waiter.bytes):
+                self._waiters.remove(waiter)
+                waiter.granted = True
+                self._granted_items += waiter.items
+                self._granted_bytes += waiter.bytes
+                waiter.future.set_result(None)
+
+    monkeypatch.setattr(Room, "grant", grant)
+
+
+@mutant
+def a_waiter_is_overtaken_by_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes while it waits and fits goes in."""
+    monkeypatch.setattr(Engine, "admits", lambda self, items, size: self.room.fits(self.inside, items, size))
+
+
+@mutant
+def a_wake_up_is_lost_at_a_full_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items that fail make room, and nobody is told."""
+    real = Engine.item_settled
+
+    def item_settled(self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any) -> None:
+        accepting = self.accepting
+        self.accepting = accepting and outcome.is_success
+        real(self, flight, indices, outcome, details)
+        self.accepting = accepting
+
+    monkeypatch.setattr(Engine, "item_settled", item_settled)
+
+
+@mutant
+def waiting_producers_make_no_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait out the linger though a worker is idle."""
+    monkeypatch.setattr(Engine, "_take_early", lambda self, now: None if not self.stopping else _take_stopping(self, now))
+
+
+def _take_stopping(engine: Engine[Any], now: float) -> Any:
+    engine.accumulator.seal(Reason.SHUTDOWN, now)
+    return engine.accumulator.take(now)
+
+
+@mutant
+def room_in_bytes_comes_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a batch is settled in parts, each part gives all of it back."""
+    real = Engine.item_settled
+
+    def item_settled(self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any) -> None:
+        sizes = flight.sealed.sizes
+        if sizes is not None:
+            self.room.bytes_inside -= sum(size for index, size in enumerate(sizes) if index not in indices)
+        real(self, flight, indices, outcome, details)
+
+    monkeypatch.setattr(Engine, "item_settled", item_settled)
+
+
+# -- overflow ---------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def a_dropped_item_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the tally, not in the receipts."""
+    real = Engine.evict_for
+
+    def evict_for(self: Engine[Any], items: int, size: int) -> bool:
+        before = self.counts[Outcome.DROPPED]
+        fits = real(self, items, size)
+        self.counts[Outcome.DROPPED] += self.counts[Outcome.DROPPED] - before
+        return fits
+
+    monkeypatch.setattr(Engine, "evict_for", evict_for)
+
+
+@mutant
+def receipts_stay_where_they_were_when_the_oldest_item_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that each then belongs to the item before."""
+
+    def pop_first(items: list[Any], receipts: dict[int, Any], sizes: list[int] | None) -> Evicted[Any]:
+        return Evicted(items.pop(0), sizes.pop(0) if sizes is not None else 0, receipts.pop(0, None))
+
+    monkeypatch.setattr(accumulator, "_pop_first", pop_first)
+
+
+@mutant
+def the_newest_goes_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the batch that is open."""
+    real = PlainAccumulator.evict_oldest
+
+    def evict_oldest(self: PlainAccumulator[Any]) -> Any:
+        if self._sealed or len(self.items) < 2:
+            return real(self)
+        self.items.insert(0, self.items.pop())
+        return real(self)
+
+    monkeypatch.setattr(PlainAccumulator, "evict_oldest", evict_oldest)
+
+
+# -- batches, slots and timers ----------------------------------------------------------------------------------------
+
+
+@mutant
+def batches_go_last_in_first_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest sealed batch is taken first."""
+    real = PlainAccumulator.take
+
+    def take(self: PlainAccumulator[Any], now: float) -> Any:
+        self._sealed.rotate(1)
+        return real(self, now)
+
+    monkeypatch.setattr(PlainAccumulator, "take", take)
+
+
+@mutant
+def a_due_batch_is_forgotten_while_workers_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is asked for when the timer fires, and never again."""
+    real = PlainAccumulator.take
+
+    def take(self: PlainAccumulator[Any], now: float) -> Any:
+        if not self._sealed and self.items and now > self._oldest_at + self._max_delay:
+            return None
+        return real(self, now)
+
+    monkeypatch.setattr(PlainAccumulator, "take", take)
+
+
+@mutant
+def a_slot_leaks_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is cut keeps its slot for ever."""
+    real = Engine._landed
+
+    def landed(self: Engine[Any], flight: Any, task: Any) -> None:
+        flight.has_slot = flight.has_slot and flight.cut_cause is None
+        real(self, flight, task)
+
+    monkeypatch.setattr(Engine, "_landed", landed)
+
+
+@mutant
+def a_slot_is_granted_to_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flight that was cut while it waited for a slot still gets one."""
+
+    def grant(self: FifoSlots) -> bool:
+        if not self.free or not self._returning:
+            return False
+        waiter = self._returning.popleft()
+        self.take()
+        if not waiter.done():
+            waiter.set_result(None)
+        return True
+
+    monkeypatch.setattr(FifoSlots, "grant", grant)
+
+
+@mutant
+def two_batches_share_a_slot_after_a_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes back goes on at once, with or without a slot."""
+
+    async def take_slot(self: Flight[Any], delivery: Delivery) -> None:
+        self.force_slot(delivery)
+
+    monkeypatch.setattr(Flight, "take_slot", take_slot)
+
+
+@mutant
+def one_worker_lets_others_go_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And loses the order."""
+    monkeypatch.setattr(Engine, "keeps_slot", False)
+
+
+@mutant
+def a_timer_is_left_after_a_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fires after the close, on nothing."""
+
+    monkeypatch.setattr(Flight, "ended", lambda self: None)
+
+
+@mutant
+def the_linger_goes_on_after_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its timer is forgotten and not cancelled."""
+    real = Engine.stop_accepting
+
+    def stop_accepting(self: Engine[Any], *, admit_waiting: bool = False) -> None:
+        self._timer = None
+        real(self, admit_waiting=admit_waiting)
+
+    monkeypatch.setattr(Engine, "stop_accepting", stop_accepting)
+
+
+@mutant
+def the_flush_timeout_ends_with_the_first_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that hangs after it hangs for ever."""
+
+    real = Flight.watch
+
+    def watch(self: Flight[Any], activity: Any) -> None:
+        if self.task is None:
+            real(self, activity)
+
+    monkeypatch.setattr(Flight, "watch", watch)
+
+
+@mutant
+def a_signal_remembers_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every backoff leaves something behind."""
+    monkeypatch.setattr(Signal, "leave", lambda self, waiter: None)
+
+
+# -- outcomes ---------------------------------------------------------------------------------------------------------
+
+
+@mutant
+def a_settled_item_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next try takes the whole batch."""
+    real = Series.after
+
+    def after(self: Series, errors: Any, class_of: Any, *, last: bool) -> Any:
+        before = self.pending
+        classes = real(self, errors, class_of, last=last)
+        if self.pending:
+            self.pending = before
+        return classes
+
+    monkeypatch.setattr(Series, "after", after)
+    monkeypatch.setattr(penstock.retry.retry, "send", _write)
+
+
+@mutant
+def a_late_completion_changes_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a deaf sink says after its verdict corrects the tally."""
+    real = Delivery.settle
+
+    def settle(self: Delivery, indices: Any, outcome: Outcome, details: Any = None) -> None:
+        host: Any = self._host
+        if self.closed and host is not None:
+            host._engine.counts[Outcome.UNKNOWN] -= len(indices)
+            host._engine.counts[outcome] += len(indices)
+        real(self, indices, outcome, details)
+
+    monkeypatch.setattr(Delivery, "settle", settle)
+
+
+@mutant
+def what_was_cut_off_at_the_destination_counts_as_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And comes back to the caller, who sends it again."""
+    monkeypatch.setitem(core_delivery._VERDICT, core_delivery._CUT, Outcome.UNSENT)
+    monkeypatch.setitem(core_delivery._VERDICT, core_delivery._SENDING, Outcome.UNSENT)
+    monkeypatch.setattr(Delivery, "interrupted", lambda self, indices: None)
+
+
+@mutant
+def an_earlier_doubt_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off once, refused at the second try: rejected, though the first may have been applied."""
+
+    def failed(self: Delivery, errors: Any) -> None:
+        self._mark(errors, core_delivery._FAILED)
+        self._errors.update(errors)
+
+    monkeypatch.setattr(Delivery, "failed", failed)
+
+
+@mutant
+def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for an item that failed waits for ever."""
+    real = Engine.item_settled
+
+    def item_settled(self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any) -> None:
+        receipts = flight.sealed.receipts
+        if not outcome.is_success:
+            flight.sealed.receipts = {}
+        real(self, flight, indices, outcome, details)
+        flight.sealed.receipts = receipts
+
+    monkeypatch.setattr(Engine, "item_settled", item_settled)
+
+
+# -- fences and shutting down -----------------------------------------------------------------------------------------
+
+
+@mutant
+def a_fence_leaves_out_the_newest_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush returns too early."""
+    real = Engine.fence
+
+    def fence(self: Engine[Any]) -> Any:
+        self.accumulator.last_number -= 1
+        try:
+            return real(self)
+        finally:
+            self.accumulator.last_number += 1
+
+    monkeypatch.setattr(Engine, "fence", fence)
+
+
+@mutant
+def who_waits_for_room_is_not_told_of_the_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And waits for ever."""
+
+    def turn_away(self: Engine[Any]) -> None:
+        self.admitting = False
+
+    monkeypatch.setattr(Engine, "turn_away", turn_away)
+
+
+@mutant
+def backoffs_go_on_in_a_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is woken for the last try."""
+
+    def begin_stop(self: Engine[Any]) -> None:
+        self.stopping = True
+
+    monkeypatch.setattr(Engine, "begin_stop", begin_stop)
+
+
+@mutant
+def unsent_items_are_counted_and_not_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a last resort did not take them."""
+    real = Engine.end
+
+    def end(self: Engine[Any], items: Any, outcome: Outcome, cause: Any) -> None:
+        unsent = list(self.unsent)
+        real(self, items, outcome, cause)
+        if cause is not None and self.held is not None:
+            self.unsent[:] = unsent
+
+    monkeypatch.setattr(Engine, "end", end)
+
+
+@mutant
+def the_first_deadline_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wants it earlier waits all the same."""
+    monkeypatch.setattr(Drain, "hasten", lambda self, seconds: None)
+
+
+@mutant
+def a_deaf_write_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report comes, and its items are still inside."""
+
+    def cut(self: Flight[Any], cause: BaseException, verdict_at: float) -> None:
+        if self.cut_cause is None:
+            self.cut_cause = cause
+            self._unwatch_all()
+            if self.task is not None:
+                self.task.cancel()
+
+    monkeypatch.setattr(Flight, "cut", cut)
+
+
+@mutant
+def the_end_of_a_flight_wakes_no_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sits until its deadline."""
+    monkeypatch.setattr(Drain, "_wake", lambda self: None)
