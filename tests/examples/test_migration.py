@@ -6,12 +6,14 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from tests.examples.example import EXAMPLES, load
+from tests.examples.example import EXAMPLES, ROOT, load
 from tests.examples.migration_diffs import DIFFS, diffs
 
 if TYPE_CHECKING:
@@ -35,11 +37,11 @@ class Program:
     def __init__(self, step: str, dsn: str) -> None:
         self.number = number_of(step)
         self.dsn = dsn
-        self._module = load(f"migration/{step}")
+        self.module = load(f"migration/{step}")
         asyncio.run(self._execute("DROP TABLE IF EXISTS audit_events, audit_refused;" + TABLES))
 
     def run(self, requests: Requests) -> None:
-        self._module.main(self.dsn, requests)
+        self.module.main(self.dsn, requests)
 
     async def _execute(self, sql: str) -> list[Any]:
         connection = await asyncpg.connect(self.dsn)
@@ -71,7 +73,7 @@ async def events(handled: list[int], at: dict[int, Callable[[], None]] | None = 
 
 def test_the_steps_are_ten() -> None:
     """batcher/B57: the ten steps of the migration, a file for each."""
-    assert [number_of(step) for step in STEPS] == list(range(1, len(STEPS) + 1))
+    assert [number_of(step) for step in STEPS] == list(range(1, 11))
 
 
 def test_every_event_is_recorded_once(program: Program) -> None:
@@ -119,6 +121,27 @@ def test_what_was_handled_before_a_signal_is_recorded(step: str, embedded_postgr
     program.run(until_the_signal())
     assert len(handled) >= COUNT // 2
     assert program.stored() == handled
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if number_of(step) >= 8])
+def test_what_it_does_is_measured(step: str, embedded_postgres: EmbeddedPostgres) -> None:
+    """batcher/B57, batcher/B32: the four metrics, from the eighth step on."""
+    program = Program(step, embedded_postgres.dsn)
+    program.run(events([]))
+    measured: Callable[..., float | None] = program.module.registry.get_sample_value
+    flushes = sum(measured("batcher_flush_total", {"name": "audit", "reason": reason}) or 0 for reason in ("size", "time", "shutdown"))
+    assert flushes > 0
+    assert measured("batcher_batch_size_items_count", {"name": "audit"}) == flushes
+    assert measured("batcher_batch_size_items_sum", {"name": "audit"}) == COUNT
+    assert measured("batcher_flush_duration_seconds_count", {"name": "audit", "result": "ok"}) == flushes
+    assert measured("batcher_queue_depth", {"name": "audit"}) == 0
+
+
+def test_the_tenth_step_has_tests_that_pass() -> None:
+    """batcher/B57: and they are the user's, run as a user runs them."""
+    command = [sys.executable, "-m", "pytest", "-q", str(EXAMPLES / "migration" / "test_step_10.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_page_shows_the_steps_as_they_are() -> None:
