@@ -38,7 +38,7 @@ from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSi
 from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
-from .batcher import Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
+from .batcher import Batcher, BlockingBatcher, BlockingReceipt, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
 from .retry import CircuitBreaker, CircuitState, Retry
 from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Isolate, Router, Split, Timeout
 
@@ -50,6 +50,8 @@ __all__ = [
     "Batch",
     "Batcher",
     "BatcherBroken",
+    "BlockingBatcher",
+    "BlockingReceipt",
     "Capabilities",
     "CircuitBreaker",
     "CircuitOpenError",

@@ -2,11 +2,12 @@
 
 from .._core.public import publish
 from .batcher import Batcher
+from .blocking import BlockingBatcher
 from .limits import Limits
-from .receipt import Receipt, gather
+from .receipt import BlockingReceipt, Receipt, gather
 from .report import FlushReport, ShutdownReport, Stats
 from .run import run
 
-__all__ = ["Batcher", "FlushReport", "Limits", "Receipt", "ShutdownReport", "Stats", "gather", "run"]
+__all__ = ["Batcher", "BlockingBatcher", "BlockingReceipt", "FlushReport", "Limits", "Receipt", "ShutdownReport", "Stats", "gather", "run"]
 
-publish(__name__, Batcher, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run)
+publish(__name__, Batcher, BlockingBatcher, BlockingReceipt, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run)

@@ -22,7 +22,7 @@ from .._core.batch import Reason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .receipt import Receipt
+    from .receipt import Slip
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Sealed(Generic[T]):
     """Counts up with every batch sealed."""
     oldest_at: float
     sealed_at: float
-    receipts: dict[int, Receipt]
+    receipts: dict[int, Slip]
     sizes: list[int] | None = None
     bytes: int = field(default=0)
 
@@ -48,7 +48,7 @@ class Evicted(Generic[T]):
 
     item: T
     size: int
-    receipt: Receipt | None
+    receipt: Slip | None
 
 
 class PlainAccumulator(Generic[T]):
@@ -68,7 +68,7 @@ class PlainAccumulator(Generic[T]):
         self._sizes: list[int] | None = None
         self.items: list[T] = []
         """The open batch. The batcher's fast path appends here while it is neither empty nor about to be full."""
-        self.receipts: dict[int, Receipt] = {}
+        self.receipts: dict[int, Slip] = {}
         """The receipts of the open batch's items, by index."""
         self._fresh()
 
@@ -104,7 +104,7 @@ class PlainAccumulator(Generic[T]):
         """Items in sealed batches up to this number that no worker has taken."""
         return sum(len(batch.items) for batch in self._sealed if batch.number <= number)
 
-    def offer(self, item: T, size: int, receipt: Receipt | None, now: float) -> None:
+    def offer(self, item: T, size: int, receipt: Slip | None, now: float) -> None:
         """Take an item in; seal what that makes full."""
         if self._max_bytes is not None and self.items and self._open_bytes + size > self._max_bytes:
             self.seal(Reason.BYTES, now)
@@ -166,7 +166,7 @@ class PlainAccumulator(Generic[T]):
         return evicted
 
 
-def _pop_first(items: list[T], receipts: dict[int, Receipt], sizes: list[int] | None) -> Evicted[T]:
+def _pop_first(items: list[T], receipts: dict[int, Slip], sizes: list[int] | None) -> Evicted[T]:
     receipt = receipts.pop(0, None)
     later = {index - 1: other for index, other in receipts.items()}
     receipts.clear()

@@ -21,7 +21,7 @@ from .._core.sink import SinkLike, capabilities_of, walk
 from .drain import Drain
 from .engine import Engine
 from .limits import Limits
-from .receipt import Receipt
+from .receipt import Receipt, Slip
 from .report import FlushReport, ShutdownReport, Stats
 from .room import Waiter
 
@@ -277,7 +277,7 @@ class Batcher(Generic[T]):
         """
         return await (await self.submit(item, timeout=timeout))
 
-    async def _accept(self, items: tuple[T, ...], receipts: tuple[Receipt | None, ...], timeout: float | timedelta | None) -> None:
+    async def _accept(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...], timeout: float | timedelta | None) -> None:
         """The long way in: measure, let others run, wait for room; then, in one stretch, append."""
         engine = self._engine
         self._check_open()

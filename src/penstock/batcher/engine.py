@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .._core.clock import Clock, TimerHandle
     from .._core.sink import Sink
     from .limits import Limits
-    from .receipt import Receipt
+    from .receipt import Slip
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Leftover(NamedTuple, Generic[T]):
     """An item that is on no flight any more, and known not to be applied."""
 
     item: T
-    receipt: Receipt | None
+    receipt: Slip | None
     number: int
     """Its batch's."""
 
@@ -124,6 +124,8 @@ class Engine(Generic[T]):
         self.observers = Observers(observers)
         self.on_change: Callable[[], None] | None = None
         """Called when a flight has ended; the drain listens."""
+        self.on_room: Callable[[], None] | None = None
+        """Called when the room that is left may have changed; what lends it to threads listens."""
         self._sink = sink
         self._sized = sized
         self._on_failure = on_failure
@@ -191,7 +193,7 @@ class Engine(Generic[T]):
         self._unyielded = 0
         self._counted = len(self.items)
 
-    def accept(self, items: Sequence[T], sizes: Sequence[int], receipts: Sequence[Receipt | None]) -> None:
+    def accept(self, items: Sequence[T], sizes: Sequence[int], receipts: Sequence[Slip | None]) -> None:
         """Take items in, in one stretch."""
         now = self.clock.now()
         self.room.bytes_inside += sum(sizes)
@@ -199,7 +201,7 @@ class Engine(Generic[T]):
             self.accumulator.offer(item, size, receipt, now)
         self.advance(now)
 
-    def drop(self, items: Sequence[T], receipts: Sequence[Receipt | None]) -> None:
+    def drop(self, items: Sequence[T], receipts: Sequence[Slip | None]) -> None:
         """Accept items and give them up at once."""
         self.counts[Outcome.DROPPED] += len(items)
         for receipt in receipts:
@@ -230,6 +232,8 @@ class Engine(Generic[T]):
 
     def refresh(self) -> None:
         """Work out `limit` and `try_limit`."""
+        if self.on_room is not None:
+            self.on_room()
         self._unyielded += len(self.items) - self._counted
         items = self.items = self.accumulator.items
         filled = self._counted = len(items)

@@ -1,11 +1,13 @@
-"""A receipt for one item: an awaitable of its own, not a future."""
+"""A receipt for one item: it waits by itself, without a future or task behind it."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 from .._core.errors import ItemFailed
+from .threads import refuse_in_a_loop
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -13,14 +15,10 @@ if TYPE_CHECKING:
     from .._core.outcome import Outcome
 
 
-class Receipt:
-    """What `submit` gives for an item: `await` it for the item's outcome.
+class Slip:
+    """One item's outcome, once it has one: what all receipts have in common."""
 
-    Awaiting returns a success outcome or raises a new `ItemFailed(outcome, cause)` each time. Any number may wait; cancelling one
-    touches nobody else. A receipt that nobody awaits is silent.
-    """
-
-    __slots__ = ("_cause", "_waiters", "detail", "outcome")
+    __slots__ = ("_cause", "detail", "outcome")
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
@@ -28,12 +26,43 @@ class Receipt:
         self.detail: object = None
         """What the sink said of this item: a returned row, an offset, an id; `None` where it said nothing."""
         self._cause: BaseException | None = None
-        self._waiters: list[asyncio.Future[None]] | None = None
 
     @property
     def done(self) -> bool:
         """Whether the item has its outcome."""
         return self.outcome is not None
+
+    def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
+        """Set the outcome, once; the batcher's to call."""
+        self.detail = detail
+        self._cause = cause
+        self.outcome = outcome  # last: another thread may be looking
+        self._wake()
+
+    def _wake(self) -> None:
+        """Somebody may be waiting."""
+
+    def _success(self, outcome: Outcome) -> Outcome:
+        if not outcome.is_success:
+            raise ItemFailed(outcome, self._cause)
+        return outcome
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'inside' if self.outcome is None else self.outcome.value})"
+
+
+class Receipt(Slip):
+    """What `submit` gives for an item: `await` it for the item's outcome.
+
+    Awaiting returns a success outcome or raises a new `ItemFailed(outcome, cause)` each time. Any number may wait; cancelling one
+    touches nobody else. A receipt that nobody awaits is silent.
+    """
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiters: list[asyncio.Future[None]] | None = None
 
     def __await__(self) -> Generator[None, None, Outcome]:
         if self.outcome is None:
@@ -56,23 +85,54 @@ class Receipt:
         if self.outcome is None:
             message = "the item has no outcome yet; await the receipt"
             raise asyncio.InvalidStateError(message)
-        if not self.outcome.is_success:
-            raise ItemFailed(self.outcome, self._cause)
-        return self.outcome
+        return self._success(self.outcome)
 
-    def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
-        """Set the outcome, once; the batcher's to call."""
-        self.outcome = outcome
-        self.detail = detail
-        self._cause = cause
+    def _wake(self) -> None:
         if self._waiters is not None:
             for waiter in self._waiters:
                 if not waiter.done():
                     waiter.set_result(None)
             self._waiters = None
 
-    def __repr__(self) -> str:
-        return f"Receipt({'inside' if self.outcome is None else self.outcome.value})"
+
+_MAKING_AN_EVENT = threading.Lock()
+
+
+class BlockingReceipt(Slip):
+    """What `BlockingBatcher.submit` gives for an item: `result()` waits for the item's outcome. Any number of threads may wait."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._event: threading.Event | None = None
+
+    def result(self, timeout: float | None = None) -> Outcome:
+        """Block until the item has its outcome; return a success, raise a new `ItemFailed` for anything else.
+
+        `timeout` in seconds (default: none) bounds the wait: `TimeoutError` leaves the item where it is. Raises `ConfigError` instead of
+        waiting where an event loop runs in this thread.
+        """
+        if self.outcome is None:
+            refuse_in_a_loop("result()", "await a Batcher's receipt")
+            self._wait(timeout)
+        if self.outcome is None:
+            message = f"the item has no outcome after {timeout} s; it is still inside"
+            raise TimeoutError(message)
+        return self._success(self.outcome)
+
+    def _wait(self, timeout: float | None) -> None:
+        """The event is made before the outcome is looked at, and the outcome set before the event is looked for: none is missed."""
+        with _MAKING_AN_EVENT:
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        if self.outcome is None:
+            event.wait(timeout)
+
+    def _wake(self) -> None:
+        if self._event is not None:
+            self._event.set()
 
 
 async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,11 +56,14 @@ class Room:
         """Items that still fit."""
         return self.max_items - inside - self._granted_items
 
+    @property
+    def left_bytes(self) -> float:
+        """Bytes that still fit; infinite where nothing bounds them."""
+        return math.inf if self.max_bytes is None else self.max_bytes - self.bytes_inside - self._granted_bytes
+
     def fits(self, inside: int, items: int, size: int) -> bool:
         """Whether so much fits now."""
-        if self.left(inside) < items:
-            return False
-        return self.max_bytes is None or self.bytes_inside + self._granted_bytes + size <= self.max_bytes
+        return items <= self.left(inside) and size <= self.left_bytes
 
     def could_ever_fit(self, items: int, size: int) -> bool:
         """Whether so much fits into an empty ledger."""

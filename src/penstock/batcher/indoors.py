@@ -1,0 +1,145 @@
+"""The loop's side of a batcher for threads: a `Batcher` whose ledger reaches out into an inbox.
+
+1. What lies in the inbox is accepted. Whatever asks the batcher something first takes the inbox in, in the same stretch, so that answers
+   and fences cover it.
+2. The room that is left is lent to the inbox after every change of state. While somebody takes the long way in, none is: that one looks
+   at room which nobody else can use meanwhile, and nobody overtakes it.
+3. The inbox is shut until the batcher is open, and for good before a shutdown begins.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .batcher import Batcher
+from .inbox import Inbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from datetime import timedelta
+
+    from .._core.sink import SinkLike
+    from .._core.tally import Tally
+    from .engine import Engine
+    from .receipt import Slip
+    from .report import FlushReport, ShutdownReport, Stats
+
+T = TypeVar("T")
+
+
+class Indoors(Batcher[T]):
+    """A batcher with an inbox for threads. Only `measure` and the properties may be used off the loop."""
+
+    def __init__(self, sink: SinkLike[T], *, wake: Callable[[], object], **options: Any) -> None:
+        super().__init__(sink, **options)
+        self.inbox: Inbox[T] = Inbox(wake, sized=self._sized)
+        self._is_shut = True
+        self._holders = 0
+
+    def _new_engine(self) -> Engine[T]:
+        engine = super()._new_engine()
+        engine.on_room = self._lend
+        return engine
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether items are measured."""
+        return self._sized
+
+    @property
+    def drops(self) -> bool:
+        """Whether a full ledger drops."""
+        return self._overflow in {"drop_newest", "drop_oldest"}
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for a shutdown, by default."""
+        return self._shutdown_deadline
+
+    def measure(self, items: tuple[T, ...]) -> tuple[int, ...]:
+        """The items' sizes; zeros where nothing measures them."""
+        return tuple(map(self._size, items)) if self._sized else (0,) * len(items)
+
+    def is_too_large(self, sizes: tuple[int, ...]) -> bool:
+        """Whether one of them is refused for its size."""
+        most = self._limits.max_bytes
+        return self._oversize == "reject" and most is not None and max(sizes) > most
+
+    # -- the inbox ----------------------------------------------------------------------------------------------------
+
+    def _lend(self) -> None:
+        engine = self._engine
+        if self._is_shut or self._holders or not engine.accepting or engine.room.contended:
+            self.inbox.lend(0, 0)
+        else:
+            self.inbox.lend(engine.room.left(engine.inside), engine.room.left_bytes)
+
+    def take_in(self) -> None:
+        """Take over what the threads have handed in."""
+        engine = self._engine
+        taken = self.inbox.take()
+        engine.refused += taken.refused
+        if taken.items:
+            engine.accept(taken.items, taken.sizes, [taken.receipts.get(index) for index in range(len(taken.items))])
+            if engine.broken is not None:
+                engine.give_up(engine.closed_error())
+        self._lend()
+
+    @contextmanager
+    def _held(self) -> Generator[None]:
+        """Empty the inbox and keep it shut meanwhile."""
+        self._holders += 1
+        try:
+            self._lend()
+            self.take_in()
+            yield
+        finally:
+            self._holders -= 1
+            self._lend()
+
+    def shut(self) -> None:
+        """Shut the inbox for good."""
+        self._is_shut = True
+        self._lend()
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open, and lend the room for the first time."""
+        await self.__aenter__()
+        self.inbox.take()  # what was refused before belongs to no tally
+        self._is_shut = False
+        self._lend()
+
+    async def let_in(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...], timeout: float | timedelta | None) -> None:
+        """The long way in: accept all or none, waiting or dropping as the overflow policy says."""
+        with self._held():
+            self._engine.yielded()  # others have run; from here to the append nobody may
+            await self._accept(items, receipts, timeout)
+
+    def try_in(self, item: T) -> bool:
+        """`try_add`, behind what is in the inbox."""
+        with self._held():
+            return self.try_add(item)
+
+    async def flush_all(self, timeout: float | timedelta | None) -> FlushReport:
+        """`flush`, what is in the inbox included."""
+        self.take_in()
+        return await self.flush(timeout)
+
+    async def shut_down(self, deadline: float, *, admit_waiting: bool) -> ShutdownReport[T]:
+        """`shutdown`, what is in the inbox included."""
+        self.shut()
+        self.take_in()
+        return await self.shutdown(deadline, admit_waiting=admit_waiting)
+
+    def full_stats(self) -> Stats:
+        """`stats`, what is in the inbox included."""
+        self.take_in()
+        return self.stats()
+
+    def full_tally(self) -> Tally:
+        """`tally`, what is in the inbox included."""
+        self.take_in()
+        return self.tally()
