@@ -76,11 +76,13 @@ def test_the_steps_are_ten() -> None:
     assert [number_of(step) for step in STEPS] == list(range(1, 11))
 
 
-def test_every_event_is_recorded_once(program: Program) -> None:
+def test_every_event_is_recorded_once(program: Program, caplog: pytest.LogCaptureFixture) -> None:
     """batcher/B57: also when the same events come again, batcher/B38. Until the seventh step an event is a commit."""
     for _ in range(2):
         program.run(events([]))
         assert program.stored() == list(range(COUNT))
+    assert "not recorded" not in caplog.text
+    assert program.query("SELECT event FROM audit_refused") == []
     ((commits,),) = program.query("SELECT count(DISTINCT xmin::text) FROM audit_events")
     assert commits == COUNT if program.number < 7 else commits < COUNT / 10
 

@@ -1,0 +1,79 @@
+"""What the page on operating a batcher says of its symptoms is what a batcher in that state shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import AddTimeout, Batcher, Limits, Retry, ThrottledError, UnavailableError, stack
+from penstock.testing import ScriptedSink, SlowSink, fail, hang
+
+if TYPE_CHECKING:
+    from penstock.testing import FakeClock
+
+LIMITS = Limits(max_items=10, max_delay=0.2, max_pending_items=40)
+
+
+async def test_little_comes_in(fake_clock: FakeClock) -> None:
+    """batcher/B57: all batches end by time, nobody waits."""
+    async with Batcher(ScriptedSink[int](), limits=LIMITS) as batcher:
+        for number in range(20):
+            await batcher.add(number)
+            await fake_clock.advance(0.15)
+        assert set(batcher.stats().flushes) == {"time"}
+        assert batcher.stats().waiting_producers == 0
+
+
+async def test_the_destination_is_the_bottleneck(fake_clock: FakeClock) -> None:
+    """batcher/B57: all batches end by size, every worker writes, much is queued and late."""
+    async with Batcher(SlowSink[int](1.0), limits=LIMITS) as batcher:
+        for number in range(100):
+            await batcher.add(number)
+        await fake_clock.advance(0.5)
+        stats = batcher.stats()
+        assert set(stats.flushes) == {"size"}
+        assert stats.in_flight_batches == batcher.limits.workers
+        assert stats.tally.queued >= stats.capacity_items / 2
+        assert stats.oldest_age is not None
+        assert stats.oldest_age > 2 * batcher.limits.delay
+
+
+async def test_the_destination_is_away(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    """batcher/B57: items back off, the ledger fills, producers are refused, no item fails and nothing is logged; then all is delivered."""
+    sink: ScriptedSink[int] = ScriptedSink([fail(UnavailableError("nobody there"))] * 10)
+    async with Batcher(stack(sink, Retry()), limits=LIMITS) as batcher:
+        await batcher.add_many(range(40))
+        await fake_clock.advance(1.0)
+        with pytest.raises(AddTimeout):
+            await batcher.add(40, timeout=0.1)
+        stats = batcher.stats()
+        assert stats.tally.backing_off > 0
+        assert (stats.tally.delivered, stats.tally.queued, stats.tally.refused) == (0, 40 - stats.tally.backing_off, 1)
+        await fake_clock.advance(120.0)
+        assert batcher.tally().delivered == 40
+        assert not caplog.records
+
+
+async def test_the_destination_asks_to_slow_down(fake_clock: FakeClock) -> None:
+    """batcher/B57: the pause can be read."""
+    sink: ScriptedSink[int] = ScriptedSink([fail(ThrottledError("slowly", retry_after=30.0))])
+    async with Batcher(stack(sink, Retry()), limits=LIMITS) as batcher:
+        await batcher.add_many(range(10))
+        await fake_clock.advance(10.0)
+        assert batcher.stats().throttled_seconds == pytest.approx(20.0)
+        assert batcher.stats().tally.backing_off == 10
+
+
+async def test_a_shutdown_that_left_something(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    """batcher/B57: the last line says INCOMPLETE, and what was unsent and what unknown."""
+    batcher: Batcher[Any] = Batcher(ScriptedSink([hang()]), limits=LIMITS)
+    async with batcher:
+        await batcher.add_many(range(15))
+        await fake_clock.advance(0.1)
+        await batcher.shutdown(1.0)
+    line = caplog.records[-1].getMessage()
+    assert line.startswith("shutdown of batcher")
+    assert "INCOMPLETE" in line
+    assert "5 unsent" in line
+    assert "10 unknown" in line
