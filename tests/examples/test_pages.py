@@ -1,0 +1,28 @@
+"""What the pages show is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.examples.example import DOCS, ROOT
+
+PAGES = sorted(str(path.relative_to(ROOT)) for path in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_and_targets_exist(page: str) -> None:
+    """Every program and every make target that a page tells to run."""
+    text = (ROOT / page).read_text()
+    programs = re.findall(r"(?:examples|benchmarks|tests)/[\w/]+\.(?:py|sql)", text)
+    assert [program for program in programs if not (ROOT / program).exists()] == []
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"(?:^\$? ?|`)make (?:[A-Z]+=\S+ )*([a-z]+)", text, re.MULTILINE)
+    assert [target for target in targets if f"\n{target}:" not in makefile] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_are_shown(page: str) -> None:
+    """A snippet's mark that something has reformatted would be shown in place of the program."""
+    marks = re.findall(r'^.*(?:examples|assets)/\S+".*$', (ROOT / page).read_text(), re.MULTILINE)
+    assert [mark for mark in marks if "8" in mark and not mark.lstrip().startswith('--8<-- "')] == []
