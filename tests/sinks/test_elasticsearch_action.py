@@ -18,6 +18,12 @@ URL = "http://host:9200"
 
 def lines(sink: ElasticsearchSink, item: Any, key: str = "key") -> list[Any]:
     record = sink._actions.record(item, key)
+    try:
+        together = sink._actions.records([item, item], [key, key])
+    except TypeError:
+        assert sink._actions._document is not None, "only documents given as bytes are left to the other way"
+    else:
+        assert together == [record, record]
     assert record.endswith(b"\n")
     return [json.loads(line) for line in record.splitlines()]
 

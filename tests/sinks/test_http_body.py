@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import PermanentError
-from penstock.sinks._http_body import bodies, encoded, json_array, ndjson, one_line, to_json
+from penstock.sinks._http_body import _BETWEEN, all_to_json, bodies, encoded_items, json_array, ndjson, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,10 +84,26 @@ def test_json_has_a_form_for_the_usual_values() -> None:
     assert b"\n" not in to_json(item)
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.lists(JSON))
+def test_all_at_once_is_the_same_as_one_by_one(items: list[Any]) -> None:
+    assert all_to_json(items) == [to_json(item) for item in items]
+
+
+def test_an_item_that_imitates_what_stands_between_items_stays_whole() -> None:
+    items = [_BETWEEN, {_BETWEEN: _BETWEEN}, [f'","{_BETWEEN}'], "\\"]
+    assert [json.loads(text) for text in all_to_json(items)] == items
+
+
 @pytest.mark.parametrize("item", [float("nan"), float("inf"), object(), b"bytes", {"a": {1}}, "\ud800", Point])
 def test_an_item_that_cannot_be_encoded_fails_alone(item: Any) -> None:
     """batcher/4a.3, B-T26"""
-    made = encoded(to_json, [1, item, 2])
+    made = encoded_items(None, [1, item, 2], lines=True)
     assert (list(made.indices), list(made.records)) == ([0, 2], [b"1", b"2"])
     error = made.errors[1]
     assert isinstance(error, PermanentError)
@@ -95,12 +111,12 @@ def test_an_item_that_cannot_be_encoded_fails_alone(item: Any) -> None:
 
 
 def test_an_encoder_may_return_bytes_or_text_and_nothing_else() -> None:
-    made = encoded(lambda item: item, ["ä", b"b", bytearray(b"c"), 4, None])
+    made = encoded_items(lambda item: item, ["ä", b"b", bytearray(b"c"), 4, None], lines=False)
     assert list(made.records) == ["ä".encode(), b"b", b"c"]
     assert "expected bytes or str" in str(made.errors[3])
 
 
 def test_a_line_that_would_be_taken_for_two_is_refused() -> None:
-    made = encoded(one_line(lambda item: item), ["a", "b\nc", b"d"])
+    made = encoded_items(lambda item: item, ["a", "b\nc", b"d"], lines=True)
     assert list(made.records) == [b"a", b"d"]
     assert "newline" in str(made.errors[1])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import repeat
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.checks import bad
-from ._http_body import to_json
+from ._http_body import json_texts, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OPERATIONS = ("index", "create", "update", "upsert", "delete")
 VERSION_TYPES = ("external", "external_gte")
+_AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
+"""What stands around the document."""
 _NEEDS_ID = frozenset({"update", "upsert", "delete"})
 _TAKES_VERSION = frozenset({"index", "delete"})
 _LONGEST_ID = 512
@@ -56,9 +59,28 @@ class ActionMaker:
         """Whether ids are made from the batch's keys."""
         return self._id is None
 
+    def records(self, items: Sequence[Any], keys: Sequence[str | None]) -> list[bytes]:
+        """The lines for each item; `keys` are the ids where no function gives one. Raises if any of them cannot be written."""
+        if self._operation == "delete" or not isinstance(self._operation, str):
+            return list(map(self.record, items, keys))
+        before, after = _AROUND.get(self._operation, ("", ""))
+        documents = items if self._document is None else list(map(self._document, items))
+        sources = json_texts(documents)
+        if not all(source.startswith("{") for source in sources):
+            raise TypeError("some document is no JSON object")
+        actions = map(self._action, repeat(self._operation), items, keys)
+        return [f"{action}\n{before}{source}{after}\n".encode() for action, source in zip(actions, sources, strict=True)]
+
     def record(self, item: Any, key: str | None = None) -> bytes:
-        """The lines for one item; `key` is its id where no function gives one. Raises for an item that cannot be written."""
+        """The lines for one item. Raises if it cannot be written."""
         operation = self._operation if isinstance(self._operation, str) else self._operation(item)
+        action = self._action(operation, item, key)
+        if operation == "delete":
+            return f"{action}\n".encode()
+        before, after = _AROUND.get(operation, ("", ""))
+        return b"".join((f"{action}\n{before}".encode(), self._source(item), f"{after}\n".encode()))
+
+    def _action(self, operation: str, item: Any, key: str | None) -> str:
         index = self._index if isinstance(self._index, str) else self._index(item)
         pipeline = self._pipeline if self._pipeline is None or isinstance(self._pipeline, str) else self._pipeline(item)
         action = _head(operation, index, pipeline, self._retries)
@@ -71,20 +93,15 @@ class ActionMaker:
             action += f',"routing":{encode_basestring(str(routing))}'
         if self._version is not None and (version := self._version(item)) is not None:
             action += _versioned(operation, version, self._version_type)
-        line = f"{action}}}}}\n".encode()
-        return line if operation == "delete" else line + self._source(item, operation) + b"\n"
+        return action + "}}"
 
-    def _source(self, item: Any, operation: str) -> bytes:
+    def _source(self, item: Any) -> bytes:
         document = item if self._document is None else self._document(item)
         source = document if isinstance(document, bytes) else to_json(document)
         if not source.startswith(b"{"):
             raise TypeError(f"a document is a JSON object; got {type(document).__name__}; pass document=, a function that makes one")
         if b"\n" in source:
             raise ValueError("a document given as bytes must not hold a newline")
-        if operation == "update":
-            return b'{"doc":' + source + b"}"
-        if operation == "upsert":
-            return b'{"doc":' + source + b',"doc_as_upsert":true}'
         return source
 
 

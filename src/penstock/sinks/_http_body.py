@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -55,16 +57,38 @@ def to_json(item: object) -> bytes:
     return _JSON.encode(item).encode()
 
 
+_MARK = secrets.token_hex(16)
+"""What no item holds."""
+_BETWEEN = f',"{_MARK}",'
+
+
+def json_texts(items: Sequence[object]) -> list[str]:
+    """What `to_json` makes of each item, as text and in less than half the time: one call for all of them, with marks between.
+
+    Quotes inside a text are escaped, so a mark with its quotes stands nowhere but between two items.
+    """
+    if not items:
+        return []
+    marked: list[object] = [_MARK] * (2 * len(items) - 1)
+    marked[::2] = items
+    return _JSON.encode(marked)[1:-1].split(_BETWEEN)
+
+
+def all_to_json(items: Sequence[object]) -> list[bytes]:
+    """What `to_json` makes of each item."""
+    return [text.encode() for text in json_texts(items)]
+
+
 def one_line(encode: Encode) -> Encode:
     """`encode`, but a record that would be taken for two is an error."""
 
-    def encoded(item: Any) -> bytes:
+    def line(item: Any) -> bytes:
         record = _bytes(encode(item))
         if b"\n" in record:
             raise ValueError("a record of newline-delimited JSON must not hold a newline")
         return record
 
-    return encoded
+    return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +100,28 @@ class Records:
     errors: dict[int, BaseException]
 
 
-def encoded(encode: Callable[..., bytes | str], *columns: Sequence[Any]) -> Records:
-    """Make a record of each item (and what lies beside it in further columns). Does not suspend."""
+def encoded(all_of: Callable[..., list[bytes]], each: Callable[..., bytes | str], *columns: Sequence[Any]) -> Records:
+    """Make a record of each item (and what lies beside it in further columns). Does not suspend.
+
+    `all_of` makes all of them at once; where it raises, `each` finds the items that are at fault.
+    """
     try:
-        records = list(map(_bytes, map(encode, *columns)))
-    except Exception:  # some item is at fault: one by one tells which
-        return _one_by_one(encode, zip(*columns, strict=True))
+        records = all_of(*columns)
+    except Exception:
+        return _one_by_one(each, zip(*columns, strict=True))
     return Records(range(len(records)), records, {})
+
+
+def encoded_items(encode: Encode | None, items: Sequence[Any], *, lines: bool) -> Records:
+    """A record of each item, by `encode` or as JSON; `lines`: one that would be taken for two is an error. Does not suspend."""
+    if encode is None:
+        return encoded(all_to_json, to_json, items)
+    each = one_line(encode) if lines else encode
+    return encoded(partial(_each, each), each, items)
+
+
+def _each(encode: Encode, items: Sequence[Any]) -> list[bytes]:
+    return list(map(_bytes, map(encode, items)))
 
 
 def _one_by_one(encode: Callable[..., bytes | str], rows: Iterable[tuple[Any, ...]]) -> Records:

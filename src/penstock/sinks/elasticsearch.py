@@ -136,8 +136,8 @@ class ElasticsearchSink(HttpBase):
         `delete` that finds nothing, after a try that may have been applied. Raises, and cancellation leaves behind, as for `HttpSink`.
         """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        columns = (items, batch.item_keys()) if self._actions.wants_keys else (items,)
-        return await self._send(batch, encoded(self._actions.record, *columns), self._rules)
+        keys = batch.item_keys() if self._actions.wants_keys else [None] * len(items)
+        return await self._send(batch, encoded(self._actions.records, self._actions.record, items, keys), self._rules)
 
     def __repr__(self) -> str:
         operation = self._operation if isinstance(self._operation, str) else "..."

@@ -17,7 +17,7 @@ from .._core.result import WriteResult
 from .._core.threads import in_thread
 from ._causes import causes
 from ._file_append import AppendFile, FileSettings
-from ._http_body import Encode, compressed, encoded, ndjson, one_line, to_json
+from ._http_body import compressed, encoded_items, ndjson
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +95,7 @@ class FileSink(Openable):
         )
         if compression is not None and importlib.util.find_spec("zstandard") is None:
             raise MissingExtra('pip install "penstock[files]"')
-        self._encode: Encode = to_json if encode is None else encode
+        self._encode = encode
         self._file: AppendFile | None = None
         self._turn: asyncio.Lock | None = None
 
@@ -122,7 +122,7 @@ class FileSink(Openable):
         return WriteResult.failed(batch, errors) if errors else None
 
     def _append(self, file: AppendFile, items: Sequence[Any], wall: float) -> dict[int, BaseException]:
-        made = encoded(one_line(self._encode), items)
+        made = encoded_items(self._encode, items, lines=True)
         if made.records:
             file.append(compressed(ndjson(made.records), "zstd" if self._settings.is_zstd else None), wall)
         return made.errors

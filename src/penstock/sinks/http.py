@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .._core.batch import RowBatch
 from .._core.checks import bad, choice
 from .._core.sink import Capabilities
-from ._http_body import encoded, json_array, ndjson, one_line, to_json
+from ._http_body import encoded_items, json_array, ndjson
 from ._http_client import HttpBase
 from ._http_config import MAX_BYTES, endpoint
 from ._http_errors import HttpStatusError, classify_http
@@ -107,8 +107,7 @@ class HttpSink(HttpBase):
                 close_timeout=close_timeout,
             )
         )
-        self._encode: Encode = to_json if encode is None else encode
-        self._is_lines = encode is not None and join is ndjson
+        self._encode = encode
         self._rules = Rules(join, self._endpoint.max_bytes, parse)
 
     @property
@@ -128,8 +127,7 @@ class HttpSink(HttpBase):
         Raises `ClosedError` while the sink is not open. Cancellation drops the connection; the server may have applied what was sent.
         """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        encode = one_line(self._encode) if self._is_lines else self._encode
-        return await self._send(batch, encoded(encode, items), self._rules)
+        return await self._send(batch, encoded_items(self._encode, items, lines=self._rules.join is ndjson), self._rules)
 
     def __repr__(self) -> str:
         return f"HttpSink({self._endpoint.place})"
