@@ -1,6 +1,10 @@
-"""A PostgreSQL to try the examples on, until Ctrl-C. Usage: python a_postgres.py [FILE.sql ...], run on it at the start."""
+"""A PostgreSQL to try the examples on, until Ctrl-C. Usage: python a_postgres.py [FILE.sql ...], run on it at the start.
+
+SIGHUP makes it crash and start again.
+"""
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -20,10 +24,14 @@ async def execute(dsn: str, scripts: list[str]) -> None:
 def main(files: list[str]) -> None:
     with embedded_postgres() as server:
         asyncio.run(execute(server.dsn, [Path(file).read_text() for file in files]))
-        signals = {signal.SIGINT, signal.SIGTERM}
+        signals = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        print(f"export DSN={server.dsn}", flush=True)
-        signal.sigwait(signals)
+        print(f"export DSN={server.dsn}\n# to see it crash: kill -HUP {os.getpid()}", flush=True)
+        while signal.sigwait(signals) == signal.SIGHUP:
+            server.kill()
+            print("# killed with SIGKILL", flush=True)
+            server.start()
+            print("# up again", flush=True)
 
 
 if __name__ == "__main__":

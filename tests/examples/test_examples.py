@@ -40,13 +40,15 @@ async def test_the_users_own_test(fake_clock: FakeClock) -> None:
 
 
 def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) -> None:
-    """It prints where it is, has the tables, and ends in order. The fixture is there to skip where the server's package is missing."""
+    """It prints where it is, has the tables, crashes and comes back, and ends in order. The fixture is there to skip where the server's package is missing."""
     command = [sys.executable, str(EXAMPLES / "a_postgres.py"), str(EXAMPLES / "migration" / "tables.sql")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         dsn = process.stdout.readline().removeprefix("export DSN=").strip()
         try:
             module = load("migration/step_07_write_at_once")
+            process.send_signal(signal.SIGHUP)
+            assert [process.stdout.readline() for _ in range(3)][1:] == ["# killed with SIGKILL\n", "# up again\n"]
             module.main(dsn, module.thousand_requests())
         finally:
             process.send_signal(signal.SIGTERM)
