@@ -251,6 +251,13 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             return [i for i, group in enumerate(self._groups) if not all(map(delivery.is_settled, group))]
         return [i for i, root in enumerate(self._first_roots()) if not delivery.is_settled(root)]
 
+    def hold(self, indices: Iterable[int]) -> None:
+        """Say that the items at `indices` wait for their turn, when a write is done in parts: a cut leaves them unsent.
+
+        That holds until they are sent on. What was settled stays so, and what may have been applied before.
+        """
+        self.delivery.hold(self.roots(indices))
+
     async def back_off(self, until: float, *signals: Signal) -> bool:
         """Wait until the clock reads `until` (monotonic seconds), one of `signals` fires or a shutdown begins.
 

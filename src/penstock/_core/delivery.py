@@ -5,7 +5,7 @@ Indices here are the sealed batch's.
 
 1. Success is final at once: `settle` books it, and later answers for the item only count if they contradict it.
 2. Failure travels outward as errors. What an unsettled item would become if everything were cut now is its *verdict*, read from where
-   it stands: not sent or waiting in a backoff is `unsent`, failed and waiting for its series is `rejected`, at the destination is
+   it stands: not sent, or waiting in a backoff or for its turn, is `unsent`, failed and waiting for its series is `rejected`, at the destination is
    `unknown`. Whatever may have been applied by an earlier try is `unknown` too.
 3. A fork gives items several ways at once (or one other way). An item is settled when every required branch has settled it; its verdict
    is the worst of its branches'.
@@ -38,7 +38,7 @@ BatchT = TypeVar("BatchT")
 GRACE = 0.1
 """Seconds that a write has to end after it was cut, before its items get their verdicts without it."""
 
-_FRESH, _SENDING, _FAILED, _WAITING, _CUT, _SETTLED = 0, 1, 2, 3, 4, 8
+_FRESH, _SENDING, _FAILED, _WAITING, _CUT, _HELD, _SETTLED = 0, 1, 2, 3, 4, 5, 8
 _OUTCOMES = tuple(Outcome)
 _CODE = {outcome: _SETTLED + place for place, outcome in enumerate(_OUTCOMES)}
 _VERDICT = {
@@ -47,6 +47,7 @@ _VERDICT = {
     _FAILED: Outcome.REJECTED,
     _WAITING: Outcome.UNSENT,
     _CUT: Outcome.UNKNOWN,
+    _HELD: Outcome.UNSENT,
 }
 _STANDING = {Outcome.UNSENT: _WAITING, Outcome.REJECTED: _FAILED, Outcome.UNKNOWN: _CUT}
 
@@ -252,6 +253,17 @@ class Delivery:
         if self.closed:
             raise asyncio.CancelledError
         self._mark(indices, _SENDING)
+
+    def hold(self, indices: Sequence[int]) -> None:
+        """These are not at the destination: they wait for their turn in a write that is done in parts. No error is theirs so far."""
+        self._mark(indices, _HELD)
+        if self._errors:
+            for index in indices:
+                self._errors.pop(index, None)
+
+    def is_held(self, index: int) -> bool:
+        """Whether the item waits for its turn."""
+        return self._state[index] == _HELD
 
     def failed(self, errors: Mapping[int, BaseException]) -> None:
         """A write has ended with these errors."""

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from .._core.classify import classified
 from .._core.errors import ErrorClass, PermanentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from .._core.batch import Batch
+    from .._core.sink import Classifier
 
 T = TypeVar("T")
 
 AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.STOPPED})
 """After one of these the other parts are not sent: nobody is there, or asks to be left alone. They end in the same error."""
+
+
+def keep(
+    final: dict[int, BaseException], batch: Batch[T], part: Sequence[int], errors: Mapping[int, BaseException], classify: Classifier
+) -> BaseException | None:
+    """Keep the errors of a part until all are written; return the one after which the others are not sent, if there is one.
+
+    What is not refused for good is not at the destination meanwhile, and may be sent again: a cut leaves it unsent.
+    """
+    own = {part[index]: error for index, error in errors.items()}
+    final.update(own)
+    classes = {index: classified(error, classify) for index, error in own.items()}
+    batch.hold([index for index, kind in classes.items() if kind is not ErrorClass.PERMANENT])
+    return next((error for index, error in own.items() if classes[index] in AWAY), None)
 
 
 def measured(batch: Batch[T], size_of: Callable[[T], int] | None) -> tuple[Sequence[int], dict[int, BaseException]]:

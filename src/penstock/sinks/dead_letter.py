@@ -18,7 +18,7 @@ from .._core import checks
 from .._core.classify import classified
 from .._core.decorator import WrappingSink
 from .._core.delivery import Tries
-from .._core.errors import DeadLetterLimit, ErrorClass
+from .._core.errors import DeadLetterLimit, ErrorClass, UnknownOutcomeError
 from .._core.function_sink import as_sink
 from .._core.opening import opened
 from .._core.outcome import Outcome
@@ -174,12 +174,14 @@ class _DeadLetterSink(WrappingSink[T]):
                 made[index] = record if self._settings.record is None else self._settings.record(record)
             except Exception as error:
                 unmade[index] = error
-        with batch.pick(made).child("dead-letter", _buried) as ways:
+        picked = batch.pick(made)
+        with picked.child("dead-letter", _buried) as ways:
             batch.delivery.new_stretch()
             way = ways["dead-letter"]
             failed = await send(self._settings.target, way.derive(made.values(), [(place,) for place in range(len(made))]))
         indices = list(made)
-        unmade.update({indices[place]: error for place, error in failed.items()})
+        for place in picked.unsettled():  # a target that was cut and did not end has answered nothing
+            unmade[indices[place]] = failed.get(place) or UnknownOutcomeError("the write of the record was cut off")
         if unmade:
             logger.error(_LOST, len(unmade), batch.id, next(iter(unmade.values())), errors[next(iter(unmade))])
         written = set(dead) - set(unmade)

@@ -20,7 +20,7 @@ from .._core.decorator import WrappingSink
 from .._core.errors import ErrorClass
 from .._core.result import WriteResult
 from .._core.send import send
-from ._parts import AWAY
+from ._parts import keep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,11 +92,11 @@ class _IsolateSink(WrappingSink[T]):
             writes += 1
             shared = self._shared(part, errors)
             if shared is not None:
+                batch.hold(part)
                 middle = len(part) // 2
                 left += [(part[middle:], shared), (part[:middle], shared)]
                 continue
-            final.update({part[index]: error for index, error in errors.items()})
-            away = next((error for error in errors.values() if classified(error, self.classify) in AWAY), None)
+            away = keep(final, batch, part, errors, self.classify)
         return WriteResult.failed(batch, final) if final else None
 
     def _shared(self, part: Sequence[int], errors: Mapping[int, BaseException]) -> BaseException | None:

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core import checks
-from .._core.classify import classified
 from .._core.decorator import WrappingSink
 from .._core.result import WriteResult
 from .._core.send import send
-from ._parts import AWAY, measured
+from ._parts import keep, measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -66,13 +65,13 @@ class _SplitSink(WrappingSink[T]):
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         final: dict[int, BaseException] = {}
         away: BaseException | None = None
+        batch.hold(range(len(batch)))
         for part in self._parts(batch, final):
             if away is not None:
                 final.update(dict.fromkeys(part, away))
                 continue
             errors = await send(self.inner, batch if len(part) == len(batch) else batch.pick(part))
-            final.update({part[index]: error for index, error in errors.items()})
-            away = next((error for error in errors.values() if classified(error, self.classify) in AWAY), None)
+            away = keep(final, batch, part, errors, self.classify)
         return WriteResult.failed(batch, final) if final else None
 
     def _parts(self, batch: Batch[T], refused: dict[int, BaseException]) -> Iterable[Sequence[int]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .._core import checks
 from .._core.decorator import WrappingSink
 from .._core.delivery import GRACE
-from .._core.errors import StoppedError, UnknownOutcomeError
+from .._core.errors import StoppedError, UnavailableError, UnknownOutcomeError
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from .._core.send import send
@@ -25,7 +25,8 @@ class Timeout:
     """Bound every write of the wrapped sink to `seconds` (a number or a `timedelta`; the usual value is 5).
 
     A write that takes longer is cancelled. Each of its items then has an error of its own, by where it stood: what was at the destination
-    has an unknown outcome, what was waiting to be sent again was not applied, what had failed keeps its error. A sink that ignores the
+    has an unknown outcome, what was waiting to be sent again was not applied, what waited for its turn in a write in parts was not sent
+    (`UnavailableError`), what had failed keeps its error. A sink that ignores the
     cancellation goes on holding its flush slot, but its items resolve after a grace of 0.1 s and nothing is sent beside it.
 
     Raises `ConfigError` unless `seconds` is more than 0. Must be shorter than the batcher's `flush_timeout`.
@@ -73,8 +74,10 @@ class _TimeoutSink(WrappingSink[T]):
         cause = batch.delivery.error(root)
         if verdict is Outcome.REJECTED and cause is not None:
             return cause
-        if verdict is Outcome.UNSENT:
-            error: BaseException = StoppedError(f"cut off after {self.stretch_limit} s while waiting to be sent again")
+        if batch.delivery.is_held(root):
+            error: BaseException = UnavailableError(f"cut off after {self.stretch_limit} s, before it was its turn to be sent")
+        elif verdict is Outcome.UNSENT:
+            error = StoppedError(f"cut off after {self.stretch_limit} s while waiting to be sent again")
         else:
             error = UnknownOutcomeError(f"the write was cut off after {self.stretch_limit} s")
         error.__cause__ = cause

@@ -1,0 +1,39 @@
+"""Full stacks in bad weather, seeded, on virtual time."""
+
+from __future__ import annotations
+
+import pytest
+from tests.chaos.run import Chaos
+
+SAMPLE = 60
+SOAK = 1_000
+
+
+def storms(seeds: range, *, patient: bool) -> None:
+    """Run each; an error names its seed."""
+    for seed in seeds:
+        try:
+            Chaos(seed, patient=patient).run()
+        except AssertionError as error:
+            error.add_note(f"Chaos({seed}, patient={patient})")
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, SAMPLE, 20))
+def test_after_the_storm_good_items_are_there_and_bad_ones_are_the_dead_letters(first: int) -> None:
+    """batcher/4b.1, B-T19, B-T41: however often it failed, throttled, hung or answered in part; and nothing else is anywhere."""
+    storms(range(first, first + 20), patient=True)
+
+
+@pytest.mark.parametrize("first", range(0, SAMPLE, 20))
+def test_a_shutdown_in_the_storm_accounts_for_every_item(first: int) -> None:
+    """batcher/4b.1, batcher/4b.2, B-T57: delivered means applied, unsent means not, and only bad items are rejected or buried."""
+    storms(range(first, first + 20), patient=False)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_thousand_storms(patient: bool) -> None:
+    """batcher/4b.1, B-T57: as above."""
+    storms(range(SOAK), patient=patient)

@@ -1,0 +1,75 @@
+"""What is cut while it is written in parts, or on its way to the dead letters, ends as what is known of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tenacity
+
+from penstock import Batcher, DeadLetter, FanOut, Isolate, Limits, Outcome, PermanentError, Retry, Split, Timeout, gather, stack
+from penstock.sinks import MemorySink
+from penstock.testing import FakeClock, ScriptedSink, fail, hang, ignore_cancel, ok, partial
+
+if TYPE_CHECKING:
+    from penstock import Sink
+
+FOUR = Limits(max_items=4)
+
+
+async def outcomes(sink: Sink[str], *, deadline: float | None = None) -> list[Outcome]:
+    """How the items a, b, c and d end, together in one batch; shut down at `deadline` if it is given."""
+    async with Batcher(sink, limits=FOUR) as batcher:
+        receipts = [await batcher.submit(item) for item in "abcd"]
+        if deadline is None:
+            await batcher.flush()
+        (await batcher.shutdown(deadline)).verify()
+    return await gather(receipts)
+
+
+def refused() -> Any:
+    return fail(PermanentError("something is wrong with this batch"))
+
+
+async def test_what_isolate_has_not_told_apart_yet_is_unsent_when_it_is_cut(fake_clock: FakeClock) -> None:
+    """B-T57: the batch was refused as a whole, which says nothing about the good items in it; they are handed back."""
+    sink: ScriptedSink[str] = ScriptedSink([refused(), hang()])
+    ends = await outcomes(stack(sink, Isolate()), deadline=1.0)
+    assert ends == [Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.UNSENT, Outcome.UNSENT]
+
+
+@pytest.mark.parametrize("branched", [False, True])
+async def test_a_timeout_around_isolate_buries_no_good_item(fake_clock: FakeClock, branched: bool) -> None:
+    """B-T18, B-T57: the bad one goes to the dead letters, alone."""
+    letters: MemorySink[Any] = MemorySink()
+    sink: ScriptedSink[str] = ScriptedSink([refused(), hang(), refused(), ok(), refused(), refused(), ok()])
+    tower = stack(sink, Isolate(), Timeout(5.0), Retry(backoff=tenacity.wait_fixed(1.0)))
+    ends = await outcomes(stack(FanOut(tower) if branched else tower, DeadLetter(letters)))
+    assert ["".join(call.items) for call in sink.calls] == ["abcd", "ab", "abcd", "ab", "cd", "c", "d"]
+    assert ends == [Outcome.DELIVERED, Outcome.DELIVERED, Outcome.DEAD_LETTERED, Outcome.DELIVERED]
+    assert [record.item for record in letters.items] == ["c"]
+
+
+async def test_a_timeout_around_parts_sends_those_again_whose_turn_had_not_come(fake_clock: FakeClock) -> None:
+    """B-T57: nothing is known to be wrong with them, and they use up no attempt."""
+    sink: ScriptedSink[str] = ScriptedSink([ok(), hang()])
+    retry = Retry(attempts=1, backoff=tenacity.wait_fixed(1.0))
+    ends = await outcomes(stack(sink, Split(1), Timeout(5.0), retry))
+    assert ends == [Outcome.DELIVERED, Outcome.UNKNOWN, Outcome.DELIVERED, Outcome.DELIVERED]
+    assert sink.applied == ["a", "c", "d"]
+
+
+async def test_parts_whose_turn_had_not_come_are_unsent_at_the_deadline(fake_clock: FakeClock) -> None:
+    """B-T57: and so is what may be sent again, but not what was refused."""
+    sink: ScriptedSink[str] = ScriptedSink([refused(), fail(), hang()])
+    ends = await outcomes(stack(sink, Split(1), Retry()), deadline=1.0)
+    assert ends == [Outcome.REJECTED, Outcome.UNSENT, Outcome.UNKNOWN, Outcome.UNSENT]
+
+
+async def test_a_record_that_a_deaf_target_never_confirmed_is_no_delivery(fake_clock: FakeClock) -> None:
+    """B-T58, B-T59: the item is rejected, though the target takes it in the end."""
+    letters: ScriptedSink[Any] = ScriptedSink([ignore_cancel(20.0)])
+    sink: ScriptedSink[str] = ScriptedSink([partial({1: PermanentError("bad")})])
+    ends = await outcomes(stack(sink, DeadLetter(stack(letters, Timeout(5.0), Retry()))))
+    assert ends == [Outcome.DELIVERED, Outcome.REJECTED, Outcome.DELIVERED, Outcome.DELIVERED]
+    assert [record.item for record in letters.applied] == ["b"]
