@@ -38,7 +38,7 @@ from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSi
 from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
-from .batcher import Batcher, BlockingBatcher, BlockingReceipt, FlushReport, Limits, Receipt, ShutdownReport, Stats, gather, run
+from .batcher import Batcher, BlockingBatcher, BlockingReceipt, FlushReport, Limits, NoFeedback, Receipt, ShutdownReport, Stats, gather, run
 from .retry import CircuitBreaker, CircuitState, Retry
 from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Isolate, Router, Split, Timeout
 
@@ -77,6 +77,7 @@ __all__ = [
     "Lineage",
     "LoopClock",
     "MissingExtra",
+    "NoFeedback",
     "NotPicklableError",
     "Observer",
     "Openable",

@@ -10,6 +10,9 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -31,7 +34,7 @@ from penstock import (
     PermanentError,
 )
 from penstock.batcher import blocking
-from penstock.batcher.inbox import Inbox
+from penstock.batcher.inbox import Entry, Inbox
 
 PATIENCE = 20.0
 """Seconds after which a test that hangs fails."""
@@ -131,16 +134,65 @@ def test_the_ledger_bounds_what_threads_hand_in() -> None:
 def test_the_loop_is_woken_once_for_many_items() -> None:
     """Design 4: one append and at most one wake-up per add."""
     woken: list[int] = []
-    inbox: Inbox[int] = Inbox(lambda: woken.append(1), sized=False)
+    inbox: Inbox[int] = Inbox(lambda: woken.append(1))
     inbox.lend(10, 0)
     assert [inbox.put(item) for item in range(12)] == [True] * 10 + [False] * 2
-    assert inbox.put_all([1], [0], [None]) is False
+    assert inbox.put_all([Entry(1, 0, None)]) is False
     assert len(woken) == 1
-    assert inbox.take().items == list(range(10))
+    assert inbox.take()[0] == list(range(10))
     assert not inbox.put(10), "what was taken has used the room up"
     inbox.lend(1, 0)
     assert inbox.put(11)
     assert len(woken) == 2
+
+
+@pytest.mark.parametrize("operation", ["put", "put_all", "take", "lend"])
+def test_an_item_may_come_in_between_any_two_steps(operation: str) -> None:
+    """A signal handler or a finalizer that logs interrupts an `add` in its own thread; nothing hangs and nothing is left lying."""
+    for step in range(100):
+        woken: list[int] = []
+        inbox: Inbox[str] = Inbox(partial(woken.append, 1))
+        inbox.lend(10, 10)
+        inbox.put("first")
+        operations: dict[str, Callable[[], Any]] = {
+            "put": partial(inbox.put, "item"),
+            "put_all": partial(inbox.put_all, [Entry("item", 1, None)]),
+            "take": inbox.take,
+            "lend": partial(inbox.lend, 10, 10),
+        }
+        with interrupted(step, partial(inbox.put, "handled")) as interruptions:
+            answer = operations[operation]()
+        if not interruptions:
+            assert step >= 2
+            return
+        left = [*chain(*inbox.take())]
+        came_in = [*chain(*answer), *left] if operation == "take" else left
+        assert len(came_in) == (2 if operation in {"take", "lend"} else 3)
+        assert len(woken) == 2 or not (operation == "take" and left), "whatever is left has asked to be taken"
+
+
+@contextmanager
+def interrupted(step: int, interrupt: Callable[[], object]) -> Iterator[list[int]]:
+    """Interrupt the inbox once, before its so-manieth line."""
+    seen = 0
+    interruptions: list[int] = []
+
+    def on_line(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal seen
+        if event == "line":
+            seen += 1
+            if seen == step + 1:
+                sys.settrace(None)
+                interruptions.append(frame.f_lineno)
+                interrupt()
+        return on_line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, _, __: on_line if frame.f_code.co_filename.endswith("inbox.py") else None)
+    try:
+        yield interruptions
+    finally:
+        sys.settrace(before)
 
 
 @pytest.mark.parametrize("admit", [True, False])

@@ -5,16 +5,19 @@
    stacks, or be its own dead-letter target.
 3. A failed opening leaves the count at 0 and nothing open. A second live loop is a `ConfigError`; what a dead loop left is discarded.
 4. Run-time state is named by the class, made at opening, gone at closing, and never pickled.
+5. In a forked child nothing is open: what the parent has open is left to the parent, and the description may be opened again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import ConfigError, NotPicklableError
+from .forks import leave_to_parent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -23,12 +26,13 @@ if TYPE_CHECKING:
 
 
 class _Opening:
-    """One object, open on one loop."""
+    """One object, open on one loop of one process."""
 
-    __slots__ = ("count", "lock", "loop", "stack")
+    __slots__ = ("count", "lock", "loop", "process", "stack")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.process = os.getpid()
         self.lock = asyncio.Lock()
         self.count = 0
         self.stack = AsyncExitStack()
@@ -55,7 +59,8 @@ class Openable:
     @property
     def is_open(self) -> bool:
         """Whether somebody has this open."""
-        return self._opening is not None and self._opening.count > 0
+        opening = self._opening
+        return opening is not None and opening.count > 0 and opening.process == os.getpid()
 
     async def __aenter__(self) -> Self:
         opening = self._opening_here()
@@ -67,7 +72,7 @@ class Openable:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         opening = self._opening
-        if opening is None:
+        if opening is None or opening.process != os.getpid():
             return
         async with opening.lock:
             opening.count -= 1
@@ -77,6 +82,10 @@ class Openable:
     def _opening_here(self) -> _Opening:
         loop = asyncio.get_running_loop()
         opening = self._opening
+        if opening is not None and opening.process != os.getpid():
+            leave_to_parent(opening, *(getattr(self, name, None) for name in self._run_time))
+            self._forget()
+            opening = None
         if opening is not None and opening.loop is not loop:
             if opening.count and not opening.loop.is_closed():
                 message = f"{self!r} is open on another running event loop; give each loop a sink of its own"

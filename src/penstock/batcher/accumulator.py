@@ -121,6 +121,18 @@ class PlainAccumulator(Generic[T]):
         elif self._max_bytes is not None and self._open_bytes >= self._max_bytes:
             self.seal(Reason.BYTES, now)
 
+    def offer_all(self, items: Sequence[T], now: float) -> None:
+        """As `offer` of one after the other, for items without size or receipt."""
+        start = 0
+        while start < len(items):
+            if not self.items:
+                self._oldest_at = now
+            end = start + self._max_items - len(self.items)
+            self.items.extend(items[start:end])
+            start = end
+            if len(self.items) >= self._max_items:
+                self.seal(Reason.SIZE, now)
+
     def seal(self, reason: Reason, now: float) -> None:
         """End the open batch, if it holds anything."""
         if not self.items:

@@ -7,17 +7,19 @@ cancelled `add` has either put its item in, and returned, or has not.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
-from .._core import checks
+from .._core import checks, forks
 from .._core.clock import LOOP_CLOCK, Clock
-from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ItemTooLarge, LedgerFull
+from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, LedgerFull
 from .._core.function_sink import as_sink
 from .._core.observer import Observer
 from .._core.opening import opened
 from .._core.sink import SinkLike, capabilities_of, walk
+from . import log
 from .drain import Drain
 from .engine import Engine
 from .limits import Limits
@@ -120,6 +122,7 @@ class Batcher(Generic[T]):
     # -- opening and closing ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        self._check_fork()
         if self._state not in {"new", "closed"}:
             message = f"batcher {self._name!r} is {self._state}; enter it once, and share the object"
             raise ConfigError(message)
@@ -134,6 +137,7 @@ class Batcher(Generic[T]):
         except BaseException:
             self._state = "new"
             raise
+        forks.watch(self)
         self._engine, self._drain, self.report = engine, None, None
         engine.accepting = True
         self._state = "open"
@@ -158,6 +162,7 @@ class Batcher(Generic[T]):
         cancelled means *now*: the deadline becomes the present, the shutdown ends, then the cancellation goes on.
         """
         seconds = self._shutdown_deadline if deadline is None else checks.seconds("deadline", deadline, zero=True)
+        self._check_fork()
         if self._state in {"new", "opening"}:
             raise ClosedError(f"batcher {self._name!r} is not open: use `async with batcher:`")
         if self.report is not None:
@@ -224,6 +229,7 @@ class Batcher(Generic[T]):
             return True
         size = self._size(item)
         if self._state != "open" or not engine.accepting:
+            self._check_fork()
             engine.refused += 1
             return False
         if not engine.admits(1, size) and not (self._overflow == "drop_oldest" and engine.evict_for(1, size)):
@@ -337,7 +343,19 @@ class Batcher(Generic[T]):
             message = f"{len(sizes)} items of {sum(sizes)} bytes can never fit: max_pending_items={room.max_items}, max_pending_bytes={room.max_bytes}"
             raise ItemTooLarge(message)
 
+    def after_fork(self) -> None:
+        """This is a forked child: what is inside belongs to the parent."""
+        forks.leave_to_parent(self._engine, self._drain, self._opened)
+        self._engine, self._drain, self._opened, self.report = self._new_engine(), None, None, None
+        self._state = "forked"
+
+    def _check_fork(self) -> None:
+        if self._state == "forked":
+            message = f"batcher {self._name!r} was opened by the parent of this forked process; make a new Batcher here (its sink may be used again)"
+            raise ForkedError(message)
+
     def _check_open(self) -> None:
+        self._check_fork()
         if self._state in {"new", "opening"}:
             raise ClosedError(f"batcher {self._name!r} is not open: use `async with batcher:`")
         if not self._engine.accepting:
@@ -356,6 +374,7 @@ class Batcher(Generic[T]):
         """
         engine = self._engine
         seconds = checks.optional_seconds("timeout", timeout, zero=True)
+        self._check_fork()
         if engine.broken is not None:
             raise engine.closed_error()
         if self._state != "open":
@@ -393,7 +412,7 @@ class Batcher(Generic[T]):
         """A snapshot of the batcher. Never suspends; works before opening and after closing."""
         engine = self._engine
         accumulator = engine.accumulator
-        now = self._clock.now() if self._state not in {"new", "closed"} else 0.0
+        now = self._clock.now() if self._state not in {"new", "closed", "forked"} else 0.0
         oldest = accumulator.oldest_at
         return Stats(
             name=self._name,
@@ -409,6 +428,15 @@ class Batcher(Generic[T]):
             flushes=dict(engine.flushes),
             throttled_seconds=max(0.0, engine.throttled_until - now) if now else 0.0,
         )
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        """Say so when items are inside: nobody can drain them any more."""
+        if getattr(self, "_state", "new") in {"open", "closing"} and self._engine.inside:
+            message = (
+                f"batcher {self._name!r} was dropped with items inside ({self._engine.tally()}); use `async with`, or await shutdown()"
+            )
+            log.dropped(message)
+            _warn(message, ResourceWarning, source=self)
 
     def __repr__(self) -> str:
         tally = self._engine.tally()

@@ -7,7 +7,6 @@ overtake those who wait there.
 
 from __future__ import annotations
 
-import contextvars
 import threading
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -15,6 +14,7 @@ from .._core import checks, forks
 from .._core.errors import BatcherBroken, ClosedError, ConfigError, DrainTimeout
 from .._core.tally import Tally
 from . import at_exit
+from .feedback import own_context
 from .indoors import Indoors
 from .receipt import BlockingReceipt
 from .report import FlushReport, ShutdownReport
@@ -134,7 +134,7 @@ class BlockingBatcher(Generic[T]):
 
     def _start_thread(self) -> LoopThread:
         batcher = self._batcher
-        thread = LoopThread(f"batcher {self.name!r}", contextvars.Context(), on_end=batcher.shut)
+        thread = LoopThread(f"batcher {self.name!r}", own_context(), on_end=batcher.shut)
         self._thread = thread  # before it lends room: whoever uses that has to find the loop to wake
         try:
             thread.start(batcher.open)
@@ -227,7 +227,7 @@ class BlockingBatcher(Generic[T]):
         if self._thread is None and self._is_open:
             self._running()  # a forked child
         batcher, thread = self._batcher, self._thread
-        if self._inbox.put_all((item,), batcher.measure((item,)), (None,)):
+        if self._put((item,), (None,)):
             return True
         if thread is not None and batcher.drops:
             try:
@@ -256,10 +256,13 @@ class BlockingBatcher(Generic[T]):
         return self.submit(item, timeout=timeout).result()
 
     def _accept(self, items: tuple[T, ...], receipts: tuple[BlockingReceipt | None, ...], timeout: float | timedelta | None) -> None:
-        sizes = self._batcher.measure(items)
-        if self._batcher.is_too_large(sizes) or not self._inbox.put_all(items, sizes, receipts):
+        if not self._put(items, receipts):
             thread, batcher = self._running(), self._batcher
             thread.ask(lambda: batcher.let_in(items, receipts, timeout))
+
+    def _put(self, items: tuple[T, ...], receipts: tuple[BlockingReceipt | None, ...]) -> bool:
+        entries = self._batcher.entries(items, receipts)
+        return entries is not None and self._inbox.put_all(entries)
 
     def _running(self) -> LoopThread:
         """The loop's thread; a new one in a forked child. Raises `ClosedError` while not open."""

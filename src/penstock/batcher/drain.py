@@ -24,6 +24,7 @@ from .._core.errors import StoppedError, UnknownOutcomeError
 from .._core.outcome import Outcome
 from .._core.send import send
 from . import log
+from .feedback import own_context
 from .report import ShutdownReport
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Drain(Generic[T]):
         self._waiter: asyncio.Future[None] | None = None
         engine.deadline = self._deadline - self._reserve
         engine.on_change = self._wake
-        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock shutdown {engine.name}")
+        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock shutdown {engine.name}", context=own_context())
 
     def hasten(self, seconds: float) -> None:
         """Somebody asks for a deadline `seconds` from now; it counts if it is earlier."""

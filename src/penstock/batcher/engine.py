@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -28,6 +27,7 @@ from .._core.send import send
 from .._core.tally import Tally
 from . import log
 from .accumulator import Evicted, PlainAccumulator, Sealed
+from .feedback import own_context
 from .flight import Flight
 from .room import Room
 from .slots import FifoSlots
@@ -135,7 +135,7 @@ class Engine(Generic[T]):
         self._stop_signal = Signal()
         self._id = uuid4().hex
         self._serial = itertools.count(1)
-        self._context = contextvars.Context()
+        self._context = own_context()
         self._unyielded = 0
         self._counted = 0
 
@@ -199,6 +199,12 @@ class Engine(Generic[T]):
         self.room.bytes_inside += sum(sizes)
         for item, size, receipt in zip(items, sizes, receipts, strict=True):
             self.accumulator.offer(item, size, receipt, now)
+        self.advance(now)
+
+    def accept_plain(self, items: Sequence[T]) -> None:
+        """Take in items that nothing measures and nobody has receipts for, in one stretch."""
+        now = self.clock.now()
+        self.accumulator.offer_all(items, now)
         self.advance(now)
 
     def drop(self, items: Sequence[T], receipts: Sequence[Slip | None]) -> None:

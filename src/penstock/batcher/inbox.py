@@ -1,15 +1,18 @@
 """What threads have handed in and the loop has not yet taken over: the part of the ledger that lies outside the loop.
 
-1. The loop lends room; threads fill it. An item is in when it was appended, and the room that was lent is never exceeded, so the ledger's
-   bound holds with both sides at work.
+1. The loop lends room; threads fill it. An item is in when it was appended, and no more is appended than was lent, so the ledger's bound
+   holds with both sides at work.
 2. The loop is woken at most once between two takings.
-3. The lock is held for a few steps of our own, never while anything else is called that could wait for a thread that wants it.
+3. The lock is held for a few steps of our own, never while anything is called that could wait for a thread that wants it.
+4. Those steps may be interrupted by themselves: a signal handler or a finalizer that logs, say, may put an item in from between any two
+   of them. So the lock is reentrant, an item comes in with all that belongs to it by one append, and the order of the steps in `put` and
+   `take` sees to it that nothing is left lying without a wake-up. Only the bound may be passed then, by that item.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,39 +22,32 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Taken(NamedTuple, Generic[T]):
-    """What came in since the last taking."""
+class Entry(NamedTuple, Generic[T]):
+    """An item and what belongs to it."""
 
-    items: list[T]
-    sizes: list[int]
-    receipts: dict[int, Slip]
-    """By index."""
-    refused: int
+    item: T
+    size: int
+    receipt: Slip | None
 
 
 class Inbox(Generic[T]):
-    """Items on their way to the loop. `wake` asks the loop to take them, and must not block."""
+    """Items on their way to the loop, each plain or as an entry. `wake` asks the loop to take them, and must not block."""
 
-    __slots__ = ("_awake", "_bytes", "_items", "_limit", "_limit_bytes", "_lock", "_receipts", "_refused", "_sized", "_sizes", "_wake")
+    __slots__ = ("_awake", "_bytes", "_has_entries", "_items", "_limit", "_limit_bytes", "_lock", "_refused", "_wake")
 
-    def __init__(self, wake: Callable[[], object], *, sized: bool) -> None:
+    def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
-        self._sized = sized
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._awake = False
         self._limit = 0
         self._limit_bytes: float = 0
-        self._refused = 0
-        self._fresh()
-
-    def _fresh(self) -> None:
-        self._items: list[T] = []
-        self._sizes: list[int] = []
-        self._receipts: dict[int, Slip] = {}
         self._bytes = 0
-        self._awake = False
+        self._refused = 0
+        self._items: list[Any] = []
+        self._has_entries = False
 
     def put(self, item: T) -> bool:
-        """Append an item that nobody measures; False if there is no room for it now."""
+        """Append an item that nothing belongs to; False if there is no room for it now."""
         with self._lock:
             items = self._items
             if len(items) >= self._limit:
@@ -63,20 +59,15 @@ class Inbox(Generic[T]):
         self._wake()
         return True
 
-    def put_all(self, items: Sequence[T], sizes: Sequence[int], receipts: Sequence[Slip | None]) -> bool:
+    def put_all(self, entries: Sequence[Entry[T]]) -> bool:
         """Append all or nothing."""
-        size = sum(sizes)
+        size = sum(entry.size for entry in entries)
         with self._lock:
-            first = len(self._items)
-            if first + len(items) > self._limit or self._bytes + size > self._limit_bytes:
+            if len(self._items) + len(entries) > self._limit or self._bytes + size > self._limit_bytes:
                 return False
-            self._items.extend(items)
-            if self._sized:
-                self._sizes.extend(sizes)
-                self._bytes += size
-            for place, receipt in enumerate(receipts, first):
-                if receipt is not None:
-                    self._receipts[place] = receipt
+            self._has_entries = True
+            self._bytes += size
+            self._items.extend(entries)
             if self._awake:
                 return True
             self._awake = True
@@ -90,16 +81,25 @@ class Inbox(Generic[T]):
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
 
-    def take(self) -> Taken[T]:
-        """Take everything over. What is taken uses up room that was lent."""
+    def take(self) -> tuple[list[T], list[Entry[T]]]:
+        """Take everything over, all plain or all as entries: one of the lists is empty. What is taken uses up room that was lent."""
+        fresh: list[Any] = []
         with self._lock:
+            self._awake = False  # first: what comes in from here on asks for a taking of its own
             items = self._items
-            taken = Taken(items, self._sizes if self._sized else [0] * len(items), self._receipts, self._refused)
+            self._items = fresh
             self._limit -= len(items)
             self._limit_bytes -= self._bytes
-            self._refused = 0
-            self._fresh()
-        return taken
+            self._bytes = 0
+        if not self._has_entries:
+            return items, []
+        return [], [item if type(item) is Entry else Entry(item, 0, None) for item in items]
+
+    def take_refused(self) -> int:
+        """How many were turned away since the last time."""
+        with self._lock:
+            refused, self._refused = self._refused, 0
+        return refused
 
     def lend(self, items: int, size: float) -> None:
         """How much may lie here from now on, what does already included."""

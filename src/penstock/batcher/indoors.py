@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .batcher import Batcher
-from .inbox import Inbox
+from .inbox import Entry, Inbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 
 class Indoors(Batcher[T]):
-    """A batcher with an inbox for threads. Only `measure` and the properties may be used off the loop."""
+    """A batcher with an inbox for threads. Only `entries` and the properties may be used off the loop."""
 
     def __init__(self, sink: SinkLike[T], *, wake: Callable[[], object], **options: Any) -> None:
         super().__init__(sink, **options)
-        self.inbox: Inbox[T] = Inbox(wake, sized=self._sized)
+        self.inbox: Inbox[T] = Inbox(wake)
         self._is_shut = True
         self._holders = 0
 
@@ -57,14 +57,13 @@ class Indoors(Batcher[T]):
         """Seconds for a shutdown, by default."""
         return self._shutdown_deadline
 
-    def measure(self, items: tuple[T, ...]) -> tuple[int, ...]:
-        """The items' sizes; zeros where nothing measures them."""
-        return tuple(map(self._size, items)) if self._sized else (0,) * len(items)
-
-    def is_too_large(self, sizes: tuple[int, ...]) -> bool:
-        """Whether one of them is refused for its size."""
+    def entries(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]) -> list[Entry[T]] | None:
+        """The items as entries, measured; `None` if one of them is refused for its size."""
+        sizes = tuple(map(self._size, items)) if self._sized else (0,) * len(items)
         most = self._limits.max_bytes
-        return self._oversize == "reject" and most is not None and max(sizes) > most
+        if self._oversize == "reject" and most is not None and max(sizes) > most:
+            return None
+        return list(map(Entry, items, sizes, receipts))
 
     # -- the inbox ----------------------------------------------------------------------------------------------------
 
@@ -78,12 +77,14 @@ class Indoors(Batcher[T]):
     def take_in(self) -> None:
         """Take over what the threads have handed in."""
         engine = self._engine
-        taken = self.inbox.take()
-        engine.refused += taken.refused
-        if taken.items:
-            engine.accept(taken.items, taken.sizes, [taken.receipts.get(index) for index in range(len(taken.items))])
-            if engine.broken is not None:
-                engine.give_up(engine.closed_error())
+        engine.refused += self.inbox.take_refused()
+        plain, entries = self.inbox.take()
+        if plain:
+            engine.accept_plain(plain)
+        elif entries:
+            engine.accept(*zip(*entries, strict=True))
+        if engine.broken is not None:
+            engine.give_up(engine.closed_error())
         self._lend()
 
     @contextmanager
@@ -108,7 +109,7 @@ class Indoors(Batcher[T]):
     async def open(self) -> None:
         """Open, and lend the room for the first time."""
         await self.__aenter__()
-        self.inbox.take()  # what was refused before belongs to no tally
+        self.inbox.take_refused()  # what was refused before belongs to no tally
         self._is_shut = False
         self._lend()
 

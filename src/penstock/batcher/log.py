@@ -56,3 +56,8 @@ def left_behind(name: str, writes: int) -> None:
 def close_failed(name: str, error: BaseException) -> None:
     """The sink could not be closed."""
     logger.error("batcher %r: closing the sink failed: %r", name, error, exc_info=error)
+
+
+def dropped(message: str) -> None:
+    """A batcher was collected as garbage with items inside."""
+    logger.warning("%s", message)

@@ -22,7 +22,7 @@ class Stats:
 
     name: str
     state: str
-    """`new`, `open`, `closing`, `closed` or `broken`."""
+    """`new`, `open`, `closing`, `closed`, `broken`, or `forked`: open in the parent of this process."""
     tally: Tally
     capacity_items: int
     """The ledger's bound."""

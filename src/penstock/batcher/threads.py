@@ -35,7 +35,7 @@ class LoopThread:
         self._name = name
         self._context = context
         self._on_end = on_end
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler or a finalizer that logs may come in here again
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._end: asyncio.Future[None] | None = None

@@ -1,0 +1,130 @@
+"""A forked child has nothing of its parent's running: batchers say so, sinks may be opened again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+
+
+def script(text: str) -> str:
+    """Run a program; what it prints. Whatever it complains of is a failure."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+PARENT = """
+    import asyncio, os, sys, warnings
+    from penstock import Batcher, BlockingBatcher, ForkedError, Limits, Openable
+
+    warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads running: that is the point
+
+    class Shown(Openable):
+        _run_time = ("connection",)
+        connection = None
+
+        async def _open(self, stack):
+            self.connection = f"connection {os.getpid()}"
+            stack.callback(lambda: print("closed", self.who, flush=True))
+
+        async def write(self, batch):
+            assert self.connection == f"connection {os.getpid()}"
+            print("wrote", self.who, *batch, flush=True)
+
+        @property
+        def who(self):
+            return "by the parent" if os.getpid() == parent else "by the child"
+
+    parent = os.getpid()
+
+    def in_child(function):
+        child = os.fork()
+        if child == 0:
+            try:
+                function()
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_batcher_used_in_a_forked_child_says_so() -> None:
+    """batcher/4b.14: every way in raises `ForkedError`, nothing is written twice, and the parent goes on."""
+    out = script(
+        PARENT
+        + """
+    async def main():
+        sink = Shown()
+        idle = Batcher(sink)
+        async with Batcher(sink, name="audit", limits=Limits(max_delay=60.0)) as batcher:
+            await batcher.add("before")
+            await batcher.add("before too")
+
+            async def child():
+                calls = [batcher.add(1), batcher.add_many([1]), batcher.submit(1), batcher.deliver(1), batcher.flush(), batcher.shutdown()]
+                for call in [*calls, batcher.__aenter__()]:
+                    try:
+                        await call
+                    except ForkedError as error:
+                        assert "batcher 'audit' was opened by the parent" in str(error)
+                    else:
+                        raise AssertionError(call)
+                try:
+                    batcher.try_add(1)
+                except ForkedError:
+                    pass
+                else:
+                    raise AssertionError
+                assert batcher.tally().accepted == 0
+                assert batcher.stats().state == "forked"
+                assert not sink.is_open
+                await sink.__aexit__(None, None, None)  # of an opening that is the parent's
+                async with Batcher(sink) as mine, idle:
+                    await mine.add("mine")
+                    await idle.flush()
+
+            in_child(lambda: asyncio.run(child()))
+            await batcher.add("after")
+
+    asyncio.run(main())
+    """
+    )
+    assert out.splitlines() == [
+        "wrote by the child mine",
+        "closed by the child",
+        "wrote by the parent before before too after",
+        "closed by the parent",
+    ]
+
+
+def test_a_sink_is_opened_again_by_the_child_of_a_threaded_program() -> None:
+    """batcher/4b.14: the connection of the parent is neither used nor closed."""
+    out = script(
+        PARENT
+        + """
+    def child():
+        batcher.add("mine")
+        batcher.shutdown()
+
+    with BlockingBatcher(Shown(), limits=Limits(max_delay=60.0)) as batcher:
+        batcher.add("before")
+        in_child(child)
+        batcher.add("after")
+    """
+    )
+    assert out.splitlines() == [
+        "wrote by the child mine",
+        "closed by the child",
+        "wrote by the parent before after",
+        "closed by the parent",
+    ]
