@@ -264,8 +264,8 @@ def test_a_bad_argument_is_told_by_name(arguments: dict[str, Any], told: str) ->
 
 
 def test_what_it_promises() -> None:
-    assert ElasticsearchSink(URL, index="e").capabilities.idempotent
-    assert ElasticsearchSink(URL, index="e", operation="create").capabilities.idempotent
-    assert not ElasticsearchSink(URL, index="e", operation="create", id="id").capabilities.idempotent
-    assert not ElasticsearchSink(URL, index="e", operation=lambda _: "index").capabilities.idempotent
+    assert ElasticsearchSink(URL, index="e", id="id").capabilities.idempotent
+    assert not ElasticsearchSink(URL, index="e").capabilities.idempotent, "in another batch an item has another id"
+    assert not ElasticsearchSink(URL, index="e", id="id", operation="create").capabilities.idempotent
+    assert not ElasticsearchSink(URL, index="e", id="id", operation=lambda _: "index").capabilities.idempotent
     assert ElasticsearchSink(URL, index="e", pool_size=2).capabilities.max_concurrency == 2

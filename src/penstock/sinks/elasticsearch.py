@@ -120,11 +120,11 @@ class ElasticsearchSink(HttpBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many writes at once as connections; idempotent where every item's id and operation make it so.
+        """As many writes at once as connections; idempotent where `id` is given, for every operation but `"create"` and a function.
 
         Not `key_prefix_safe`: a document that is refused does not keep a later one of its key from being written.
         """
-        certain = isinstance(self._operation, str) and (self._operation != "create" or self._actions.wants_keys)
+        certain = isinstance(self._operation, str) and self._operation != "create" and not self._actions.wants_keys
         return Capabilities(idempotent=certain, max_concurrency=self._endpoint.pool_size)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:

@@ -49,7 +49,8 @@ class HttpSink(HttpBase):
         auth: `(user, password)`, the value of the `Authorization` header, or a function, async or not, that returns that value for each
             request. Never shown.
         idempotency_header: the header that carries a key by which the server recognises a request that it has seen: equal whenever the
-            same items are sent again, and only then. Default: none is sent.
+            same part of a batch is sent again, and only then. Default: none is sent.
+        idempotent: whether the server takes an item twice without effect; only told to others, by `capabilities`.
         compression: `"gzip"` or `"zstd"`; default: none. Bodies from 64 KiB on are compressed in a thread.
         max_bytes: the ceiling of a body, uncompressed; default 5,000,000. `None`: no ceiling.
         parse: for servers that answer per item: a function from the `HttpResponse` of a success and the batch of the items that the
@@ -76,6 +77,7 @@ class HttpSink(HttpBase):
         headers: Mapping[str, str] | None = None,
         auth: Auth | None = None,
         idempotency_header: str | None = None,
+        idempotent: bool = False,
         compression: Literal["gzip", "zstd"] | None = None,
         max_bytes: int | None = MAX_BYTES,
         parse: Parse | None = None,
@@ -108,15 +110,17 @@ class HttpSink(HttpBase):
             )
         )
         self._encode = encode
+        self._idempotent = idempotent
         self._rules = Rules(join, self._endpoint.max_bytes, parse)
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many writes at once as connections; idempotent with `idempotency_header`, as far as the server heeds it.
+        """As many writes at once as connections; idempotent if it was said to be. `idempotency_header` alone does not make it so, since an
+        item that comes in another batch has another key.
 
         Not `key_prefix_safe`: an item that is refused does not keep a later item of its key from being written.
         """
-        return Capabilities(idempotent=self._endpoint.idempotency_header is not None, max_concurrency=self._endpoint.pool_size)
+        return Capabilities(idempotent=self._idempotent, max_concurrency=self._endpoint.pool_size)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Send every item of `batch`, in order; suspends for one request or, beyond `max_bytes` and after a 413, for several.
