@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 from tests.examples.example import EXAMPLES, load
+from tests.sinks.http_help import Reply, Request, serving
 
 if TYPE_CHECKING:
     import pytest
 
-    from penstock.testing import EmbeddedPostgres, FakeClock
+    from penstock import LoopClock
+    from penstock.testing import EmbeddedOpenSearch, EmbeddedPostgres, FakeClock
 
 
 async def test_the_first_batcher(fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,3 +56,29 @@ def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) 
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait() == 0
+
+
+async def test_events_reach_an_http_endpoint(
+    real_clock: LoopClock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses one event; the others are delivered, and every request has the token and a key of its own."""
+    monkeypatch.setenv("TOKEN", "abc")
+
+    async def answer(request: Request) -> Reply:
+        items = [{"ok": item["id"] != 7, "why": "unlucky"} for item in request.items]
+        return Reply(body=json.dumps({"items": items}).encode())
+
+    async with serving() as server:
+        server.default = answer
+        report = await load("events_to_http").main(f"{server.url}/v1/events", 1_000)
+    assert (report.tally.delivered, report.tally.rejected) == (999, 1)
+    assert {request.headers["authorization"] for request in server.requests} == {"Bearer abc"}
+    assert len({request.headers["idempotency-key"] for request in server.requests}) == len(server.requests)
+
+
+async def test_documents_reach_a_search_server(
+    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = await load("documents_to_search").main(embedded_opensearch.url, 1_000)
+    assert report.tally.delivered == 1_001
+    assert "'_id': '1000'" in capsys.readouterr().out
