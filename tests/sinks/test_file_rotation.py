@@ -11,16 +11,12 @@ from tests.sinks.file_help import lines, written
 
 from penstock import Batcher, Limits
 from penstock.sinks import FileSink
+from penstock.sinks._file_append import archives
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.testing import FakeClock
-
-
-def rotated(folder: Path) -> list[Path]:
-    found = [path for path in folder.iterdir() if "-2" in path.name]
-    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 @pytest.mark.parametrize("name", ["a.b.jsonl", "a.jsonl.zst", "plain"])
@@ -32,7 +28,7 @@ async def test_a_new_file_begins_before_one_is_too_long(fake_clock: FakeClock, t
             assert await written(sink, [f"{number} {'x' * 17}"] * 2) == {}
         assert await written(sink, ["long" * 100] * 3) == {}, "a batch that is too long alone has a file of its own, whole"
         assert await written(sink, ["end"]) == {}
-    old = rotated(tmp_path)
+    old = archives(path)
     stem, ending = {"a.b.jsonl": ("a.b", ".jsonl"), "a.jsonl.zst": ("a", ".jsonl.zst"), "plain": ("plain", "")}[name]
     assert all(each.name.startswith(f"{stem}-20") and each.name.endswith(ending) for each in old)
     assert [len(lines(each)) for each in old] == ([2] * 7 + [3] if is_zstd else [4, 4, 4, 2, 3])
@@ -53,7 +49,7 @@ async def test_a_new_file_begins_with_every_full_period(fake_clock: FakeClock, t
         for wait, item in ((0.0, "today"), (hour - 1, "still"), (2, "next hour"), (7200, "later")):
             await fake_clock.advance(wait)
             await (await batcher.submit(item))
-        names = [each.name for each in rotated(tmp_path)]
+        names = [each.name for each in archives(tmp_path / "a.jsonl")]
         assert [lines(tmp_path / name) for name in sorted(names)] == [["yesterday"], ["today", "still"], ["next hour"]]
         assert lines(path) == ["later"]
         when = datetime.fromtimestamp(wall, UTC)
@@ -64,6 +60,6 @@ async def test_no_rotated_file_is_written_over(fake_clock: FakeClock, tmp_path: 
     async with Batcher(FileSink(tmp_path / "a.jsonl", rotate_bytes=1), clock=fake_clock, limits=Limits(max_items=1)) as batcher:
         for number in range(12):
             await (await batcher.submit(number))
-    old = rotated(tmp_path)
+    old = archives(tmp_path / "a.jsonl")
     assert len(old) == 11
     assert [lines(each) for each in old] == [[number] for number in range(11)]

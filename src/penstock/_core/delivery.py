@@ -224,6 +224,10 @@ class Delivery:
         """What is known of the item's failed tries; `None` where none failed."""
         return self._tries.get(index)
 
+    def recall(self, index: int, tries: Tries) -> None:
+        """Count on from tries that were made before this delivery began; a dead letter then tells of all of them."""
+        self._tries[index] = tries
+
     def verdict(self, index: int) -> Outcome:
         """The item's outcome, or what it would be if everything were cut now."""
         code = self._state[index]

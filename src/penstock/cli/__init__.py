@@ -6,12 +6,17 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from ._dlq import dlq, dlq_options
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 BAD_USE = 2
 INTERRUPTED = 130
 
+_EXTRAS = {"asyncpg": "postgres", "zstandard": "files"}
+_DLQ_HELP = "dead letters: look at them, send them again, remove them"
+_DLQ = "Look at the dead letters in a file or a table, send them again through a stack of sinks, or remove them."
 _DEMO_HELP = "a year of flights into a PostgreSQL that is killed on the way"
 _DEMO = (
     "Write 336,776 real flights, and some spoiled ones among them, through a full stack into PostgreSQL; kill the server half-way; "
@@ -23,12 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with `arguments` (default: the process's); return the exit code."""
     options = _parser().parse_args(arguments)
     try:
+        if options.command == "dlq":
+            return dlq(options)
         from ._demo import demo
 
         return demo(options)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        print(f'penstock {options.command} needs the package {package}: pip install "penstock[demo]"', file=sys.stderr)
+        extra = _EXTRAS.get(package, "demo") if options.command == "dlq" else "demo"
+        print(f'penstock {options.command} needs the package {package}: pip install "penstock[{extra}]"', file=sys.stderr)
         return BAD_USE
     except KeyboardInterrupt:  # before there was anything to end in order
         return INTERRUPTED
@@ -40,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"penstock {version}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
+    dlq_options(commands.add_parser("dlq", help=_DLQ_HELP, description=_DLQ), _count())
     return parser
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from stat import S_ISREG
@@ -51,15 +52,28 @@ class FileSettings:
 
     def archive(self, wall: float) -> Path:
         """A name that nothing has yet for the file as it is now."""
-        suffixes = self.path.suffixes
-        ending = "".join(suffixes[-2:] if suffixes[-1:] == [".zst"] else suffixes[-1:])
-        stem = self.path.name.removesuffix(ending)
+        stem, ending = stem_and_ending(self.path)
         when = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
         number, name = 0, f"{stem}-{when}{ending}"
         while self.path.with_name(name).exists():
             number += 1
             name = f"{stem}-{when}-{number}{ending}"
         return self.path.with_name(name)
+
+
+def stem_and_ending(path: Path) -> tuple[str, str]:
+    """What stands before and after the time in a rotated file's name."""
+    suffixes = path.suffixes
+    ending = "".join(suffixes[-2:] if suffixes[-1:] == [".zst"] else suffixes[-1:])
+    return path.name.removesuffix(ending), ending
+
+
+def archives(path: Path) -> list[Path]:
+    """The files that have been rotated away from `path`, oldest first."""
+    stem, ending = stem_and_ending(path)
+    pattern = re.compile(rf"{re.escape(stem)}-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?{re.escape(ending)}")
+    found = [(match[1], int(match[2] or 0), each) for each in path.parent.iterdir() if (match := pattern.fullmatch(each.name))]
+    return [each for *_, each in sorted(found)]
 
 
 class AppendFile:

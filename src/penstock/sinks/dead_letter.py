@@ -25,6 +25,7 @@ from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from .._core.send import send
 from ._dead_letter_share import Share
+from ._http_body import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +45,27 @@ _TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLIS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord(Generic[T]):
-    """One item that failed for good, and why."""
+    """One item that failed for good, and why.
+
+    `PostgresSink(..., columns=DeadLetterRecord.COLUMNS, row=DeadLetterRecord.as_row, on_conflict="ignore")` keeps records in a table.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "key",
+        "item",
+        "error_type",
+        "error_class",
+        "message",
+        "attempts",
+        "first_at",
+        "last_at",
+        "batcher",
+        "batch_id",
+        "tenant",
+        "trace_id",
+        "maybe_delivered",
+    )
+    """What `as_row` has values for."""
 
     item: T
     error_type: str
@@ -72,6 +93,18 @@ class DeadLetterRecord(Generic[T]):
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**fields, **times}
+
+    def as_row(self) -> tuple[Any, ...]:
+        """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as JSON in text, texts without NUL.
+
+        Raises `TypeError` or `ValueError` for an item that JSON has no form for.
+        """
+        shown = {
+            "item": to_json(self.item).decode(),
+            "tenant": None if self.tenant is None else to_json(self.tenant).decode(),
+            "message": self.message.replace("\0", "\\x00"),
+        }
+        return tuple(shown.get(name, getattr(self, name)) for name in self.COLUMNS)
 
 
 class DeadLetter:

@@ -1,0 +1,19 @@
+CREATE TABLE dead_letters (
+    key             text PRIMARY KEY,
+    item            json NOT NULL,
+    error_type      text NOT NULL,
+    error_class     text NOT NULL,
+    message         text NOT NULL,
+    attempts        integer NOT NULL,
+    first_at        timestamptz NOT NULL,
+    last_at         timestamptz NOT NULL,
+    batcher         text NOT NULL,
+    batch_id        text NOT NULL,
+    tenant          json,
+    trace_id        text,
+    maybe_delivered boolean NOT NULL,
+    -- what replays say
+    state           text NOT NULL DEFAULT 'pending',
+    replay          text,
+    outcome         text
+);

@@ -1,0 +1,297 @@
+"""`penstock dlq`: look at dead letters, send them again, remove them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import inspect
+import json
+import re
+import signal
+import sys
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock._core.errors import PenstockError
+from penstock._core.function_sink import as_sink
+from penstock._core.opening import opened
+
+from ._dlq_file import FileStore
+from ._dlq_letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection, moment
+from ._dlq_postgres import PostgresStore
+from ._dlq_replay import Replay, ReplayRules
+from ._dlq_store import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from penstock._core.sink import Sink, SinkLike
+
+    from ._dlq_letter import Letter
+    from ._dlq_store import Store
+
+OK, LEFT, BAD_USE, TERMINATED = 0, 1, 2, 143
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_WIDTH = 60
+
+
+class UseError(Exception):
+    """What was asked for cannot be. The message says why."""
+
+
+# -- arguments ----------------------------------------------------------------------------------------------------------
+
+
+def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    """The sub-commands and their arguments."""
+    commands = parser.add_subparsers(dest="dlq_command", required=True, metavar="COMMAND")
+    texts = {
+        "list": "one line for each letter",
+        "show": "everything known of some letters, as JSON",
+        "replay": "send letters through a stack of sinks; what is cut off goes on where it stopped when it is run again",
+        "purge": "remove letters for good; by default those that were replayed",
+    }
+    for name, text in texts.items():
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command.add_argument(
+            "store", help="the path of a file that FileSink wrote, or postgresql://...; what is left out is taken from PG* variables"
+        )
+        if name == "show":
+            command.add_argument("keys", nargs="+", metavar="KEY", help="a key, or its beginning")
+        _filters(command, name)
+        if name in {"list", "replay"}:
+            command.add_argument("--limit", type=count, metavar="N", help="at most N letters")
+        if name == "list":
+            command.add_argument("--json", action="store_true", help="everything known, a line of JSON for each letter")
+        if name in {"replay", "purge"}:
+            command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        if name == "replay":
+            _replay_options(command, count)
+
+
+def _filters(parser: argparse.ArgumentParser, name: str) -> None:
+    default = {"list": PENDING, "show": "all", "replay": PENDING, "purge": REPLAYED}[name]
+    parser.add_argument("--table", default="dead_letters", help="the table, with PostgreSQL (default: dead_letters)")
+    parser.add_argument("--schema", help="the table's schema (default: found by the search path)")
+    if name == "show":
+        parser.set_defaults(state="all")
+        return
+    if name == "replay":
+        parser.set_defaults(state="left")
+    else:
+        states = [*STATES, "left", "all"]
+        parser.add_argument("--state", choices=states, default="left" if name == "list" else default, help="left: pending or interrupted")
+    parser.add_argument("--key", action="append", default=[], metavar="KEY", help="this key, or those that begin so; may be repeated")
+    parser.add_argument("--batcher", help="from the batcher of this name")
+    parser.add_argument("--tenant", help="of this tenant")
+    parser.add_argument("--error-type", metavar="NAME", help="with an exception of this class")
+    parser.add_argument("--error-class", metavar="CLASS", help="permanent, transient, unlisted, unknown")
+    parser.add_argument("--message", metavar="TEXT", help="with this text in the error's message")
+    parser.add_argument("--since", type=_when, metavar="TIME", help="last tried at or after: 2026-01-31T12:00, or 90m, 12h, 7d ago")
+    parser.add_argument("--until", type=_when, metavar="TIME", help="last tried before")
+
+
+def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    parser.add_argument(
+        "--to", required=True, metavar="MODULE:NAME", help="a sink, a stack, a function of a batch, or a function that makes one"
+    )
+    parser.add_argument("--decode", metavar="MODULE:NAME", help="a function that makes an item of what JSON made of it")
+    parser.add_argument("--batch-size", type=count, default=500, metavar="ITEMS", help="letters in a batch (default: 500)")
+    parser.add_argument("--at-least-once", action="store_true", help="send what may have been delivered as if it had not been")
+
+
+def _when(text: str) -> datetime:
+    ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if ago is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        return moment(text)
+    except ValueError:
+        message = f"{text!r} must be a time such as 2026-01-31T12:00 (UTC unless it says otherwise), or 90m, 12h, 7d for so long ago"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def _selection(options: argparse.Namespace) -> Selection:
+    states = {"all": frozenset(STATES), "left": frozenset({PENDING, INTERRUPTED})}.get(options.state) or frozenset({options.state})
+    if options.dlq_command == "show":
+        return Selection(states=states, keys=tuple(options.keys))
+    names = ("batcher", "tenant", "error_type", "error_class", "message", "since", "until")
+    return Selection(states=states, keys=tuple(options.key), **{name: getattr(options, name) for name in names})
+
+
+# -- commands -----------------------------------------------------------------------------------------------------------
+
+
+def dlq(options: argparse.Namespace) -> int:
+    """Run a sub-command; return the exit code: 0, 1 if letters are left, 2 for bad use. Raises `KeyboardInterrupt` after Ctrl-C."""
+    commands: dict[str, Callable[[argparse.Namespace, Store], Coroutine[Any, Any, int]]] = {
+        "list": _list,
+        "show": _show,
+        "replay": _replay,
+        "purge": _purge,
+    }
+    try:
+        return asyncio.run(_run(commands[options.dlq_command], options))
+    except (StoreError, UseError, PenstockError) as error:
+        _say(str(error))
+        return BAD_USE
+
+
+async def _run(command: Callable[[argparse.Namespace, Store], Coroutine[Any, Any, int]], options: argparse.Namespace) -> int:
+    async with _store_of(options.store, options.table, options.schema) as store:
+        answer = await command(options, store)
+        if store.unreadable:
+            _say(f"{store.unreadable} records are no dead letters and were left alone")
+        return answer
+
+
+async def _list(options: argparse.Namespace, store: Store) -> int:
+    number = 0
+    async with aclosing(store.letters(_selection(options))) as letters:
+        async for letter in letters:
+            if number == options.limit:
+                break
+            number += 1
+            print(_json(letter) if options.json else _line(letter))
+    _say(f"{number} dead letters")
+    return OK
+
+
+async def _show(options: argparse.Namespace, store: Store) -> int:
+    found = [letter async for letter in store.letters(_selection(options))]
+    for letter in found:
+        print(json.dumps(letter.as_dict(), indent=2, ensure_ascii=False))
+    missing = [key for key in options.keys if not any(letter.key.startswith(key) for letter in found)]
+    for key in missing:
+        _say(f"no letter has a key that begins with {key!r}")
+    return BAD_USE if missing else OK
+
+
+async def _purge(options: argparse.Namespace, store: Store) -> int:
+    selection = _selection(options)
+    if options.dry_run:
+        number = len([letter async for letter in store.letters(selection)])
+        _say(f"would remove {number} dead letters")
+        return OK
+    _say(f"removed {await store.purge(selection)} dead letters")
+    return OK
+
+
+async def _replay(options: argparse.Namespace, store: Store) -> int:
+    sink = _sink(options.to)
+    decode = None if options.decode is None else _named(options.decode)
+    selection = _selection(options)
+    if options.dry_run:
+        return await _would_replay(options, store, selection, decode)
+    replay = Replay(store, sink, ReplayRules(batch_size=options.batch_size, decode=decode, twice=options.at_least_once))
+    await store.hold()
+    task = asyncio.current_task()
+    terminated: list[int] = []
+
+    def terminate() -> None:
+        terminated.append(signal.SIGTERM)
+        if task is not None:
+            task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        async with opened(sink):
+            await replay.run(selection, options.limit)
+    except asyncio.CancelledError:
+        _say(f"interrupted; {_told(replay)}; the same command goes on")
+        if terminated:
+            return TERMINATED
+        raise
+    _say(_told(replay))
+    if replay.stopped_by is not None:
+        _say(f"stopped, the destination takes nothing now: {replay.stopped_by}; the same command goes on")
+    return OK if replay.stopped_by is None and not set(replay.endings) - {"delivered", "duplicate", "spooled"} else LEFT
+
+
+async def _would_replay(options: argparse.Namespace, store: Store, selection: Selection, decode: Callable[[Any], Any] | None) -> int:
+    number = interrupted = bad = 0
+    async with aclosing(store.letters(selection)) as letters:
+        async for letter in letters:
+            if number == options.limit:
+                break
+            number += 1
+            interrupted += letter.may_be_there
+            if decode is not None:
+                try:
+                    decode(letter.item)
+                except Exception as error:
+                    bad += 1
+                    _say(f"{letter.key} cannot be decoded: {type(error).__name__}: {error}")
+    _say(f"would send {number - bad} dead letters to {options.to}; {interrupted} of {number} may have been delivered already")
+    return LEFT if bad else OK
+
+
+def _store_of(name: str, table: str, schema: str | None) -> Store:
+    """The store that a user named: a DSN of PostgreSQL, or the path of a file."""
+    if name.startswith(("postgresql:", "postgres:")):
+        return PostgresStore(name, table, schema)
+    return FileStore(Path(name))
+
+
+# -- what the user named ------------------------------------------------------------------------------------------------
+
+
+def _named(name: str) -> Any:
+    module, colon, path = name.partition(":")
+    if not colon or not module or not path:
+        raise UseError(f"{name!r} must be MODULE:NAME")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UseError(f"{name!r}: {error}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise UseError(f"{name!r}: {module} has no {path}")
+        found = getattr(found, part)
+    return found
+
+
+def _sink(name: str) -> Sink[Any]:
+    found = _named(name)
+    makes_one = callable(found) and not hasattr(found, "write") and not _takes_a_batch(found)
+    named = cast("Callable[[], object]", found)() if makes_one else cast("object", found)
+    return as_sink(cast("SinkLike[Any]", named))
+
+
+def _takes_a_batch(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD} for each in parameters)
+
+
+# -- what is shown ------------------------------------------------------------------------------------------------------
+
+
+def _line(letter: Letter) -> str:
+    when = letter.last_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    message = _printable(letter.message)
+    short = message if len(message) <= _WIDTH else message[: _WIDTH - 3] + "..."
+    return "  ".join((_printable(letter.key), when, f"{letter.attempts:3}", letter.state, letter.error_class, letter.error_type, short))
+
+
+def _json(letter: Letter) -> str:
+    return json.dumps(letter.as_dict(), ensure_ascii=False)
+
+
+def _printable(text: str) -> str:
+    """A letter's text must not move the cursor of whoever looks at it."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _told(replay: Replay) -> str:
+    found = ", ".join(f"{number} {name.replace('_', '-')}" for name, number in sorted(replay.endings.items()))
+    return f"replayed: {found or 'nothing'}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

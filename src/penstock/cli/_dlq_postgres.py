@@ -1,0 +1,131 @@
+"""Dead letters in a table, as `PostgresSink` with `DeadLetterRecord.as_row` writes them.
+
+What replays say goes into three columns of the same table. One replay at a time holds the table, by an advisory lock of its session.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from penstock.sinks import DeadLetterRecord
+from penstock.sinks._postgres_table import quoted
+
+from ._dlq_letter import INTERRUPTED, PENDING, letter_of
+from ._dlq_store import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    import asyncpg
+
+    from ._dlq_letter import Letter, Selection
+    from ._dlq_store import Ending
+
+_BATCH = 500
+_NOTED = ("state", "replay", "outcome")
+_ENDING = ("key", "state", "outcome", "attempts", "error_type", "error_class", "message", "last_at")
+
+
+class PostgresStore:
+    """A table of dead letters."""
+
+    def __init__(self, dsn: str, table: str, schema: str | None) -> None:
+        self._dsn = dsn
+        self._table = quoted(table) if schema is None else f"{quoted(schema)}.{quoted(table)}"
+        self._connection: asyncpg.Connection[Any] | None = None
+        self.unreadable = 0
+
+    async def __aenter__(self) -> Self:
+        import asyncpg  # an optional dependency
+
+        try:
+            self._connection = await asyncpg.connect(self._dsn)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise StoreError(f"no connection to {self._place}: {error}") from error
+        try:
+            await self._con.fetch(f"SELECT {self._columns} FROM {self._table} LIMIT 0")
+        except asyncpg.PostgresError as error:
+            await self._con.close()
+            raise StoreError(f"{self._table} is no table of dead letters: {error}") from error
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._con.close(timeout=5.0)
+
+    @property
+    def _con(self) -> asyncpg.Connection[Any]:
+        if self._connection is None:
+            raise StoreError("the store is not open")
+        return self._connection
+
+    @property
+    def _place(self) -> str:
+        """Where it is, without the password."""
+        parts = urlsplit(self._dsn)
+        return f"{parts.netloc.rpartition('@')[2] or 'the default host'}{parts.path}"
+
+    @property
+    def _columns(self) -> str:
+        return ", ".join(map(quoted, (*DeadLetterRecord.COLUMNS, *_NOTED)))
+
+    async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
+        """As `Store` says. The keys are read at once, the letters in portions, so no transaction stays open between them."""
+        self.unreadable = 0
+        order = f"state <> '{INTERRUPTED}', first_at, key"
+        found = await self._con.fetch(f"SELECT key FROM {self._table} WHERE state = ANY($1) ORDER BY {order}", list(selection.states))
+        keys = [row["key"] for row in found]
+        for start in range(0, len(keys), _BATCH):
+            query = f"SELECT {self._columns} FROM {self._table} WHERE key = ANY($1) ORDER BY array_position($1, key)"
+            for row in await self._con.fetch(query, keys[start : start + _BATCH]):
+                letter = _letter(row)
+                if letter is None:
+                    self.unreadable += 1
+                elif selection.has(letter):
+                    yield letter
+
+    async def hold(self) -> None:
+        """As `Store` says."""
+        if not await self._con.fetchval("SELECT pg_try_advisory_lock(hashtext('penstock dlq'), $1::regclass::oid::int)", self._table):
+            raise StoreError(f"another replay of {self._table} is under way")
+
+    async def begin(self, replay: str, keys: Sequence[str]) -> None:
+        """As `Store` says."""
+        statement = f"UPDATE {self._table} SET state = $1, replay = $2 WHERE key = ANY($3)"
+        await self._con.execute(statement, INTERRUPTED, replay, list(keys))
+
+    async def end(self, replay: str, endings: Sequence[Ending]) -> None:
+        """As `Store` says."""
+        given = json.dumps([ending.as_dict() for ending in endings])
+        changes = ", ".join(f"{name} = COALESCE(e.{name}, t.{name})" for name in _ENDING[3:])
+        await self._con.execute(
+            f"UPDATE {self._table} t SET state = e.state, outcome = e.outcome, {changes} FROM json_to_recordset($1::json)"
+            " AS e(key text, state text, outcome text, attempts int, error_type text, error_class text, message text, last_at timestamptz)"
+            " WHERE t.key = e.key",
+            given,
+        )
+
+    async def purge(self, selection: Selection) -> int:
+        """As `Store` says."""
+        await self.hold()
+        keys = [letter.key async for letter in self.letters(selection)]
+        for start in range(0, len(keys), _BATCH):
+            await self._con.execute(f"DELETE FROM {self._table} WHERE key = ANY($1)", keys[start : start + _BATCH])
+        return len(keys)
+
+
+def _letter(row: asyncpg.Record) -> Letter | None:
+    record = dict(row)
+    for name in ("item", "tenant"):
+        value = record[name]
+        if isinstance(value, str):
+            try:
+                record[name] = json.loads(value)
+            except ValueError:
+                return None
+    noted = {name: record[name] for name in _NOTED} | {"state": record["state"] or PENDING}
+    letter = letter_of(record)
+    return None if letter is None else letter.after(noted)

@@ -1,0 +1,160 @@
+"""Dead letters on their way back, batch by batch.
+
+1. What is about to be sent is noted before it is, and its outcomes after. So a replay that is cut off at any moment (Ctrl-C, kill, a
+   power cut) is taken up by the next one where it stopped, and that one knows which letters may have arrived: a sink with unique keys
+   then calls them duplicates instead of writing them twice.
+2. An interrupted batch is made again of the same letters under the same id, so that its write key is the same, too.
+3. Letters of one batch have the same batcher, tenant and history; they go oldest first, those that may have arrived before the others.
+4. A destination that is not there or asks to slow down ends the replay. What was not sent is pending as before, its attempts uncounted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock._core.batch import Lineage, RowBatch
+from penstock._core.classify import classified
+from penstock._core.clock import LOOP_CLOCK
+from penstock._core.delivery import Delivery, Tries
+from penstock._core.errors import ErrorClass
+from penstock._core.outcome import Outcome, outcome_of
+from penstock._core.send import send
+
+from ._dlq_letter import INTERRUPTED
+from ._dlq_store import Ending
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from penstock._core.sink import Sink
+
+    from ._dlq_letter import Letter, Selection
+    from ._dlq_store import Store
+
+_NOT_NOW = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.STOPPED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRules:
+    """How letters are sent."""
+
+    batch_size: int
+    decode: Callable[[Any], Any] | None
+    """Makes an item of what JSON made of it."""
+    twice: bool
+    """Send letters that may have arrived as if they had not."""
+
+
+class Replay:
+    """One replay from a store, held and open, into a sink, open too."""
+
+    def __init__(self, store: Store, sink: Sink[Any], rules: ReplayRules) -> None:
+        self._store = store
+        self._sink = sink
+        self._rules = rules
+        self.endings: Counter[str] = Counter()
+        """How many letters ended how, by the name of their outcome, or `undecodable`."""
+        self.stopped_by: BaseException | None = None
+        """The error of a destination that does not take anything now."""
+
+    async def run(self, selection: Selection, most: int | None) -> None:
+        """Send every letter that is meant, at most `most`. Suspends until they have an outcome; cancelled, it notes what is known first."""
+        async for letters in self._batches(selection, most):
+            await self._send(letters)
+            if self.stopped_by is not None:
+                return
+
+    async def _batches(self, selection: Selection, most: int | None) -> AsyncIterator[list[Letter]]:
+        batch: list[Letter] = []
+        async for letter in self._store.letters(selection):
+            if most is not None and self.endings.total() + len(batch) >= most:
+                break
+            is_full = len(batch) >= self._rules.batch_size and (letter.state != INTERRUPTED or letter.replay is None)
+            if batch and (is_full or _kind(letter) != _kind(batch[0])):
+                yield batch
+                batch = []
+            batch.append(letter)
+        if batch:
+            yield batch
+
+    async def _send(self, letters: list[Letter]) -> None:
+        batch, letters = self._batch(letters)
+        if not letters:
+            return
+        await self._store.begin(batch.id, [letter.key for letter in letters])
+        errors: Mapping[int, BaseException] = {}
+        try:
+            errors = await send(self._sink, batch)
+        finally:
+            await self._store.end(batch.id, [self._ending(batch, index, letter, errors.get(index)) for index, letter in enumerate(letters)])
+
+    def _batch(self, letters: list[Letter]) -> tuple[RowBatch[Any], list[Letter]]:
+        items: list[Any] = []
+        kept: list[Letter] = []
+        for letter in letters:
+            try:
+                items.append(letter.item if self._rules.decode is None else self._rules.decode(letter.item))
+            except Exception:
+                self.endings["undecodable"] += 1
+            else:
+                kept.append(letter)
+        delivery = Delivery(len(items))
+        now, wall = LOOP_CLOCK.now(), LOOP_CLOCK.wall_time()
+        for index, letter in enumerate(kept):
+            delivery.recall(index, Tries(letter.attempts, _at(letter.first_at, now, wall), _at(letter.last_at, now, wall)))
+        if not self._rules.twice:
+            delivery.maybe_applied.update(index for index, letter in enumerate(kept) if letter.may_be_there)
+        first = letters[0]
+        lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant)
+        return RowBatch(items, lineage=lineage, delivery=delivery), kept
+
+    def _ending(self, batch: RowBatch[Any], index: int, letter: Letter, error: BaseException | None) -> Ending:
+        delivery = batch.delivery
+        outcome = delivery.verdict(index)
+        error = error or delivery.error(index)
+        if not outcome.is_success and error is not None:
+            kind = classified(error, getattr(self._sink, "classify", None))
+            outcome = self._without_success(outcome, error, kind, maybe=index in delivery.maybe_applied)
+        self.endings[outcome.value] += 1
+        state = Ending.state_for(outcome.value, is_success=outcome.is_success)
+        tries = delivery.tries(index)
+        if outcome is not Outcome.REJECTED or error is None or tries is None:
+            return Ending(key=letter.key, outcome=outcome.value, state=state)
+        return Ending(
+            key=letter.key,
+            outcome=outcome.value,
+            state=state,
+            attempts=tries.count,
+            error_type=type(error).__name__,
+            error_class=classified(error, getattr(self._sink, "classify", None)).value,
+            message=str(error).replace("\0", "\\x00"),
+            last_at=datetime.fromtimestamp(LOOP_CLOCK.wall_time(), UTC).isoformat(),
+        )
+
+    def _without_success(self, outcome: Outcome, error: BaseException, kind: ErrorClass, *, maybe: bool) -> Outcome:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            return outcome  # the verdict knows what stood where when it was cut
+        if kind in _NOT_NOW:
+            self.stopped_by = self.stopped_by or error
+            return Outcome.UNKNOWN if maybe else Outcome.UNSENT
+        return outcome_of(error, maybe_applied=maybe)
+
+
+def _kind(letter: Letter) -> tuple[object, ...]:
+    return letter.batcher, str(letter.tenant), letter.may_be_there, letter.replay if letter.state == INTERRUPTED else None
+
+
+def _id(letters: list[Letter]) -> str:
+    """The same for the same letters."""
+    digest = hashlib.blake2b("\0".join(letter.key for letter in letters).encode(), digest_size=16)
+    return f"replay-{digest.hexdigest()}"
+
+
+def _at(moment: datetime, now: float, wall: float) -> float:
+    return now - (wall - moment.timestamp())

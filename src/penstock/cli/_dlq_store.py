@@ -1,0 +1,72 @@
+"""Where dead letters are kept, and what a replay notes beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from ._dlq_letter import INTERRUPTED, PENDING, REPLAYED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from types import TracebackType
+    from typing import Any, Self
+
+    from ._dlq_letter import Letter, Selection
+
+
+class StoreError(Exception):
+    """A store that cannot be used as it was named. The message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What a replay made of one letter."""
+
+    key: str
+    outcome: str
+    state: str
+    attempts: int | None = None
+    """All of them, if one of this replay counted; else `None`, and the error is not told either."""
+    error_type: str | None = None
+    error_class: str | None = None
+    message: str | None = None
+    last_at: str | None = None
+
+    @classmethod
+    def state_for(cls, outcome: str, *, is_success: bool) -> str:
+        """What it leaves a letter in: what may have been delivered is not pending any more."""
+        if is_success:
+            return REPLAYED
+        return INTERRUPTED if outcome == "unknown" else PENDING
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is known."""
+        return {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
+
+
+class Store(Protocol):
+    """Opened and closed by `async with`. Every method raises `StoreError` where the store cannot do it."""
+
+    unreadable: int
+    """How many records the last look found that are no dead letters."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
+        """The letters of now, interrupted ones first, then oldest first, each key once; what comes during the look is not seen."""
+        ...
+
+    async def hold(self) -> None:
+        """Keep other replays away until the store is closed."""
+
+    async def begin(self, replay: str, keys: Sequence[str]) -> None:
+        """Note that these letters are on their way, before they are."""
+
+    async def end(self, replay: str, endings: Sequence[Ending]) -> None:
+        """Note what became of them."""
+
+    async def purge(self, selection: Selection) -> int:
+        """Remove letters for good; return how many."""
+        ...

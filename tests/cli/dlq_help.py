@@ -1,0 +1,88 @@
+"""What the tests of `penstock dlq` share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock import DeadLetterRecord, RowBatch, send
+from penstock.cli import main
+from penstock.sinks import FileSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import pytest
+
+    from penstock import Sink
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def record(number: int, **changes: Any) -> DeadLetterRecord[Any]:
+    """The letter of an item that failed `number` minutes after noon."""
+    usual: dict[str, Any] = {
+        "item": {"n": number},
+        "error_type": "PermanentError",
+        "error_class": "permanent",
+        "message": f"no {number}",
+        "attempts": 3,
+        "first_at": NOON + timedelta(minutes=number - 1),
+        "last_at": NOON + timedelta(minutes=number),
+        "batcher": "audit",
+        "batch_id": "b1",
+        "key": f"key-{number:04}",
+    }
+    return DeadLetterRecord(**{**usual, **changes})
+
+
+def keep(sink: Sink[Any], records: Iterable[DeadLetterRecord[Any]]) -> None:
+    async def write() -> None:
+        async with sink:  # type: ignore[attr-defined]  # every store's sink is opened
+            assert await send(sink, RowBatch(records)) == {}
+
+    asyncio.run(write())
+
+
+def keep_in_file(path: Path, records: Iterable[DeadLetterRecord[Any]], **options: Any) -> str:
+    keep(FileSink(path, **options), records)
+    return str(path)
+
+
+class Cli:
+    """The command, run in this process, and what it said."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.err = ""
+
+    def __call__(self, *arguments: str, code: int = 0) -> list[str]:
+        """The lines of its output."""
+        self._capsys.readouterr()
+        found = main(["dlq", *arguments])
+        said = self._capsys.readouterr()
+        self.err = said.err
+        assert found == code, said
+        return said.out.splitlines()
+
+    def letters(self, *arguments: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self("list", *arguments, "--json")]
+
+    def keys(self, *arguments: str) -> list[int]:
+        """The numbers of the letters that are listed."""
+        return [int(letter["key"].removeprefix("key-")) for letter in self.letters(*arguments)]
+
+
+def module(folder: Path, name: str, text: str) -> None:
+    (folder / f"{name}.py").write_text(text)
+
+
+def process(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "penstock.cli", "dlq", *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,0 +1,114 @@
+"""Looking at dead letters: which are meant, and what is shown."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cli.dlq_help import NOON, Cli, keep_in_file, record
+
+from penstock.cli import main
+from penstock.sinks._file_append import archives
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.mark.parametrize("name", ["dead.jsonl", "dead.jsonl.zst"])
+def test_letters_are_listed_oldest_first_over_all_files(cli: Cli, tmp_path: Path, name: str) -> None:
+    """Rotated ones too, and each letter once, though it was written twice."""
+    options: dict[str, Any] = {"compression": "zstd" if name.endswith("zst") else None}
+    for number in (1, 2, 3, 2):
+        store = keep_in_file(tmp_path / name, [record(number)], rotate_bytes=1, **options)
+    assert len(archives(tmp_path / name)) == 3
+    assert cli.keys(store) == [1, 2, 3]
+    assert cli.err == "3 dead letters\n"
+    assert cli.keys(store, "--limit", "2") == [1, 2]
+
+
+def test_a_line_tells_what_matters_and_moves_no_cursor(cli: Cli, tmp_path: Path) -> None:
+    store = keep_in_file(tmp_path / "a", [record(7, message="\x1b[2J" + "long " * 50, error_type="KeyError")])
+    (line,) = cli("list", store)
+    assert line.startswith("key-0007  2026-01-31T12:07:00Z    3  pending  permanent  KeyError  \\x1b[2Jlong long")
+    assert line.endswith("...")
+
+
+def test_everything_known_is_shown_as_json(cli: Cli, tmp_path: Path) -> None:
+    """batcher/4a.7: with class, message, attempts, times, tenant, batch id, trace id."""
+    store = keep_in_file(tmp_path / "a", [record(1, tenant="ann", trace_id="t1", maybe_delivered=True), record(2)])
+    shown = json.loads("\n".join(cli("show", store, "key-0001")))
+    assert shown["item"] == {"n": 1}
+    expected = {"tenant": "ann", "trace_id": "t1", "maybe_delivered": True, "attempts": 3, "batch_id": "b1", "error_class": "permanent"}
+    assert {name: shown[name] for name in expected} == expected
+    assert shown["last_at"] == (NOON + timedelta(minutes=1)).isoformat()
+    cli("show", store, "key-0003", "key-0002", code=2)
+    assert "'key-0003'" in cli.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], [1, 2, 3, 4]),
+        (["--key", "key-0002"], [2]),
+        (["--key", "key-0002", "--key", "key-0004"], [2, 4]),
+        (["--batcher", "audit"], [1, 2, 3]),
+        (["--tenant", "ann"], [2]),
+        (["--error-type", "KeyError"], [3]),
+        (["--error-class", "transient"], [3]),
+        (["--message", "o 4"], [4]),
+        (["--since", "2026-01-31T12:03"], [3, 4]),
+        (["--until", "2026-01-31T13:02:00+01:00"], [1]),
+        (["--since", "1d"], []),
+        (["--until", "30m", "--since", "30000d", "--error-class", "permanent", "--batcher", "audit"], [1, 2]),
+        (["--state", "replayed"], []),
+        (["--state", "all"], [1, 2, 3, 4]),
+    ],
+)
+def test_every_condition_must_hold(cli: Cli, tmp_path: Path, arguments: list[str], expected: list[int]) -> None:
+    letters = [
+        record(1),
+        record(2, tenant="ann"),
+        record(3, error_type="KeyError", error_class="transient"),
+        record(4, batcher="other"),
+    ]
+    assert cli.keys(keep_in_file(tmp_path / "a", letters), *arguments) == expected
+
+
+def test_what_is_no_letter_is_counted_and_left_alone(cli: Cli, tmp_path: Path) -> None:
+    store = keep_in_file(tmp_path / "a", [record(1)])
+    with (tmp_path / "a").open("a") as file:
+        file.write('{"n": 1}\n[]\nnot json\n{"key": "k", "item": 1, "attempts": "x"}\n{"torn')
+    assert cli.keys(store) == [1]
+    assert "4 records are no dead letters" in cli.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["list"], "store"),
+        (["list", "a", "--since", "yesterday"], "'yesterday' must be a time"),
+        (["list", "a", "--limit", "0"], "--limit"),
+        (["list", "a", "--state", "gone"], "--state"),
+        (["show", "a"], "KEY"),
+        (["replay", "a"], "--to"),
+        (["forget", "a"], "forget"),
+    ],
+)
+def test_wrong_use_is_told(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["dlq", *arguments])
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_store_that_is_not_there_is_told(cli: Cli, tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing", tmp_path / "nowhere" / "a"):
+        cli("list", str(path), code=2)
+        assert cli.err == f"{path}: there is no such file\n"
