@@ -41,6 +41,7 @@ from ._core.threads import in_thread
 from .batcher import Batcher, BlockingBatcher, BlockingReceipt, FlushReport, Limits, NoFeedback, Receipt, ShutdownReport, Stats, gather, run
 from .retry import CircuitBreaker, CircuitState, Retry
 from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Isolate, Router, Split, Timeout
+from .telemetry import Metrics, Observed, Tracing
 
 __version__ = "0.1.0.dev0"
 
@@ -76,9 +77,11 @@ __all__ = [
     "Limits",
     "Lineage",
     "LoopClock",
+    "Metrics",
     "MissingExtra",
     "NoFeedback",
     "NotPicklableError",
+    "Observed",
     "Observer",
     "Openable",
     "Outcome",
@@ -100,6 +103,7 @@ __all__ = [
     "Tally",
     "ThrottledError",
     "Timeout",
+    "Tracing",
     "TransactionalSink",
     "TransientError",
     "UnavailableError",

@@ -20,6 +20,9 @@ class Observer:
     Callbacks run on the batcher's loop and must return quickly. One that raises is logged once and never hurts the batcher.
     """
 
+    def on_open(self, name: str, stats: Callable[[], Any]) -> None:
+        """A batcher of this name has opened; `stats()` gives its `Stats` at any time, from any thread, until it is closed and after."""
+
     def on_sealed(self, batch: Batch[Any]) -> None:
         """A sealed batch is given to a worker; its `sealed_at` says when it was sealed."""
 

@@ -141,6 +141,7 @@ class Batcher(Generic[T]):
         self._engine, self._drain, self.report = engine, None, None
         engine.accepting = True
         self._state = "open"
+        engine.observers.tell(lambda observer: observer.on_open(self._name, self.stats))
         engine.observers.tell(lambda observer: observer.on_state(self._name, "open"))
         return self
 
@@ -421,9 +422,10 @@ class Batcher(Generic[T]):
             capacity_items=engine.room.max_items,
             open_items=len(accumulator.items),
             sealed_batches=accumulator.sealed,
-            in_flight_batches=sum(1 for flight in engine.flights if not flight.backing_off),
-            backing_off_batches=sum(1 for flight in engine.flights if flight.backing_off),
+            in_flight_batches=sum(1 for flight in tuple(engine.flights) if not flight.backing_off),
+            backing_off_batches=sum(1 for flight in tuple(engine.flights) if flight.backing_off),
             waiting_producers=engine.room.waiting,
+            waits=engine.room.waits,
             oldest_age=None if oldest is None else now - oldest,
             flushes=dict(engine.flushes),
             throttled_seconds=max(0.0, engine.throttled_until - now) if now else 0.0,

@@ -153,7 +153,7 @@ class Engine(Generic[T]):
 
     def tally(self) -> Tally:
         """The counts at this moment."""
-        backing_off = sum(flight.left for flight in self.flights if flight.backing_off)
+        backing_off = sum(flight.left for flight in tuple(self.flights) if flight.backing_off)
         settled = sum(self.counts.values())
         return Tally(
             accepted=settled + self.inside,

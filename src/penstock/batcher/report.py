@@ -31,6 +31,8 @@ class Stats:
     in_flight_batches: int
     backing_off_batches: int
     waiting_producers: int
+    waits: int
+    """How often an `add` has had to wait for room."""
     oldest_age: float | None
     """Seconds since the oldest item that no worker has taken was accepted."""
     flushes: Mapping[str, int] = field(default_factory=dict[str, int])

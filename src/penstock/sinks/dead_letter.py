@@ -24,6 +24,7 @@ from .._core.opening import opened
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from .._core.send import send
+from .._core.tracing import trace_of
 from ._dead_letter_share import Share
 from ._http_body import to_json
 
@@ -230,7 +231,8 @@ class _DeadLetterSink(WrappingSink[T]):
         keys, maybe = batch.item_keys(), batch.maybe_applied
         for index in dead:
             error = errors[index]
-            tries = delivery.tries(batch.roots((index,))[0]) or Tries(1, now, now)
+            root = batch.roots((index,))[0]
+            tries = delivery.tries(root) or Tries(1, now, now)
             yield DeadLetterRecord(
                 item=batch[index],
                 error_type=type(error).__name__,
@@ -243,6 +245,7 @@ class _DeadLetterSink(WrappingSink[T]):
                 batch_id=batch.id,
                 key=keys[index],
                 tenant=batch.tenant,
+                trace_id=trace_of(root),
                 maybe_delivered=index in maybe,
             )
 

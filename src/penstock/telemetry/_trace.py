@@ -1,0 +1,15 @@
+"""The id of the current trace, where there is one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def trace_id() -> str | None:
+    """The current trace's id as 32 hexadecimal digits; `None` outside of one, and where nothing has loaded OpenTelemetry."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return None
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None

@@ -1,0 +1,78 @@
+"""Watching a sink inside a stack, as an observer watches a batcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from .._core.checks import bad
+from .._core.decorator import WrappingSink
+from .._core.observer import Observer, Observers
+from .._core.result import WriteResult
+from .._core.send import send
+from .prometheus import PrometheusObserver
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from .._core.batch import Batch
+    from .._core.sink import Sink
+
+T = TypeVar("T")
+
+
+class Observed:
+    """Tell `observer` of every write of the wrapped sink: `on_flush_start` before it and `on_flushed` when it has ended, with its seconds
+    and the errors of the items that failed in it.
+
+    What is measured is what is inside: around a `Retry` a whole series with its waits, inside of it a single try. Raises `ConfigError`
+    unless `observer` is an `Observer`.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = _checked(observer)
+
+    def __call__(self, sink: Sink[T]) -> Sink[T]:
+        """Wrap `sink`."""
+        return _ObservedSink(sink, self.observer)
+
+    def __repr__(self) -> str:
+        return f"Observed({self.observer!r})"
+
+
+class Metrics(Observed):
+    """`Observed(PrometheusObserver(name=...))`: sizes, durations, reasons and failures of the writes of the wrapped sink.
+
+    Args:
+        name: the label `name`. Give it another one than the batcher's, where that has a `PrometheusObserver` too.
+        registry: a registry of `prometheus_client`; default: its global one.
+        exemplars: whether durations carry the id of the current trace; needs a `Tracing` further out, and scrapes in OpenMetrics format.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.
+    """
+
+    def __init__(self, name: str, *, registry: CollectorRegistry | None = None, exemplars: bool = False) -> None:
+        super().__init__(PrometheusObserver(registry, name=name, exemplars=exemplars))
+
+
+def _checked(observer: object) -> Observer:
+    if not isinstance(observer, Observer):
+        raise bad("observer", observer, "must be an Observer")
+    return observer
+
+
+class _ObservedSink(WrappingSink[T]):
+    def __init__(self, inner: Sink[T], observer: Observer) -> None:
+        super().__init__(inner)
+        self._observers = Observers([observer])
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        clock = batch.delivery.clock
+        began = clock.now()
+        self._observers.tell(lambda observer: observer.on_flush_start(batch))
+        errors = await send(self.inner, batch)
+        seconds = clock.now() - began
+        self._observers.tell(lambda observer: observer.on_flushed(batch, seconds, errors))
+        return WriteResult.failed(batch, errors) if errors else None
+
+    def __repr__(self) -> str:
+        return f"Observed({self.inner!r})"

@@ -1,0 +1,197 @@
+"""Metrics for Prometheus.
+
+1. What happens per batch is counted when it happens; what is a state is read from the batcher when somebody scrapes.
+2. The families belong to the registry: any number of observers share them, and batchers of one name add up.
+3. A batcher that has closed keeps its counts and has no state any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from .._core.checks import bad
+from .._core.errors import MissingExtra
+from .._core.observer import Observer
+from ._trace import trace_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+    from .._core.batch import Batch
+    from .._core.outcome import Outcome
+
+SIZES = (1, 5, 10, 50, 100, 500, 1000, 5000, 10000)
+SECONDS = tuple(0.001 * 2**power for power in range(16))
+
+_GAUGES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
+    ("batcher_queue_depth", "Items accepted and not yet taken by a worker.", lambda stats: stats.tally.queued),
+    ("batcher_queue_capacity_items", "Items that may be inside at once.", lambda stats: stats.capacity_items),
+    ("batcher_flush_in_flight", "Batches being written.", lambda stats: stats.in_flight_batches),
+    ("batcher_backing_off_items", "Items in batches that wait before their next try.", lambda stats: stats.tally.backing_off),
+    ("batcher_oldest_age_seconds", "Age of the oldest item that no worker has taken.", lambda stats: stats.oldest_age or 0.0),
+    ("batcher_waiting_producers", "Producers that wait for room.", lambda stats: stats.waiting_producers),
+    ("batcher_throttled_seconds", "Seconds for which the destination asks to be left alone.", lambda stats: stats.throttled_seconds),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
+    ("batcher_enqueued", "Items accepted and not dropped by overflow.", lambda stats: stats.tally.enqueued),
+    ("batcher_flushed_ok", "Items that are safe somewhere.", lambda stats: stats.tally.flushed_ok),
+    ("batcher_flushed_fail", "Items rejected, or of unknown outcome.", lambda stats: stats.tally.flushed_fail),
+    ("batcher_dropped_on_shutdown", "Items handed back unsent.", lambda stats: stats.tally.dropped_on_shutdown),
+    ("batcher_refused", "Items refused at add, never accepted.", lambda stats: stats.tally.refused),
+    ("batcher_add_blocked", "Times that an add has had to wait for room.", lambda stats: stats.waits),
+)
+
+
+class PrometheusObserver(Observer):
+    """Metrics of batchers, or with `Observed` of sinks; see the how-to page for their names.
+
+    Args:
+        registry: a registry of `prometheus_client`; default: its global one.
+        name: the label `name`; default: the batcher's.
+        exemplars: whether durations carry the id of the current trace.
+
+    Costs nothing per item. Raises `MissingExtra` without `prometheus_client`.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None, *, name: str | None = None, exemplars: bool = False) -> None:
+        if name is not None and not name:
+            raise bad("name", name, "must be a string that is not empty")
+        _require()
+        self._registry = registry
+        self._name = name
+        self._exemplars = exemplars
+
+    @property
+    def _families(self) -> Families:
+        return Families.of(self._registry)
+
+    def on_open(self, name: str, stats: Callable[[], Any]) -> None:
+        """Read this batcher when somebody scrapes."""
+        self._families.states.watch(self._name or name, stats)
+
+    def on_state(self, name: str, state: str) -> None:
+        """A closed batcher keeps its counts only."""
+        if state == "closed":
+            self._families.states.forget(self._name or name)
+
+    def on_flushed(self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]) -> None:
+        """Count one write."""
+        families, name = self._families, self._name or batch.name
+        found = trace_id() if self._exemplars else None
+        exemplar = {"trace_id": found} if found else None
+        families.sizes.labels(name).observe(len(batch))
+        families.seconds.labels(name, "error" if errors else "ok").observe(seconds, exemplar)
+        families.flushes.labels(name, batch.reason.value).inc()
+        if errors:
+            families.failed_flushes.labels(name).inc()
+            for kind, count in Counter(type(error).__name__ for error in errors.values()).items():
+                families.errors.labels(name, kind).inc(count)
+
+    def on_outcome(self, batch: Batch[Any], outcome: Outcome, indices: Sequence[int]) -> None:
+        """Count how items end."""
+        self._families.outcomes.labels(self._name or batch.name, outcome.value).inc(len(indices))
+
+    def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
+        """Count what is dropped."""
+        self._families.dropped.labels(self._name or name, reason).inc(len(items))
+
+    def __repr__(self) -> str:
+        return "PrometheusObserver()" if self._name is None else f"PrometheusObserver(name={self._name!r})"
+
+
+class Families:
+    """The families of one registry."""
+
+    _known: ClassVar[WeakKeyDictionary[CollectorRegistry, Families]] = WeakKeyDictionary()
+    _lock = threading.Lock()
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        from prometheus_client import Counter, Histogram
+
+        name = ("name",)
+        self.sizes = Histogram("batcher_batch_size_items", "Items in each written batch.", name, buckets=SIZES, registry=registry)
+        self.seconds = Histogram(
+            "batcher_flush_duration_seconds",
+            "Seconds of each write, waits included.",
+            (*name, "result"),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.flushes = Counter("batcher_flush", "Writes, by what sealed the batch.", (*name, "reason"), registry=registry)
+        self.failed_flushes = Counter("batcher_flush_fail", "Writes in which an item failed.", name, registry=registry)
+        self.errors = Counter("batcher_flush_failure", "Items that failed, by error.", (*name, "error_type"), registry=registry)
+        self.outcomes = Counter("batcher_items", "Items by how they ended.", (*name, "outcome"), registry=registry)
+        self.dropped = Counter("batcher_dropped", "Items dropped, by reason.", (*name, "reason"), registry=registry)
+        self.states = States()
+        registry.register(self.states)
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry | None) -> Families:
+        """The families of a registry, made at the first use."""
+        from prometheus_client import REGISTRY
+
+        used = REGISTRY if registry is None else registry
+        with cls._lock:
+            if used not in cls._known:
+                cls._known[used] = cls(used)
+            return cls._known[used]
+
+
+class States:
+    """Reads open batchers when somebody scrapes; a collector."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, list[Callable[[], Any]]] = {}
+        self._closed: dict[str, Counter[str]] = {}
+        self._lock = threading.Lock()
+
+    def watch(self, name: str, stats: Callable[[], Any]) -> None:
+        """A batcher has opened."""
+        with self._lock:
+            self._open.setdefault(name, []).append(stats)
+            self._closed.setdefault(name, Counter())
+
+    def forget(self, name: str) -> None:
+        """Batchers of this name that have closed keep their counts."""
+        with self._lock:
+            for stats in [*self._open.get(name, ())]:
+                last = stats()
+                if last.state == "closed":
+                    self._open[name].remove(stats)
+                    self._closed[name].update({family: value(last) for family, _, value in _COUNTERS})
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not read anybody."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, a sample per name."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        with self._lock:
+            states = {name: [stats() for stats in readers] for name, readers in self._open.items()}
+            ended = {name: dict(counts) for name, counts in self._closed.items()}
+        for family, text, value in _GAUGES:
+            gauge = GaugeMetricFamily(family, text, labels=("name",))
+            for name, found in states.items():
+                if found:
+                    gauge.add_metric([name], sum(map(value, found)))
+            yield gauge
+        for family, text, value in _COUNTERS:
+            counter = CounterMetricFamily(family, text, labels=("name",))
+            for name, found in states.items():
+                counter.add_metric([name], sum(map(value, found)) + ended[name].get(family, 0))
+            yield counter
+
+
+def _require() -> None:
+    if find_spec("prometheus_client") is None:
+        message = 'PrometheusObserver needs prometheus_client: pip install "penstock[prometheus]"'
+        raise MissingExtra(message)

@@ -1,0 +1,174 @@
+"""Traces: which requests are in a batch, and what became of it.
+
+1. A batch belongs to many traces at once. Its span is the child of none of them and links to all; each trace once.
+2. An SDK keeps the first 128 links of a span and forgets the others without a word. So the links beyond go to child spans, and what is
+   left out even then is counted in an attribute.
+3. Items that carry a span context are unwrapped here: what is further in sees the items themselves.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .._core import checks
+from .._core.decorator import WrappingSink
+from .._core.errors import MissingExtra
+from .._core.result import WriteResult
+from .._core.send import send
+from .._core.tracing import ITEM_TRACES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from opentelemetry.trace import Span, SpanContext, TracerProvider
+
+    from .._core.batch import Batch
+    from .._core.sink import Sink
+
+T = TypeVar("T")
+
+LINKS_PER_SPAN = 128
+"""The limit of the OpenTelemetry SDK (`OTEL_SPAN_LINK_COUNT_LIMIT`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried(Generic[T]):
+    """An item on its way with the context of its span."""
+
+    item: T
+    context: SpanContext
+
+
+def traced(item: object, *, span: str | None = "batcher.add", tracer_provider: TracerProvider | None = None) -> Any:
+    """`item` with the context of a span for its batch to link to: `await batcher.add(traced(event))`. For stacks with a `Tracing`.
+
+    `span` names a span that is made here, within the current trace; `None` makes none and takes the current one. Where that is not
+    recording, or nothing is current, the item is returned as it is.
+    """
+    trace = _opentelemetry()
+    if span is None:
+        context = trace.get_current_span().get_span_context()
+    else:
+        with trace.get_tracer("penstock", tracer_provider=tracer_provider).start_as_current_span(span) as made:
+            context = made.get_span_context()
+    return Carried(item, context) if context.is_valid and context.trace_flags.sampled else item
+
+
+class Tracing:
+    """A span per write of the wrapped sink, linked to the spans of its items (see `traced`).
+
+    The span `batcher.flush` has the attributes `batch.size`, `batch.reason`, `batch.id`, `batch.name`, `batch.attempt`, and with links
+    `batch.links.total` and `batch.links.omitted`. Its status is an error when an item failed. It is current while the write runs, so
+    what the client libraries record hangs below it.
+
+    Args:
+        tracer_provider: default: OpenTelemetry's global one.
+        context_of: a function from an item to its `SpanContext`, or `None`; for items that carry one already. Default: `traced` items.
+        sampled_parent: whether the span is a child of the first item's instead of a root of its own.
+        max_links: links in all, of which each 128 beyond the first go to a child span `batcher.flush.links`. Default 1,024.
+
+    Put it outermost. Raises `ConfigError` for a bad argument and `MissingExtra` without `opentelemetry`.
+    """
+
+    def __init__(
+        self,
+        *,
+        tracer_provider: TracerProvider | None = None,
+        context_of: Callable[[Any], SpanContext | None] | None = None,
+        sampled_parent: bool = False,
+        max_links: int = 1024,
+    ) -> None:
+        _opentelemetry()
+        if context_of is not None and not callable(context_of):
+            raise checks.bad("context_of", context_of, "must be a function from an item to a SpanContext or None")
+        self.tracer_provider = tracer_provider
+        self.context_of = context_of
+        self.sampled_parent = sampled_parent
+        self.max_links = checks.count("max_links", max_links)
+
+    def __call__(self, sink: Sink[T]) -> Sink[T]:
+        """Wrap `sink`."""
+        return _TracingSink(sink, self)
+
+    def __repr__(self) -> str:
+        return "Tracing()"
+
+
+class _TracingSink(WrappingSink[T]):
+    def __init__(self, inner: Sink[T], settings: Tracing) -> None:
+        super().__init__(inner)
+        self._settings = settings
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        contexts, plain = self._contexts(batch)
+        with self._span(batch, contexts) as span:
+            errors = await send(self.inner, plain)
+            if errors:
+                _failed(span, errors, len(batch))
+        return WriteResult.failed(batch, errors) if errors else None
+
+    def _contexts(self, batch: Batch[T]) -> tuple[dict[int, SpanContext], Batch[Any]]:
+        """The span contexts of the items, by index, and the batch without them."""
+        context_of = self._settings.context_of
+        if context_of is not None:
+            return {index: context for index, item in enumerate(batch) if (context := context_of(item)) is not None}, batch
+        contexts: dict[int, SpanContext] = {}
+        items: list[Any] = []
+        for index, item in enumerate(batch):
+            carried: Any = item
+            if isinstance(item, Carried):
+                contexts[index] = carried.context
+                carried = carried.item
+            items.append(carried)
+        if not contexts:
+            return {}, batch
+        return contexts, batch.derive(items, [(index,) for index in range(len(items))])
+
+    @contextmanager
+    def _span(self, batch: Batch[T], contexts: Mapping[int, SpanContext]) -> Iterator[Span]:
+        trace = _opentelemetry()
+        tracer = trace.get_tracer("penstock", tracer_provider=self._settings.tracer_provider)
+        distinct = list({context.trace_id: context for context in contexts.values()}.values())
+        links = [trace.Link(context) for context in distinct[: self._settings.max_links]]
+        parent = trace.set_span_in_context(trace.NonRecordingSpan(distinct[0])) if distinct and self._settings.sampled_parent else None
+        attributes: dict[str, Any] = {
+            "batch.size": len(batch),
+            "batch.reason": batch.reason.value,
+            "batch.id": batch.id,
+            "batch.name": batch.name,
+            "batch.attempt": batch.attempt,
+        }
+        if distinct:
+            attributes |= {"batch.links.total": len(distinct), "batch.links.omitted": len(distinct) - len(links)}
+        roots = {root: trace.format_trace_id(c.trace_id) for index, c in contexts.items() for root in batch.roots((index,))}
+        token = ITEM_TRACES.set(roots)
+        try:
+            first = links[:LINKS_PER_SPAN]
+            with tracer.start_as_current_span("batcher.flush", context=parent, attributes=attributes, links=first) as span:
+                for start in range(LINKS_PER_SPAN, len(links), LINKS_PER_SPAN):
+                    tracer.start_span("batcher.flush.links", links=links[start : start + LINKS_PER_SPAN]).end()
+                yield span
+        finally:
+            ITEM_TRACES.reset(token)
+
+    def __repr__(self) -> str:
+        return f"Tracing()({self.inner!r})"
+
+
+def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
+    trace = _opentelemetry()
+    first = next(iter(errors.values()))
+    span.set_attribute("batch.failed", len(errors))
+    span.set_status(trace.Status(trace.StatusCode.ERROR, f"{len(errors)} of {size} items failed"))
+    span.record_exception(first)
+
+
+def _opentelemetry() -> Any:
+    try:
+        from opentelemetry import trace
+    except ModuleNotFoundError as error:
+        message = 'Tracing needs opentelemetry: pip install "penstock[otel]"'
+        raise MissingExtra(message) from error
+    return trace

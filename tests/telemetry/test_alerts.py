@@ -1,0 +1,108 @@
+"""The alert rules: that they parse, that they speak of metrics that exist, and that they fire when they should."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.telemetry.test_prometheus import NAMES
+
+from penstock.telemetry import alert_rules
+from penstock.testing import skip_or_fail
+
+RECORDED = """
+rule_files: [alerts.yml]
+evaluation_interval: 1m
+tests:
+  - interval: 1m  # healthy: half of the ledger's tenth, both reasons, quick
+    input_series:
+      - {series: 'batcher_queue_depth{name="audit"}', values: '100x60'}
+      - {series: 'batcher_queue_capacity_items{name="audit"}', values: '10000x60'}
+      - {series: 'batcher_backing_off_items{name="audit"}', values: '0x60'}
+      - {series: 'batcher_flushed_ok_total{name="audit"}', values: '0+60000x60'}
+      - {series: 'batcher_enqueued_total{name="audit"}', values: '0+60000x60'}
+      - {series: 'batcher_flush_total{name="audit",reason="size"}', values: '0+60x60'}
+      - {series: 'batcher_flush_total{name="audit",reason="time"}', values: '0+60x60'}
+      - {series: 'batcher_items_total{name="audit",outcome="delivered"}', values: '0+60000x60'}
+      - {series: 'batcher_batch_size_items_bucket{name="audit",le="100"}', values: '0+10x60'}
+      - {series: 'batcher_batch_size_items_bucket{name="audit",le="500"}', values: '0+120x60'}
+      - {series: 'batcher_batch_size_items_bucket{name="audit",le="+Inf"}', values: '0+120x60'}
+      - {series: 'batcher_flush_duration_seconds_bucket{name="audit",result="ok",le="0.064"}', values: '0+120x60'}
+      - {series: 'batcher_flush_duration_seconds_bucket{name="audit",result="ok",le="+Inf"}', values: '0+120x60'}
+    alert_rule_test:
+      - &quiet {eval_time: 50m, alertname: BatcherQueueFilling, exp_alerts: []}
+      - {eval_time: 50m, alertname: BatcherFlushSlow, exp_alerts: []}
+      - {eval_time: 50m, alertname: BatcherOnlySizeTrigger, exp_alerts: []}
+      - {eval_time: 50m, alertname: BatcherLosing, exp_alerts: []}
+      - {eval_time: 50m, alertname: BatcherOutage, exp_alerts: []}
+      - {eval_time: 50m, alertname: BatcherBatchesSmall, exp_alerts: []}
+  - interval: 1m  # the destination is locked: depth up, every batch full, slow, nothing delivered
+    input_series:
+      - {series: 'batcher_queue_depth{name="audit"}', values: '9000x60'}
+      - {series: 'batcher_queue_capacity_items{name="audit"}', values: '10000x60'}
+      - {series: 'batcher_backing_off_items{name="audit"}', values: '500x60'}
+      - {series: 'batcher_flushed_ok_total{name="audit"}', values: '5x60'}
+      - {series: 'batcher_flush_total{name="audit",reason="size"}', values: '0+6x60'}
+      - {series: 'batcher_items_total{name="audit",outcome="unknown"}', values: '0+10x60'}
+      - {series: 'batcher_flush_duration_seconds_bucket{name="audit",result="error",le="4.096"}', values: '0x60'}
+      - {series: 'batcher_flush_duration_seconds_bucket{name="audit",result="error",le="8.192"}', values: '0+6x60'}
+      - {series: 'batcher_flush_duration_seconds_bucket{name="audit",result="error",le="+Inf"}', values: '0+6x60'}
+    promql_expr_test:
+      - expr: count by (alertname) (ALERTS{alertstate="firing"})
+        eval_time: 50m
+        exp_samples:
+          - {labels: '{alertname="BatcherFlushSlow"}', value: 1}
+          - {labels: '{alertname="BatcherLosing"}', value: 1}
+          - {labels: '{alertname="BatcherOnlySizeTrigger"}', value: 1}
+          - {labels: '{alertname="BatcherOutage"}', value: 1}
+          - {labels: '{alertname="BatcherQueueFilling"}', value: 1}
+"""
+
+
+def test_the_rules_speak_of_metrics_that_exist() -> None:
+    """B-T56, batcher/B35."""
+    groups = yaml.safe_load(alert_rules())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert len(rules) >= 5
+    known = {name + suffix for name in NAMES for suffix in ("", "_total", "_bucket", "_count", "_sum")}
+    for rule in rules:
+        assert set(re.findall(r"batcher_\w+", rule["expr"])) <= known
+        assert rule["annotations"]["summary"]
+
+
+@pytest.fixture
+def promtool() -> str:
+    """Prometheus's own checker: from the path, or unpacked from Debian's package."""
+    found = shutil.which("promtool")
+    if found is not None:
+        return found
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "prometheus"
+    tool = folder / "usr" / "bin" / "promtool"
+    if not tool.exists():
+        if shutil.which("apt-get") is None:
+            skip_or_fail("promtool", "promtool is not on the path, and there is no apt-get to get Debian's package with")
+        folder.mkdir(parents=True, exist_ok=True)
+        for command in (["apt-get", "download", "prometheus"], ["apt-get", "update"], ["apt-get", "download", "prometheus"]):
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+            packages = [*folder.glob("prometheus_*.deb")]
+            if packages:
+                break
+        else:
+            skip_or_fail("promtool", f"Debian's package prometheus cannot be had: {done.stderr.strip()[-200:]}")
+        subprocess.run(["dpkg-deb", "-x", str(packages[0]), str(folder)], check=True, timeout=120)
+    return str(tool)
+
+
+def test_the_rules_fire_on_recorded_series(promtool: str, tmp_path: Path) -> None:
+    """B-T56: silent when all is well; the signature of a locked table is seen (B-T46)."""
+    (tmp_path / "alerts.yml").write_text(alert_rules())
+    (tmp_path / "recorded.yml").write_text(RECORDED)
+    done = subprocess.run(
+        [promtool, "test", "rules", "recorded.yml"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,222 @@
+"""Metrics: their names, and that they say what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tenacity
+
+pytest.importorskip("prometheus_client")
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+
+from penstock import (
+    Batcher,
+    ConfigError,
+    Limits,
+    Metrics,
+    MissingExtra,
+    Observed,
+    PermanentError,
+    Retry,
+    ThrottledError,
+    TransientError,
+    stack,
+)
+from penstock.telemetry import PrometheusObserver
+from penstock.testing import BlockingSink, FakeSink, ScriptedSink, fail, partial, slow
+
+if TYPE_CHECKING:
+    from penstock.testing import FakeClock
+
+NAMES = {
+    "batcher_batch_size_items": ("histogram", {"name"}),
+    "batcher_flush_duration_seconds": ("histogram", {"name", "result"}),
+    "batcher_flush": ("counter", {"name", "reason"}),
+    "batcher_flush_fail": ("counter", {"name"}),
+    "batcher_flush_failure": ("counter", {"name", "error_type"}),
+    "batcher_items": ("counter", {"name", "outcome"}),
+    "batcher_dropped": ("counter", {"name", "reason"}),
+    "batcher_queue_depth": ("gauge", {"name"}),
+    "batcher_queue_capacity_items": ("gauge", {"name"}),
+    "batcher_flush_in_flight": ("gauge", {"name"}),
+    "batcher_backing_off_items": ("gauge", {"name"}),
+    "batcher_oldest_age_seconds": ("gauge", {"name"}),
+    "batcher_waiting_producers": ("gauge", {"name"}),
+    "batcher_throttled_seconds": ("gauge", {"name"}),
+    "batcher_enqueued": ("counter", {"name"}),
+    "batcher_flushed_ok": ("counter", {"name"}),
+    "batcher_flushed_fail": ("counter", {"name"}),
+    "batcher_dropped_on_shutdown": ("counter", {"name"}),
+    "batcher_refused": ("counter", {"name"}),
+    "batcher_add_blocked": ("counter", {"name"}),
+}
+
+
+def value(registry: CollectorRegistry, metric: str, **labels: str) -> float | None:
+    return registry.get_sample_value(metric, {"name": "audit", **labels})
+
+
+async def test_names_labels_and_buckets(fake_clock: FakeClock) -> None:
+    """B-T22, batcher/B32, batcher/B33, batcher/B34: exact, and no tenant among the labels."""
+    registry = CollectorRegistry()
+    sink: ScriptedSink[int] = ScriptedSink([partial({0: PermanentError("no")})])
+    limits = Limits(max_items=2, max_pending_items=4)
+    async with Batcher(sink, name="audit", limits=limits, overflow="drop_newest", observers=[PrometheusObserver(registry)]) as batcher:
+        for item in range(6):
+            await batcher.add(item)
+        await batcher.flush()
+        found = {family.name: family for family in registry.collect()}
+    assert {name: family.type for name, family in found.items()} == {name: kind for name, (kind, _) in NAMES.items()}
+    for name, (_, labels) in NAMES.items():
+        for sample in found[name].samples:
+            assert set(sample.labels) - {"le"} == labels
+    sizes = [sample.labels["le"] for sample in found["batcher_batch_size_items"].samples if "le" in sample.labels]
+    assert [float(le) for le in sizes] == [1, 5, 10, 50, 100, 500, 1000, 5000, 10000, float("inf")]
+    seconds = {sample.labels["le"] for sample in found["batcher_flush_duration_seconds"].samples if "le" in sample.labels}
+    assert {float(le) for le in seconds} == {*(0.001 * 2**power for power in range(16)), float("inf")}
+    assert max(float(le) for le in seconds if le != "+Inf") == pytest.approx(32.768)
+
+
+async def test_the_counts_are_what_happened(fake_clock: FakeClock) -> None:
+    """B-T22: the writes by reason add up to the writes, and at rest nothing is queued."""
+    registry = CollectorRegistry()
+    sink: ScriptedSink[int] = ScriptedSink([slow(0.5), partial({1: PermanentError("no")})])
+    async with Batcher(sink, name="audit", limits=Limits(max_items=3), observers=[PrometheusObserver(registry)]) as batcher:
+        await batcher.add_many(range(7))
+        await batcher.flush()
+        await fake_clock.sleep(0.01)
+        assert value(registry, "batcher_queue_depth") == value(registry, "batcher_flush_in_flight") == 0
+    assert value(registry, "batcher_flush_total", reason="size") == 2
+    assert value(registry, "batcher_flush_total", reason="manual") == 1
+    assert value(registry, "batcher_batch_size_items_sum") == 7
+    assert value(registry, "batcher_flush_duration_seconds_count", result="error") == 1
+    assert value(registry, "batcher_flush_duration_seconds_sum", result="ok") == pytest.approx(0.5)
+    assert value(registry, "batcher_flush_fail_total") == 1
+    assert value(registry, "batcher_flush_failure_total", error_type="PermanentError") == 1
+    assert value(registry, "batcher_items_total", outcome="delivered") == 6
+    assert value(registry, "batcher_flushed_ok_total") == 6
+    assert value(registry, "batcher_flushed_fail_total") == 1
+    assert value(registry, "batcher_queue_depth") is None, "a closed batcher has no state"
+
+
+async def test_states_are_read_when_asked_for(fake_clock: FakeClock) -> None:
+    """Queue, capacity, in flight, backing off, oldest age, waiting, throttled (B-T38's gauge among them)."""
+    registry = CollectorRegistry()
+    sink: ScriptedSink[int] = ScriptedSink([slow(1.0), fail(ThrottledError("slow", retry_after=8.0))])
+    limits = Limits(max_items=2, max_pending_items=4, workers=1)
+    observer = PrometheusObserver(registry)
+    async with Batcher(stack(sink, Retry()), name="audit", limits=limits, observers=[observer]) as batcher:
+        await batcher.add_many(range(4))
+        blocked = asyncio.get_running_loop().create_task(batcher.add(4))
+        await fake_clock.sleep(0.25)
+        names = ["queue_depth", "queue_capacity_items", "flush_in_flight", "waiting_producers", "oldest_age_seconds", "add_blocked_total"]
+        assert [value(registry, f"batcher_{name}") for name in names] == [2, 4, 1, 1, 0.25, 1]
+        await fake_clock.sleep(1.0)
+        assert value(registry, "batcher_backing_off_items") == 2
+        assert value(registry, "batcher_throttled_seconds") == pytest.approx(7.75)
+        await blocked
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_the_tally_adds_up_at_every_scrape(fake_clock: FakeClock, seed: int) -> None:
+    """B-T22: in a random schedule, read as a scrape reads it."""
+    rng = random.Random(seed)
+    registry = CollectorRegistry()
+    steps: list[Any] = [slow(0.3), fail(TransientError("t")), partial({0: PermanentError("p")}), slow(1.0, fail(TransientError("t")))]
+    sink: ScriptedSink[int] = ScriptedSink([rng.choice(steps) for _ in range(12)])
+    limits = Limits(max_items=3, workers=2, max_pending_items=9)
+    observer = PrometheusObserver(registry)
+    async with Batcher(stack(sink, Retry(backoff=tenacity.wait_fixed(0.4))), name="audit", limits=limits, observers=[observer]) as batcher:
+        for item in range(60):
+            batcher.try_add(item)
+            await fake_clock.sleep(rng.choice([0.0, 0.0, 0.05, 0.2]))
+            tally = batcher.tally()
+            tally.verify()
+            ended = [value(registry, f"batcher_{name}_total") or 0 for name in ("flushed_ok", "flushed_fail", "dropped_on_shutdown")]
+            assert value(registry, "batcher_enqueued_total") == sum(ended) + tally.inside
+            assert value(registry, "batcher_backing_off_items") == tally.backing_off
+            assert value(registry, "batcher_queue_depth") == tally.queued
+        await batcher.flush()
+        calls = sum(value(registry, "batcher_flush_total", reason=reason) or 0 for reason in ("size", "time", "manual"))
+        assert calls == value(registry, "batcher_batch_size_items_count")
+
+
+async def test_batchers_of_one_name_add_up_and_closed_ones_keep_their_counts(fake_clock: FakeClock) -> None:
+    """Two batchers, one registry, one of them opened twice; a scrape never fails."""
+    registry = CollectorRegistry()
+    one = Batcher[int](FakeSink(), name="audit", observers=[PrometheusObserver(registry)])
+    two = Batcher[int](BlockingSink(), name="audit", observers=[PrometheusObserver(registry)], limits=Limits(max_pending_items=1000))
+    for _ in range(2):
+        async with one:
+            await one.add_many(range(3))
+    async with two:
+        await two.add_many(range(5))
+        assert value(registry, "batcher_enqueued_total") == 11
+        assert value(registry, "batcher_queue_depth") == 5
+        two._sink.release()  # type: ignore[attr-defined]
+    assert value(registry, "batcher_flushed_ok_total") == 11
+    assert b"batcher_enqueued_total" in generate_latest(registry)
+
+
+async def test_metrics_inside_a_stack(fake_clock: FakeClock) -> None:
+    """batcher/B31: around a retry one series, inside of it every try."""
+    registry = CollectorRegistry()
+    sink: ScriptedSink[int] = ScriptedSink([fail(), fail()])
+    around, inside = Metrics("series", registry=registry), Metrics("tries", registry=registry)
+    async with Batcher(stack(sink, inside, Retry(backoff=tenacity.wait_fixed(1.0)), around), limits=Limits(max_items=2)) as batcher:
+        await batcher.add_many(range(2))
+        await batcher.flush()
+    counts = {name: registry.get_sample_value("batcher_batch_size_items_count", {"name": name}) for name in ("series", "tries")}
+    assert counts == {"series": 1, "tries": 3}
+    assert registry.get_sample_value("batcher_flush_duration_seconds_sum", {"name": "series", "result": "ok"}) == pytest.approx(2.0)
+    assert registry.get_sample_value("batcher_flush_failure_total", {"name": "tries", "error_type": "TransientError"}) == 4
+
+
+async def test_an_observer_that_raises_hurts_nobody(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Design 3.7, in a stack too."""
+
+    class Raises(PrometheusObserver):
+        def on_flushed(self, batch: Any, seconds: float, errors: Any) -> None:
+            raise RuntimeError("broken")
+
+    sink: FakeSink[int] = FakeSink()
+    async with Batcher(stack(sink, Observed(Raises(CollectorRegistry())))) as batcher:
+        await batcher.add(1)
+    assert sink.applied == [1]
+    assert "further errors of it are not logged" in caplog.text
+
+
+def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each says what to change."""
+    with pytest.raises(ConfigError, match="must be an Observer"):
+        Observed(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="name='': must be"):
+        Metrics("")
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises((MissingExtra, ValueError)):
+        Metrics("audit")
+
+
+def test_a_stack_with_metrics_travels() -> None:
+    """Spark's writers: the global registry is each process's own."""
+    assert isinstance(pickle.loads(pickle.dumps(stack(FakeSink(), Metrics("audit")))), object)
+
+
+async def test_exemplars_name_a_trace(fake_clock: FakeClock) -> None:
+    """batcher/B36: a duration points to a trace."""
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from penstock import Tracing
+
+    registry = CollectorRegistry()
+    sink = stack(FakeSink[int](), Metrics("audit", registry=registry, exemplars=True), Tracing(tracer_provider=TracerProvider()))
+    async with Batcher(sink) as batcher:
+        await batcher.add(1)
+    assert b'# {trace_id="' in openmetrics(registry)
