@@ -219,4 +219,4 @@ async def test_exemplars_name_a_trace(fake_clock: FakeClock) -> None:
     sink = stack(FakeSink[int](), Metrics("audit", registry=registry, exemplars=True), Tracing(tracer_provider=TracerProvider()))
     async with Batcher(sink) as batcher:
         await batcher.add(1)
-    assert b'# {trace_id="' in openmetrics(registry)
+    assert b'# {trace_id="' in openmetrics(registry)  # type: ignore[no-untyped-call]
