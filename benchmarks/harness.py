@@ -3,7 +3,8 @@
 1. Contenders of a case take turns: A B C A B C ..., so that whatever else the machine does hits all of them alike.
 2. One round before the first is not counted. The garbage is collected before each turn, and the collector stays on during it, as it
    does in a program.
-3. A turn returns the seconds of the part that counts; setting up and checking that every item arrived stay outside.
+3. A turn returns the seconds of the part that counts (or another amount, where the case's unit says so); setting up and checking that
+   every item arrived stay outside.
 4. A ratio is taken within each round, between neighbours in time, and the median of those ratios is quoted; the medians of two columns
    divided by each other may differ from it.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import gc
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ class Unit:
 
 
 NS_PER_ITEM = Unit("ns per item", 1e9)
+US_PER_ITEM = Unit("us per item", 1e6)
 MS = Unit("ms", 1e3, per_item=False)
+MIB = Unit("MiB", 2.0**-20, per_item=False)
+"""For turns that return bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,28 @@ class Contender:
     name: str
     turn: Turn
     ours: bool = False
+    place: Place | None = None
+    """Where it stands in a case that compares several ways along something, such as batch sizes."""
+    items: int | None = None
+    """Items of a turn, where it has its own number of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A way, and the point where it was tried: a number, or a word."""
+
+    line: str
+    at: int | str
+
+
+def placed(line: str, at: int | str, turn: Turn, *, ours: bool = False, items: int | None = None) -> Contender:
+    """A contender of a case that compares ways along something."""
+    return Contender(name_of(line, at), turn, ours, Place(line, at), items)
+
+
+def name_of(line: str, at: int | str) -> str:
+    """What such a contender is called."""
+    return f"{line}, {at:,}" if isinstance(at, int) else f"{line}, {at}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +85,44 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class AtMost:
+    """What we want to see: `name` takes at most `factor` times as long as `peer`."""
+
+    name: str
+    peer: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """What we want to see: the line `name` takes at every point at most `factor` times as long as at its first, and not less by as much."""
+
+    name: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """What we want to see: no round of `name` more than `most` above `base`, in the case's unit."""
+
+    name: str
+    base: str
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ceiling:
     """What we want to see: no round of `name` above `most`, in the case's unit."""
 
     name: str
     most: float
+
+
+Aim = Target | AtMost | Flat | Above | Ceiling
+
+
+def _nothing(_: Results) -> Sequence[str]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +136,12 @@ class Case:
     quick_items: int
     unit: Unit
     peers: Sequence[str]
-    """The contenders that the others are compared with."""
-    targets: Sequence[Target | Ceiling]
+    """The contenders (or lines) that the others are compared with."""
+    targets: Sequence[Aim] = ()
+    along: str | None = None
+    """What the contenders' places differ in. Rows of the table are then the points, and columns the lines."""
+    notes: Callable[[Results], Sequence[str]] = _nothing
+    """What follows from the figures, as sentences beneath the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +170,21 @@ class Results:
     rounds: int
     figures: Mapping[str, Sequence[float]]
     ours: frozenset[str]
+    places: Mapping[str, Place] = field(default_factory=dict[str, "Place"])
+
+    @property
+    def lines(self) -> list[str]:
+        """The ways that are compared along something."""
+        return list(dict.fromkeys(place.line for place in self.places.values()))
+
+    @property
+    def points(self) -> list[int | str]:
+        """The points at which they are."""
+        return list(dict.fromkeys(place.at for place in self.places.values()))
+
+    def is_ours(self, line: str) -> bool:
+        """Whether a line is one of ours."""
+        return any(name in self.ours for name, place in self.places.items() if place.line == line)
 
     def spread(self, name: str) -> Spread:
         """The median of a contender's rounds, in the case's unit."""
@@ -121,11 +199,25 @@ class Results:
         """The case's targets, each with what was measured."""
         return [self._verdict(target) for target in self.case.targets]
 
-    def _verdict(self, target: Target | Ceiling) -> Verdict:
+    def _verdict(self, target: Aim) -> Verdict:
         if isinstance(target, Target):
             ratio = self.ratio(target.name, target.peer)
             text = f"{target.name} at least {target.factor:g} x {target.peer}: {ratio.median:.2f} x"
             return Verdict(text, ratio.median >= target.factor)
+        if isinstance(target, AtMost):
+            ratio = self.ratio(target.peer, target.name)
+            text = f"{target.name} takes at most {target.factor:g} x as long as {target.peer}: {ratio.median:.2f} x"
+            return Verdict(text, ratio.median <= target.factor)
+        if isinstance(target, Flat):
+            first, *others = [name for name, place in self.places.items() if place.line == target.name]
+            medians = [self.ratio(first, other).median for other in others]
+            text = f"{target.name} within a factor of {target.factor:g} of {first}: {min(medians):.2f} to {max(medians):.2f} x"
+            return Verdict(text, 1 / target.factor <= min(medians) and max(medians) <= target.factor)
+        if isinstance(target, Above):
+            pairs = zip(self.figures[target.name], self.figures[target.base], strict=True)
+            most = max(own - base for own, base in pairs)
+            text = f"{target.name} never more than {target.most:g} {self.case.unit.title} above {target.base}: at most {most:.1f}"
+            return Verdict(text, most <= target.most)
         most = self.spread(target.name).most
         text = f"{target.name} never above {target.most:g} {self.case.unit.title}: at most {most:.1f}"
         return Verdict(text, most <= target.most)
@@ -141,10 +233,20 @@ def measure(case: Case, *, items: int, rounds: int) -> Results:
                 took = contender.turn()
                 if number:
                     seconds[contender.name].append(took)
-        ours = frozenset(contender.name for contender in contenders if contender.ours)
-    scale = case.unit.per_second / (items if case.unit.per_item else 1)
-    figures = {name: [took * scale for took in all_of_it] for name, all_of_it in seconds.items()}
-    return Results(case=case, items=items, rounds=rounds, figures=figures, ours=ours)
+        unit = case.unit
+        return Results(
+            case=case,
+            items=items,
+            rounds=rounds,
+            figures={each.name: _scaled(seconds[each.name], unit, each.items or items) for each in contenders},
+            ours=frozenset(each.name for each in contenders if each.ours),
+            places={each.name: each.place for each in contenders if each.place is not None},
+        )
+
+
+def _scaled(amounts: Sequence[float], unit: Unit, items: int) -> list[float]:
+    scale = unit.per_second / (items if unit.per_item else 1)
+    return [amount * scale for amount in amounts]
 
 
 def _spread(figures: Sequence[float]) -> Spread:

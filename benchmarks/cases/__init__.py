@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import accept, http, postgres, shutdown
+from . import accept, decorators, growth, http, interpreters, loops, memory, postgres, shapes, shutdown, waits
 
 if TYPE_CHECKING:
     from ..harness import Case
 
-CASES: tuple[Case, ...] = (accept.CASE, shutdown.CASE, postgres.CASE, *http.CASES)
+CASES: tuple[Case, ...] = (
+    accept.CASE,
+    loops.CASE,
+    interpreters.CASE,
+    growth.CASE,
+    memory.CASE,
+    decorators.CASE,
+    shapes.CASE,
+    waits.CASE,
+    shutdown.CASE,
+    postgres.CASE,
+    *http.CASES,
+)

@@ -1,0 +1,1 @@
+"""Small programs that a case runs in a process of its own."""

@@ -1,0 +1,98 @@
+"""Fill something with items of 1 KiB, empty it, and print the bytes held at the peak: `python -m benchmarks.programs.memory WHAT ITEMS`.
+
+WHAT is `nothing` (an interpreter with an empty batcher), `add` or `submit` (a batcher's ledger, full) or `queue` (an `asyncio.Queue`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock import Batch, Batcher, Limits
+
+if TYPE_CHECKING:
+    from penstock import Receipt
+
+SIZE = 1024
+
+
+class GatedSink:
+    """Writes nothing until it is let."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.count = 0
+
+    async def write(self, batch: Batch[bytes]) -> None:
+        await self.gate.wait()
+        self.count += len(batch)
+
+
+def item(number: int) -> bytes:
+    """Bytes of its own for every number, all of them touched."""
+    return number.to_bytes(SIZE, "little")
+
+
+async def fill_batcher(items: int, *, receipts: bool) -> None:
+    """Fill the ledger to its last byte while the sink stands still, then drain."""
+    sink = GatedSink()
+    limits = Limits(max_items=min(500, items // 2), max_pending_items=items, max_pending_bytes=items * SIZE)
+    kept: list[Receipt] = []
+    async with Batcher(sink, limits=limits, size_of=len) as batcher:
+        for number in range(items):
+            if receipts:
+                kept.append(await batcher.submit(item(number)))
+            else:
+                await batcher.add(item(number))
+        if batcher.try_add(b"x"):
+            raise AssertionError("the ledger was not full")
+        sink.gate.set()
+    if sink.count != items:
+        raise AssertionError(f"{sink.count} of {items} items arrived")
+
+
+async def fill_queue(items: int) -> None:
+    """The same items in a queue."""
+    queue: asyncio.Queue[bytes] = asyncio.Queue(items)
+    for number in range(items):
+        await queue.put(item(number))
+    while not queue.empty():
+        queue.get_nowait()
+
+
+async def empty_batcher() -> None:
+    """Open and close."""
+    async with Batcher(GatedSink(), limits=Limits()):
+        pass
+
+
+def main(what: str, items: int) -> int:
+    """Do it; return the peak in bytes."""
+    ways = {
+        "nothing": empty_batcher(),
+        "add": fill_batcher(items, receipts=False),
+        "submit": fill_batcher(items, receipts=True),
+        "queue": fill_queue(items),
+    }
+    chosen = ways.pop(what)
+    for other in ways.values():
+        other.close()
+    asyncio.run(chosen)
+    return peak()
+
+
+def peak() -> int:
+    """The most bytes of memory that this process held at once."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # On Linux ru_maxrss begins with what the parent held, across fork and exec.
+    (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], int(sys.argv[2])))
