@@ -88,8 +88,8 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         """A batch of the items at `indices`, with everything that belongs to them."""
 
     @abstractmethod
-    def _on(self, delivery: Delivery) -> Self:
-        """The same batch on another delivery."""
+    def _on(self, delivery: Delivery, attempt: int | None = None) -> Self:
+        """The same batch on another delivery, or as another attempt."""
 
     @property
     def lineage(self) -> Lineage:
@@ -160,10 +160,13 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         `attempt` (default: this batch's) is what the sub-batch reports. Raises `IndexError` for an index outside the batch.
         """
         chosen = indices if isinstance(indices, (range, list, tuple)) else list(indices)
+        number = self.attempt if attempt is None else attempt
+        if chosen == range(len(self)):  # everything, as in a first try: nothing to copy
+            return self if number == self.attempt else self._on(self.delivery, number)
         if chosen and not (min(chosen) >= 0 and max(chosen) < len(self)):
             message = f"pick({chosen!r}): this batch has {len(self)} items"
             raise IndexError(message)
-        return self._select(chosen, self.attempt if attempt is None else attempt)
+        return self._select(chosen, number)
 
     def derive(self, items: Iterable[U], groups: Iterable[Iterable[int]]) -> RowBatch[U]:
         """The batch that a combiner writes: each new item stands for a group of this batch's items.
@@ -347,14 +350,14 @@ class RowBatch(Batch[T_co]):
             sizes=None if self.sizes is None else [self.sizes[i] for i in indices],
         )
 
-    def _on(self, delivery: Delivery) -> RowBatch[T_co]:
+    def _on(self, delivery: Delivery, attempt: int | None = None) -> RowBatch[T_co]:
         return RowBatch(
             self._items,
             lineage=self._lineage,
             delivery=delivery,
             origins=self._origins,
             groups=self._groups,
-            attempt=self.attempt,
+            attempt=self.attempt if attempt is None else attempt,
             keys=self.keys,
             sizes=self.sizes,
         )

@@ -109,7 +109,6 @@ class Delivery:
 
     __slots__ = (
         "_activities",
-        "_activity",
         "_beside",
         "_closed",
         "_errors",
@@ -119,6 +118,7 @@ class Delivery:
         "_hurry",
         "_idle",
         "_left",
+        "_line",
         "_maybe",
         "_parent",
         "_settled_by",
@@ -146,7 +146,7 @@ class Delivery:
         self._forks: list[Fork[Any]] = []
         self._tries: dict[int, Tries] = {}
         self._settled_by: Settled | None = None
-        self._activity: Delivery = self if parent is None else parent._activity
+        self._line: Delivery | None = None if parent is None else parent._activity
         self._beside = 0
         self._hurry = Signal()
         self._hurried = False
@@ -204,6 +204,11 @@ class Delivery:
         while delivery._parent is not None:
             delivery = delivery._parent
         return delivery
+
+    @property
+    def _activity(self) -> Delivery:
+        """The delivery that stands for this one's activity. Nothing refers to itself: a batch must be free as soon as nobody holds it."""
+        return self if self._line is None else self._line
 
     def _way(self) -> Iterator[Delivery]:
         """This delivery and what it branched off from, without the batch's own."""
@@ -353,6 +358,10 @@ class Delivery:
         for index in indices:
             state[index] = code
 
+    def detach(self) -> None:
+        """The batcher is done with this batch. Host and batch hold each other, so its items would otherwise wait for the garbage collector."""
+        self._host = None
+
     # -- forks --------------------------------------------------------------------------------------------------------
 
     def branch(self, label: str, settled_by: Settled | None, maybe_applied: Iterable[int]) -> Delivery:
@@ -427,9 +436,9 @@ class Delivery:
         self._activity._beside += len(lines)
         root._activities += len(lines) - 1
         for first, *others in lines:
-            first._activity = first
+            first._line = None
             for branch in others:
-                branch._activity = first
+                branch._line = first
         if host is not None:
             host.unwatch(self._activity)
             for first, *_ in lines:

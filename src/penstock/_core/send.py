@@ -18,6 +18,8 @@ from .outcome import Outcome
 from .result import WriteResult
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from .batch import Batch
     from .sink import Sink
 
@@ -64,12 +66,12 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     return errors
 
 
-async def _called(sink: Sink[T], batch: Batch[T]) -> object:
+def _called(sink: Sink[T], batch: Batch[T]) -> Awaitable[object]:
     answer: object = sink.write(batch)
     if not inspect.isawaitable(answer):
         message = f"{sink!r}.write is not an async function (it returned {answer!r}); make it `async def write(self, batch)`"
         raise ResultMismatch(message)
-    return await answer
+    return answer
 
 
 def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
@@ -88,7 +90,8 @@ def is_cut() -> bool:
 def _book(batch: Batch[T], result: object) -> dict[int, BaseException]:
     """Settle what succeeded; return what failed."""
     if result is None:
-        batch.settle(batch.unsettled(), Outcome.DELIVERED)
+        if batch.delivery.left:  # a sink within may have booked it all
+            batch.settle(batch.unsettled(), Outcome.DELIVERED)
         return {}
     if not isinstance(result, WriteResult):
         message = f"a sink returned {result!r}; expected None (all delivered) or a WriteResult"

@@ -319,6 +319,7 @@ class Engine(Generic[T]):
             self._tell_flushed(flight, failed)
         except Exception as error:  # our own bug or the user's handler: stop, and say so to everyone
             self.break_down(error)
+        flight.batch.delivery.detach()
         self.advance(self.clock.now())
         if self.on_change is not None:
             self.on_change()

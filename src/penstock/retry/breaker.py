@@ -198,6 +198,8 @@ class BreakerSink(WrappingSink[T]):
         return CircuitOpenError(f"not sent: the circuit breaker is open for another {left:.3g} s", retry_after=left)
 
     def _verdict(self, size: int, errors: Mapping[int, BaseException]) -> Verdict:
+        if not errors:
+            return Verdict.SUCCESS
         classes = [classified(error, self.classify) for error in errors.values()]
         if 2 * sum(kind in FAILURES for kind in classes) >= size:
             return Verdict.FAILURE

@@ -110,6 +110,9 @@ class _RetrySink(WrappingSink[T]):
             while True:
                 attempt = batch.pick(series.pending, attempt=series.tries + 1)
                 errors = await send(self.inner, attempt)
+                if not errors:
+                    destination.is_there()
+                    return WriteResult.failed(batch, series.final) if series.final else None
                 by_index = {series.pending[i]: error for i, error in errors.items()}
                 classes = series.after(by_index, self._class_of, last=last)
                 until = self._note(batch, series, by_index, classes)
