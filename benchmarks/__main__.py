@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import flame
 from .cases import CASES
 from .harness import CaseUnavailableError, measure
 from .machine import describe
@@ -37,7 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _writes_docs(options):
             write_plot(results)
             write_page(results, machine)
+    if options.case is None or flame.NAME in options.case:
+        _draw_flame_graph(options)
     return 0
+
+
+def _draw_flame_graph(options: argparse.Namespace) -> None:
+    print(f"\n{flame.NAME}: the hot path under a profiler ...", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        target = flame.TARGET if _writes_docs(options) else Path(folder, flame.TARGET.name)
+        try:
+            print(flame.draw(target, flame.QUICK_ITEMS if options.quick else flame.ITEMS))
+        except CaseUnavailableError as reason:
+            print(f"left out: {reason}")
 
 
 def _writes_docs(options: argparse.Namespace) -> bool:
@@ -48,7 +63,9 @@ def _writes_docs(options: argparse.Namespace) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Peers and Penstock, interleaved.")
-    parser.add_argument("--case", action="append", choices=[case.name for case in CASES], help="only this one; may be repeated")
+    parser.add_argument(
+        "--case", action="append", choices=[*(case.name for case in CASES), flame.NAME], help="only this one; may be repeated"
+    )
     parser.add_argument("--rounds", type=_count, help=f"timed rounds after one warm-up (default {ROUNDS})")
     parser.add_argument("--items", type=_count, help="items per round (default: the case's own)")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs; the figures mean nothing")

@@ -85,7 +85,7 @@ def ours(
     return lambda: run(turn())
 
 
-def add_many(items: Sequence[int], *, run: Run = asyncio.run) -> Turn:
+def add_many(items: Sequence[int], *, run: Run = asyncio.run, now: Callable[[], float] = perf_counter) -> Turn:
     """Lists of a batch's size."""
     lists = [items[start : start + SIZE] for start in range(0, len(items), SIZE)]
 
@@ -93,10 +93,10 @@ def add_many(items: Sequence[int], *, run: Run = asyncio.run) -> Turn:
         for together in lists:
             await batcher.add_many(together)
 
-    return ours(feed, items, run=run)
+    return ours(feed, items, run=run, now=now)
 
 
-def recipe(items: Sequence[int], *, eager: bool, run: Run = asyncio.run) -> Turn:
+def recipe(items: Sequence[int], *, eager: bool, run: Run = asyncio.run, now: Callable[[], float] = perf_counter) -> Turn:
     """The queue recipe, as everybody writes it or (eager) with care."""
 
     async def turn() -> float:
@@ -106,11 +106,11 @@ def recipe(items: Sequence[int], *, eager: bool, run: Run = asyncio.run) -> Turn
             nonlocal count
             count += len(batch)
 
-        began = perf_counter()
+        began = now()
         async with QueueRecipe(write, size=SIZE, linger=LINGER, depth=DEPTH, eager=eager) as queue:
             for item in items:
                 await queue.put(item)
-        took = perf_counter() - began
+        took = now() - began
         check(count, items)
         return took
 

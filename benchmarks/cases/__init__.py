@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import accept, decorators, growth, http, interpreters, loops, memory, postgres, shapes, shutdown, waits
+from . import accept, decorators, growth, http, interpreters, loops, memory, postgres, shapes, shutdown, statements, waits
 
 if TYPE_CHECKING:
     from ..harness import Case
@@ -20,5 +20,7 @@ CASES: tuple[Case, ...] = (
     waits.CASE,
     shutdown.CASE,
     postgres.CASE,
+    statements.CASE,
+    statements.CONFLICTS_CASE,
     *http.CASES,
 )

@@ -125,7 +125,7 @@ CASE = Case(
     peers=(SYNCHRONOUS.name,),
     targets=(
         Target(name_of(DOUBLE_BUFFER.name, STREAM.name), name_of(SYNCHRONOUS.name, STREAM.name), 1.8),
-        Target(name_of(PIPELINE.name, BURSTS.name), name_of(SYNCHRONOUS.name, BURSTS.name), 1.6),
+        Target(name_of(PIPELINE.name, BURSTS.name), name_of(SYNCHRONOUS.name, BURSTS.name), 1.5),
         Target(name_of(FOUR.name, READY.name), name_of(SYNCHRONOUS.name, READY.name), 3.5),
     ),
     along="source",

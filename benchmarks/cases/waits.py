@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .shapes import Shape
 
 BURST = 1_000
-PERIOD = 0.025
-"""Seconds between bursts: a worker alone is busy for four fifths of it."""
+PERIOD = 0.04
+"""Seconds between bursts: a worker alone is busy for half of it."""
 
 ACCEPTED, ACCEPTED_99 = "accepted, median", "accepted, 99 %"
 DELIVERED, DELIVERED_99 = "delivered, median", "delivered, 99 %"
@@ -92,7 +92,7 @@ CASE = Case(
     name="waits",
     title=f"{BURST:,} items every {PERIOD * 1000:g} ms, and a write takes {LATENCY * 1000:g} ms: how long an item waits",
     prepare=prepare,
-    items=40 * BURST,
+    items=30 * BURST,
     quick_items=3 * BURST,
     unit=MS,
     peers=(SYNCHRONOUS.name,),

@@ -26,7 +26,7 @@ from benchmarks.harness import (
     placed,
 )
 
-from benchmarks import pages, tables
+from benchmarks import flame, pages, tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -174,6 +174,7 @@ def test_the_docs_have_marks_for_every_case() -> None:
 def test_a_case_that_cannot_run_says_why_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     fine = a_case(Contender("ours", lambda: 1e-6, ours=True), Contender("peer", lambda: 1e-6))
     monkeypatch.setattr("benchmarks.__main__.CASES", (a_case(unavailable="no server here"), fine))
+    monkeypatch.setattr("benchmarks.flame.draw", lambda *_: "no graph")
     assert main(["--quick"]) == 0
     printed = capsys.readouterr().out
     assert "left out: no server here" in printed
@@ -192,3 +193,13 @@ def test_every_case_runs(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: py
         pytest.skip(printed.split("left out: ", 1)[1].strip())
     for target in case.targets:
         assert target.name in printed
+
+
+def test_the_flame_graph_is_drawn(tmp_path: Path) -> None:
+    target = tmp_path / "flame.svg"
+    try:
+        said = flame.draw(target, flame.QUICK_ITEMS)
+    except CaseUnavailableError as reason:
+        pytest.skip(str(reason))
+    assert "samples" in said
+    assert "adding_through_decorators" in target.read_text()

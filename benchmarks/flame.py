@@ -1,0 +1,42 @@
+"""Where the time goes: the hot path under py-spy, as a flame graph."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .harness import CaseUnavailableError
+from .pages import DOCS, PLOTS
+from .programs import hot_path
+
+NAME = "flame"
+QUICK_ITEMS = hot_path.ROUND
+ITEMS = 100 * QUICK_ITEMS
+TARGET = DOCS / PLOTS / f"{NAME}.svg"
+RATE = 250
+"""Samples per second. More of them would slow down what they look at."""
+PATIENCE = 300.0
+
+
+def draw(target: Path, items: int = ITEMS) -> str:
+    """Profile the hot path, write the graph, and say how many samples it stands on. Raises `CaseUnavailableError` where it cannot."""
+    spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    if spy is None:
+        raise CaseUnavailableError("py-spy is not installed")
+    program = [sys.executable, "-m", "benchmarks.programs.hot_path", str(items)]
+    options = ["--rate", str(RATE), "--function", "--format", "flamegraph", "--output", str(target)]
+    done = subprocess.run(
+        [spy, "record", *options, "--", *program],
+        cwd=Path(__file__).resolve().parents[1],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    samples = re.search(r"Samples: (\d+)", done.stdout + done.stderr)
+    if done.returncode or samples is None or not target.exists():  # it may not look into another process here
+        raise CaseUnavailableError(f"py-spy: {(done.stderr or done.stdout).strip()}")
+    return f"{int(samples[1]):,} samples, {RATE} a second"
