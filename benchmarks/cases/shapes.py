@@ -34,10 +34,10 @@ class Shape:
 
 
 SYNCHRONOUS = Shape("synchronous", Limits(max_items=SIZE), waits=True)
-DOUBLE_BUFFER = Shape("double buffer", Limits(max_items=SIZE, max_pending_items=2 * SIZE))
-PIPELINE = Shape("pipeline, 1 worker", Limits(max_items=SIZE))
+SMALLEST = Shape(f"double buffer, {2 * SIZE:,} inside", Limits(max_items=SIZE, max_pending_items=2 * SIZE))
+LARGER = Shape(f"double buffer, {DEPTH:,} inside", Limits(max_items=SIZE))
 FOUR = Shape("pipeline, 4 workers", Limits(max_items=SIZE, workers=4))
-SHAPES = (SYNCHRONOUS, DOUBLE_BUFFER, PIPELINE, FOUR)
+SHAPES = (SYNCHRONOUS, SMALLEST, LARGER, FOUR)
 RECIPE = "asyncio.Queue, get_nowait first"
 
 
@@ -124,8 +124,8 @@ CASE = Case(
     unit=US_PER_ITEM,
     peers=(SYNCHRONOUS.name,),
     targets=(
-        Target(name_of(DOUBLE_BUFFER.name, STREAM.name), name_of(SYNCHRONOUS.name, STREAM.name), 1.8),
-        Target(name_of(PIPELINE.name, BURSTS.name), name_of(SYNCHRONOUS.name, BURSTS.name), 1.5),
+        Target(name_of(SMALLEST.name, STREAM.name), name_of(SYNCHRONOUS.name, STREAM.name), 1.8),
+        Target(name_of(LARGER.name, BURSTS.name), name_of(SYNCHRONOUS.name, BURSTS.name), 1.5),
         Target(name_of(FOUR.name, READY.name), name_of(SYNCHRONOUS.name, READY.name), 3.5),
     ),
     along="source",

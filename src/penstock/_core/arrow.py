@@ -85,9 +85,14 @@ class ArrowBatch(Batch[Row]):
             keys=None if self.keys is None else [self.keys[i] for i in indices],
         )
 
-    def _on(self, delivery: Delivery) -> ArrowBatch:
+    def _on(self, delivery: Delivery, attempt: int | None = None) -> ArrowBatch:
         return ArrowBatch(
-            self._record_batch, lineage=self._lineage, delivery=delivery, origins=self._origins, attempt=self.attempt, keys=self.keys
+            self._record_batch,
+            lineage=self._lineage,
+            delivery=delivery,
+            origins=self._origins,
+            attempt=self.attempt if attempt is None else attempt,
+            keys=self.keys,
         )
 
 
