@@ -40,7 +40,7 @@ async def test_a_slow_sink_and_a_short_deadline_give_an_exact_report(fake_clock:
 
 
 async def test_ten_shutdowns_at_once_are_one(fake_clock: FakeClock) -> None:
-    """B-T6, batcher/B12."""
+    """B-T6, batcher/B12, batcher/4a.13."""
     sink = Recording(seconds=1.0)
     async with Batcher(sink) as batcher:
         await batcher.add("a")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import Gated, Recording
-from penstock import Batch, Batcher, ItemTooLarge, Limits
+from penstock import Batch, Batcher, ConfigError, DeadLetter, ItemTooLarge, Limits, Retry, Timeout, stack
+from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:
     from penstock.testing import FakeClock
@@ -135,6 +136,20 @@ async def test_an_item_over_max_bytes_can_be_refused_at_add(fake_clock: FakeCloc
     assert sink.items == [b"cc"]
     assert batcher.report is not None
     assert (batcher.report.tally.accepted, batcher.report.tally.refused) == (1, 1)
+
+
+async def test_an_item_over_max_bytes_can_go_to_the_dead_letters(fake_clock: FakeClock) -> None:
+    """batcher/4a.3: untried, with its reason, and its neighbours are delivered."""
+    sink, letters = Recording(), MemorySink[Any]()
+    full = stack(sink, Retry(), DeadLetter(letters), Timeout(5.0))
+    async with Batcher(full, limits=Limits(max_bytes=10), oversize="dead_letter") as batcher:
+        receipts = [await batcher.submit(item) for item in (b"aa", b"b" * 50, b"cc")]
+        await batcher.flush()
+        assert [receipt.outcome and receipt.outcome.value for receipt in receipts] == ["delivered", "dead_lettered", "delivered"]
+    assert sink.items == [b"aa", b"cc"]
+    assert [(record.item, record.message) for record in letters.items] == [(b"b" * 50, "an item of 50 bytes is larger than max_bytes")]
+    with pytest.raises(ConfigError, match="oversize='dead_letter': needs a DeadLetter"):
+        Batcher(sink, limits=Limits(max_bytes=10), oversize="dead_letter")
 
 
 async def test_a_due_batch_goes_on_filling_while_every_worker_is_busy(fake_clock: FakeClock) -> None:

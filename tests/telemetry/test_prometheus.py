@@ -63,7 +63,7 @@ def value(registry: CollectorRegistry, metric: str, **labels: str) -> float | No
 
 
 async def test_names_labels_and_buckets(fake_clock: FakeClock) -> None:
-    """B-T22, batcher/B32, batcher/B33, batcher/B34: exact, and no tenant among the labels."""
+    """B-T22, batcher/B32, batcher/B33, batcher/B34, batcher/4a.12: exact, and no tenant among the labels."""
     registry = CollectorRegistry()
     sink: ScriptedSink[int] = ScriptedSink([partial({0: PermanentError("no")})])
     limits = Limits(max_items=2, max_pending_items=4)

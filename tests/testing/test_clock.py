@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_time_jumps_to_the_exact_moment_of_the_next_timer() -> None:
-    """Third-party timeouts included; no real time goes by."""
+    """batcher/4b.13: third-party timeouts included; no real time goes by."""
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from .._core import checks, forks
 from .._core.clock import LOOP_CLOCK, Clock
-from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, LedgerFull
+from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, LedgerFull, PermanentError
 from .._core.function_sink import as_sink
 from .._core.observer import Observer
 from .._core.opening import opened
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from .._core.batch import Batch
     from .._core.outcome import Outcome
+    from .._core.sink import Sink
     from .._core.tally import Tally
     from .engine import FailureHandler
 
@@ -43,7 +45,7 @@ RETRY_AFTER = 5.0
 """Seconds that a refused producer is told to wait when nobody knows better."""
 
 Overflow = Literal["block", "reject", "drop_newest", "drop_oldest"]
-Oversize = Literal["alone", "reject"]
+Oversize = Literal["alone", "dead_letter", "reject"]
 
 
 class Batcher(Generic[T]):
@@ -60,7 +62,8 @@ class Batcher(Generic[T]):
         overflow: with the ledger full, `"block"` makes `add` wait, `"reject"` makes it raise `LedgerFull`, `"drop_newest"` accepts and
             drops the new items, and `"drop_oldest"` makes room by dropping the oldest items that no worker has taken (the new ones, where
             there are none). What is dropped ends `dropped`, is counted, and its receipts say so.
-        oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises `ItemTooLarge` (`"reject"`).
+        oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises `ItemTooLarge` (`"reject"`), or it goes to the
+            dead letters without having been tried (`"dead_letter"`; the stack must have a `DeadLetter`).
         size_of: measures an item in bytes; needed with `max_bytes` or `max_pending_bytes` unless items are bytes-like.
         on_failure: what to do with items that end rejected or unknown, beyond counting and logging them: `"log"` nothing, `"crash"`
             stop for good, or a function of (items, error).
@@ -93,7 +96,8 @@ class Batcher(Generic[T]):
         self._limits = _checked_limits(Limits() if limits is None else limits, self._sink)
         self._name = _checked_name(name)
         self._overflow = checks.choice("overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest"))
-        self._oversize = checks.choice("oversize", oversize, ("alone", "reject"))
+        self._oversize = checks.choice("oversize", oversize, ("alone", "dead_letter", "reject"))
+        self._sink_of_oversize = _dead_letters_of(self._sink) if oversize == "dead_letter" else None
         self._sized = self._limits.max_bytes is not None or self._limits.max_pending_bytes is not None
         self._measure = _checked_measure(size_of, sized=self._sized)
         self._on_failure = _checked_handler(on_failure)
@@ -117,6 +121,7 @@ class Batcher(Generic[T]):
             observers=self._observers,
             on_failure=self._on_failure,
             sized=self._sized,
+            sink_of_oversize=self._sink_of_oversize,
         )
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -491,6 +496,20 @@ def _checked_handler(handler: str | FailureHandler) -> str | FailureHandler:
     if callable(handler) or handler in {"log", "crash"}:
         return handler
     raise checks.bad("on_failure", handler, "must be 'log', 'crash' or a function of (items, error)")
+
+
+def _dead_letters_of(sink: Sink[T]) -> Sink[T]:
+    """What writes an item that is too large to the dead letters of the stack, whatever it would have done to it otherwise."""
+
+    async def refuse(batch: Batch[T]) -> None:
+        message = f"an item of {batch.size_bytes} bytes is larger than max_bytes"
+        raise PermanentError(message)
+
+    for part in walk(sink):
+        around: Callable[[Sink[T]], Sink[T]] | None = getattr(part, "dead_letters_around", None)
+        if around is not None:
+            return around(as_sink(refuse))
+    raise checks.bad("oversize", "dead_letter", "needs a DeadLetter(...) in the stack")
 
 
 def _checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:

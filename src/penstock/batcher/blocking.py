@@ -59,7 +59,8 @@ class BlockingBatcher(Generic[T]):
         limits: sizes, times and workers; see `Limits`.
         name: appears in logs, metrics and reports.
         overflow: what happens with the ledger full; see `Batcher`.
-        oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises `ItemTooLarge` (`"reject"`).
+        oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises `ItemTooLarge` (`"reject"`), or it goes to the
+            dead letters without having been tried (`"dead_letter"`; the stack must have a `DeadLetter`).
         size_of: measures an item in bytes, in the thread that adds it; needed as in `Batcher`.
         on_failure: what to do with items that end rejected or unknown; see `Batcher`. A function is called on the batcher's thread.
         shutdown_deadline: seconds that leaving the block may take, everything included.

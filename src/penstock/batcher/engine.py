@@ -89,6 +89,7 @@ class Engine(Generic[T]):
         observers: Iterable[Observer],
         on_failure: str | FailureHandler,
         sized: bool,
+        sink_of_oversize: Sink[T] | None = None,
     ) -> None:
         self.clock = clock
         self.limits = limits
@@ -127,6 +128,7 @@ class Engine(Generic[T]):
         self.on_room: Callable[[], None] | None = None
         """Called when the room that is left may have changed; what lends it to threads listens."""
         self._sink = sink
+        self._sink_of_oversize = sink_of_oversize
         self._sized = sized
         self._on_failure = on_failure
         self._flying = 0
@@ -302,6 +304,9 @@ class Engine(Generic[T]):
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
         if self.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
+        most = self.limits.max_bytes
+        if self._sink_of_oversize is not None and most is not None and flight.sealed.bytes > most:
+            return await send(self._sink_of_oversize, flight.batch)
         return await send(self._sink, flight.batch)
 
     def _landed(self, flight: Flight[T], task: asyncio.Task[dict[int, BaseException]]) -> None:

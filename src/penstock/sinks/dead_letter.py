@@ -169,6 +169,10 @@ class _DeadLetterSink(WrappingSink[T]):
         await stack.enter_async_context(opened(self._settings.target))
         await super()._open(stack)
 
+    def dead_letters_around(self, sink: Sink[T]) -> Sink[T]:
+        """The same dead letters around another sink; they are open while this one is."""
+        return _DeadLetterSink(sink, self._settings)
+
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         errors = await send(self.inner, batch)
         classes = {index: self._class_of(error) for index, error in errors.items()}
