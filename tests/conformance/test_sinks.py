@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batch, Combine, DeadLetter, FanOut, PermanentError, Retry, Router, Timeout, WriteResult, stack
+from penstock import (
+    Batch,
+    CircuitBreaker,
+    Combine,
+    DeadLetter,
+    FanOut,
+    Isolate,
+    Observed,
+    Observer,
+    PermanentError,
+    Retry,
+    Router,
+    Split,
+    Timeout,
+    Tracing,
+    WriteResult,
+    stack,
+)
 from penstock.sinks import FunctionSink, MemorySink
 from penstock.testing.conformance import SinkConformance
 
@@ -56,6 +73,38 @@ class TestTimeout(Numbers):
 class TestRetry(Numbers):
     def around(self, shelf: Sink[int]) -> SinkLike[int]:
         return stack(shelf, Retry())
+
+
+class TestCircuitBreaker(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, CircuitBreaker())
+
+
+class TestSplit(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, Split(max_items=2))
+
+
+class TestIsolate(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, Isolate())
+
+
+class TestObserved(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, Observed(Observer()))
+
+
+class TestTracing(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, Tracing())
+
+
+class TestEverything(Numbers):
+    """The stack of the page on the order of decorators."""
+
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, Isolate(), Timeout(5.0), CircuitBreaker(), Retry(), Observed(Observer()), Tracing())
 
 
 class TestRouter(Numbers):
