@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.examples.example import EXAMPLES, load
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from penstock import LoopClock
     from penstock.testing import EmbeddedOpenSearch, EmbeddedPostgres, FakeClock
 
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "a-full-stack.md"
+
 
 async def test_the_first_batcher(fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
     """The tutorial's first program."""
@@ -26,6 +29,12 @@ async def test_the_first_batcher(fake_clock: FakeClock, capsys: pytest.CaptureFi
     assert first == "3 items, because of size: ['ann', 'bob', 'cid']"
     assert second == "1 items, because of shutdown: ['dot']"
     assert report.endswith("4 accepted: 4 delivered")
+
+
+async def test_the_full_stack(fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tutorial's five stacks, line by line as the page shows them."""
+    await load("full_stack").main()
+    assert capsys.readouterr().out.strip() in PAGE.read_text()
 
 
 def test_audit_events_reach_postgres(embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]) -> None:
