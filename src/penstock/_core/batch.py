@@ -254,12 +254,13 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             return [i for i, group in enumerate(self._groups) if not all(map(delivery.is_settled, group))]
         return [i for i, root in enumerate(self._first_roots()) if not delivery.is_settled(root)]
 
-    def hold(self, indices: Iterable[int]) -> None:
-        """Say that the items at `indices` wait for their turn, when a write is done in parts: a cut leaves them unsent.
+    def hold(self, indices: Iterable[int], *, tried: bool = False) -> None:
+        """Say that the items at `indices` are not at the destination, while others of a write in parts are: a cut leaves them unsent.
 
-        That holds until they are sent on. What was settled stays so, and what may have been applied before.
+        They wait for their turn, or have been `tried` and keep their errors. It holds until they are sent on. What was settled stays so,
+        and what may have been applied.
         """
-        self.delivery.hold(self.roots(indices))
+        self.delivery.hold(self.roots(indices), tried=tried)
 
     async def back_off(self, until: float, *signals: Signal) -> bool:
         """Wait until the clock reads `until` (monotonic seconds), one of `signals` fires or a shutdown begins.

@@ -263,15 +263,15 @@ class Delivery:
             raise asyncio.CancelledError
         self._mark(indices, _SENDING)
 
-    def hold(self, indices: Sequence[int]) -> None:
-        """These are not at the destination: they wait for their turn in a write that is done in parts. No error is theirs so far."""
+    def hold(self, indices: Sequence[int], *, tried: bool) -> None:
+        """These are not at the destination, while others of a write in parts are. What was not tried in it has no error of its own."""
         self._mark(indices, _HELD)
-        if self._errors:
+        if self._errors and not tried:
             for index in indices:
                 self._errors.pop(index, None)
 
     def is_held(self, index: int) -> bool:
-        """Whether the item waits for its turn."""
+        """Whether the item waits while others of its write are at the destination."""
         return self._state[index] == _HELD
 
     def failed(self, errors: Mapping[int, BaseException]) -> None:
@@ -518,7 +518,7 @@ class Fork(Generic[BatchT]):
         verdict = self.verdict(index)
         for label, said in self._said(index).items():
             error = self._branches[label].error(index)
-            if said is verdict and error is not None:
+            if said is verdict and error is not None and (verdict is not Outcome.UNSENT or isinstance(error, StoppedError)):
                 return error
         if verdict is Outcome.UNSENT:
             return StoppedError("no branch has sent it")

@@ -5,6 +5,7 @@
 3. An exception becomes an error for every item that is still unsettled.
 4. Cancellation passes through, and leaves the items that were at the destination marked as perhaps applied. A foreign exception that
    comes instead of it means the same; only our own error classes are believed then.
+5. After a cut nothing is sent, even where a sink has swallowed its cancellation.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
 async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     delivery = batch.delivery
     roots = batch.roots()
+    if is_cut():  # and a sink has swallowed it
+        raise asyncio.CancelledError
     delivery.begin(roots)
     errors: dict[int, BaseException]
     try:

@@ -29,7 +29,7 @@ def keep(
     own = {part[index]: error for index, error in errors.items()}
     final.update(own)
     classes = {index: classified(error, classify) for index, error in own.items()}
-    batch.hold([index for index, kind in classes.items() if kind is not ErrorClass.PERMANENT])
+    batch.hold([index for index, kind in classes.items() if kind is not ErrorClass.PERMANENT], tried=True)
     return next((error for index, error in own.items() if classes[index] in AWAY), None)
 
 

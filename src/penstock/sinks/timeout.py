@@ -72,9 +72,10 @@ class _TimeoutSink(WrappingSink[T]):
         (root, *_) = batch.roots((index,))
         verdict = batch.delivery.verdict(root)
         cause = batch.delivery.error(root)
-        if verdict is Outcome.REJECTED and cause is not None:
+        held = batch.delivery.is_held(root)
+        if cause is not None and (held or verdict is Outcome.REJECTED):
             return cause
-        if batch.delivery.is_held(root):
+        if held:
             error: BaseException = UnavailableError(f"cut off after {self.stretch_limit} s, before it was its turn to be sent")
         elif verdict is Outcome.UNSENT:
             error = StoppedError(f"cut off after {self.stretch_limit} s while waiting to be sent again")
