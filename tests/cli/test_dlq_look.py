@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.cli.dlq_help import NOON, Cli, keep_in_file, record
+from tests.cli.dlq_help import NOON, Cli, keep_in_file, process, record
 
 from penstock.cli import main
 from penstock.sinks._file_append import archives
@@ -106,6 +106,31 @@ def test_wrong_use_is_told(arguments: list[str], told: str, capsys: pytest.Captu
         main(["dlq", *arguments])
     assert caught.value.code == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_file_that_is_damaged_or_may_not_be_read_is_told(cli: Cli, tmp_path: Path) -> None:
+    store = keep_in_file(tmp_path / "a.zst", [record(number) for number in range(100)], compression="zstd")
+    content = bytearray((tmp_path / "a.zst").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (tmp_path / "a.zst").write_bytes(content[:-20] + content[:20])
+    cli("list", store, code=2)
+    assert "a.zst is damaged" in cli.err
+    (tmp_path / "b").symlink_to(tmp_path / "c")
+    (tmp_path / "c").symlink_to(tmp_path / "b")
+    cli("list", str(tmp_path / "b"), code=2)
+    assert "no such file" in cli.err
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    store = keep_in_file(tmp_path / "a", [record(number) for number in range(3000)])
+    with process(tmp_path, "list", store) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("key-0000")
+        running.stdout.close()
+        running.stdout = None
+        _, said = running.communicate()
+    assert "Error" not in said
+    assert running.returncode == 0
 
 
 def test_a_store_that_is_not_there_is_told(cli: Cli, tmp_path: Path) -> None:

@@ -180,6 +180,28 @@ def test_purging_removes_what_is_meant(cli: Cli, letters: Letters) -> None:
     assert cli.keys(letters.dsn, "--state", "all") == list(range(600, 1000))
 
 
+def test_a_store_that_is_lost_on_the_way_is_told_and_the_next_run_goes_on(cli: Cli, letters: Letters, tmp_path: Path) -> None:
+    """The session of the store is ended by the server while a batch is at its destination."""
+    letters.keep(record(number) for number in range(3))
+    module(
+        tmp_path,
+        "cuts",
+        f"""
+import asyncpg
+async def sink(batch):
+    con = await asyncpg.connect({letters.dsn!r})
+    kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'UPDATE%dead_letters%' AND pid <> pg_backend_pid()"
+    assert batch.maybe_applied or await con.fetch(kill)
+    await con.close()
+""",
+    )
+    cli("replay", letters.dsn, "--to", "cuts:sink", code=2)
+    assert '"dead_letters" at 127.0.0.1' in cli.err
+    assert cli.keys(letters.dsn, "--state", "interrupted") == [0, 1, 2]
+    cli("replay", letters.dsn, "--to", "cuts:sink")
+    assert cli.err == "replayed: 3 delivered\n"
+
+
 def test_a_store_that_is_none_is_told_without_the_password(cli: Cli, letters: Letters) -> None:
     found = re.search(r"//[^:]+:([^@]+)@", letters.dsn)
     assert found is not None

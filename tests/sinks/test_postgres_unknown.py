@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied, written
 
-from penstock import Outcome, PermanentError, TransientError, UnavailableError, UnknownOutcomeError, send
+from penstock import ErrorClass, Outcome, PermanentError, TransientError, UnavailableError, UnknownOutcomeError, send
 
 if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
@@ -189,6 +189,28 @@ async def test_a_killed_session_is_not_permanent_and_the_next_write_works(
                 assert await written(sink, words(60)) == {}
         finally:
             await db.con.execute("DROP FUNCTION end_it CASCADE")
+
+
+@pytest.mark.parametrize("size", [3, 60])
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int, mode: str
+) -> None:
+    """batcher/B25: the server's last word has arrived, the end of the connection not yet; asyncpg then complains of itself."""
+    async with database(embedded_postgres.dsn) as db:
+        async with db.sink(pool_size=1, on_conflict=mode) as sink:
+            assert await written(sink, [(1000, "x")]) == {}
+            pool = sink._pool
+            assert pool is not None
+            async with pool.acquire() as con:
+                fields = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+                inside: Any = con
+                inside._protocol.data_received(b"E" + (len(fields) + 4).to_bytes(4) + fields)  # as the transport hands it over
+            batch = batch_of([(number, "x") for number in range(size)])
+            errors = await send(sink, batch)
+            assert {sink.classify(error) for error in errors.values()} <= {ErrorClass.TRANSIENT, ErrorClass.UNKNOWN}
+            assert await send(sink, batch) == {}
+            assert len(await db.rows()) == size + 1
 
 
 async def test_a_server_that_is_gone_is_unavailable_and_comes_back(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import inspect
 import json
+import os
 import re
 import signal
 import sys
@@ -135,7 +136,10 @@ def dlq(options: argparse.Namespace) -> int:
     }
     try:
         return asyncio.run(_run(commands[options.dlq_command], options))
-    except (StoreError, UseError, PenstockError) as error:
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except (StoreError, UseError, PenstockError, OSError) as error:
         _say(str(error))
         return BAD_USE
 
@@ -143,6 +147,7 @@ def dlq(options: argparse.Namespace) -> int:
 async def _run(command: Callable[[argparse.Namespace, Store], Coroutine[Any, Any, int]], options: argparse.Namespace) -> int:
     async with _store_of(options.store, options.table, options.schema) as store:
         answer = await command(options, store)
+        sys.stdout.flush()
         if store.unreadable:
             _say(f"{store.unreadable} records are no dead letters and were left alone")
         return answer

@@ -156,7 +156,16 @@ def _lines(file: BinaryIO, length: int) -> Iterator[bytes]:
         import zstandard  # an optional dependency
 
         part = zstandard.ZstdDecompressor().stream_reader(part, read_across_frames=True)
-    yield from (line for line in io.BufferedReader(part) if line.endswith(b"\n"))
+        try:
+            yield from _whole(part)
+        except zstandard.ZstdError as error:
+            raise StoreError(f"{file.name} is damaged: {error}") from error
+        return
+    yield from _whole(part)
+
+
+def _whole(part: Any) -> Iterator[bytes]:
+    return (line for line in io.BufferedReader(part) if line.endswith(b"\n"))
 
 
 class _Part(io.RawIOBase):

@@ -47,10 +47,10 @@ class PostgresStore:
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreError(f"no connection to {self._place}: {error}") from error
         try:
-            await self._con.fetch(f"SELECT {self._columns} FROM {self._table} LIMIT 0")
-        except asyncpg.PostgresError as error:
+            await self._ask(f"SELECT {self._columns} FROM {self._table} LIMIT 0")
+        except StoreError as error:
             await self._con.close()
-            raise StoreError(f"{self._table} is no table of dead letters: {error}") from error
+            raise StoreError(f"{self._table} is no table of dead letters: {error.__cause__}") from error
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -61,6 +61,14 @@ class PostgresStore:
         if self._connection is None:
             raise StoreError("the store is not open")
         return self._connection
+
+    async def _ask(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        import asyncpg  # an optional dependency
+
+        try:
+            return await self._con.fetch(statement, *arguments)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            raise StoreError(f"{self._table} at {self._place}: {error}") from error
 
     @property
     def _place(self) -> str:
@@ -76,11 +84,11 @@ class PostgresStore:
         """As `Store` says. The keys are read at once, the letters in portions, so no transaction stays open between them."""
         self.unreadable = 0
         order = f"state <> '{INTERRUPTED}', first_at, key"
-        found = await self._con.fetch(f"SELECT key FROM {self._table} WHERE state = ANY($1) ORDER BY {order}", list(selection.states))
+        found = await self._ask(f"SELECT key FROM {self._table} WHERE state = ANY($1) ORDER BY {order}", list(selection.states))
         keys = [row["key"] for row in found]
         for start in range(0, len(keys), _BATCH):
             query = f"SELECT {self._columns} FROM {self._table} WHERE key = ANY($1) ORDER BY array_position($1, key)"
-            for row in await self._con.fetch(query, keys[start : start + _BATCH]):
+            for row in await self._ask(query, keys[start : start + _BATCH]):
                 letter = _letter(row)
                 if letter is None:
                     self.unreadable += 1
@@ -89,19 +97,22 @@ class PostgresStore:
 
     async def hold(self) -> None:
         """As `Store` says."""
-        if not await self._con.fetchval("SELECT pg_try_advisory_lock(hashtext('penstock dlq'), $1::regclass::oid::int)", self._table):
+        (row,) = await self._ask(
+            "SELECT pg_try_advisory_lock(hashtext('penstock dlq'), to_regclass($1::text)::oid::int) AS held", self._table
+        )
+        if not row["held"]:
             raise StoreError(f"another replay of {self._table} is under way")
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:
         """As `Store` says."""
         statement = f"UPDATE {self._table} SET state = $1, replay = $2 WHERE key = ANY($3)"
-        await self._con.execute(statement, INTERRUPTED, replay, list(keys))
+        await self._ask(statement, INTERRUPTED, replay, list(keys))
 
     async def end(self, replay: str, endings: Sequence[Ending]) -> None:
         """As `Store` says."""
         given = json.dumps([ending.as_dict() for ending in endings])
         changes = ", ".join(f"{name} = COALESCE(e.{name}, t.{name})" for name in _ENDING[3:])
-        await self._con.execute(
+        await self._ask(
             f"UPDATE {self._table} t SET state = e.state, outcome = e.outcome, {changes} FROM json_to_recordset($1::json)"
             " AS e(key text, state text, outcome text, attempts int, error_type text, error_class text, message text, last_at timestamptz)"
             " WHERE t.key = e.key",
@@ -113,7 +124,7 @@ class PostgresStore:
         await self.hold()
         keys = [letter.key async for letter in self.letters(selection)]
         for start in range(0, len(keys), _BATCH):
-            await self._con.execute(f"DELETE FROM {self._table} WHERE key = ANY($1)", keys[start : start + _BATCH])
+            await self._ask(f"DELETE FROM {self._table} WHERE key = ANY($1)", keys[start : start + _BATCH])
         return len(keys)
 
 

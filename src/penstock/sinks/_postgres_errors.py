@@ -104,7 +104,7 @@ def _class_of_interface_error(error: BaseException) -> ErrorClass | None:
         return _U
     if isinstance(error, (exceptions.ClientConfigurationError, exceptions.UnsupportedServerFeatureError)):
         return _P
-    if isinstance(error, exceptions.OutdatedSchemaCacheError):
+    if isinstance(error, exceptions.OutdatedSchemaCacheError) or _is_refused_at_rest(error):
         return _T
     if isinstance(error, exceptions.InterfaceError) and re.search(r"clos(ed|ing)", str(error)):
         return _T
@@ -127,6 +127,11 @@ def is_lost(error: BaseException) -> bool:
     if isinstance(error, (OSError, EOFError)) or sqlstate(error) in _LOST:
         return True
     return sqlstate(error) is None and _class_of_interface_error(error) is _T
+
+
+def _is_refused_at_rest(error: BaseException) -> bool:
+    """Whether asyncpg refused to begin because the server had ended the session and the end of the connection has not been seen yet."""
+    return type(error).__name__ == "InternalClientError" and "cannot switch to state" in str(error)
 
 
 def is_gone(con: PoolConnectionProxy[Any]) -> bool:

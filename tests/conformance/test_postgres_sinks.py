@@ -1,0 +1,76 @@
+"""batcher/4b.12: `PostgresSink` keeps what a sink has to keep, by every statement and with every rule for conflicts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import asyncpg
+import pytest
+
+from penstock.sinks import PostgresSink
+from penstock.testing.conformance import SinkConformance
+
+if TYPE_CHECKING:
+    from penstock.testing import EmbeddedPostgres
+
+
+class TestPostgresSink(SinkConformance[tuple[int, str]]):
+    """As it comes: one `INSERT` for each of a few rows, and a conflict is an error."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture(autouse=True)
+    def on(self, embedded_postgres: EmbeddedPostgres) -> None:
+        self.dsn = embedded_postgres.dsn
+        self.table = f"conformance_{type(self).__name__.lower()}"
+
+    def sink(self) -> PostgresSink:
+        return PostgresSink(self.dsn, table=self.table, columns=("id", "word"), **self.options)
+
+    @pytest.fixture(autouse=True)
+    def emptied(self, on: None) -> None:
+        async def make() -> None:
+            con = await asyncpg.connect(self.dsn)
+            await con.execute(f"DROP TABLE IF EXISTS {self.table}")
+            await con.execute(f"CREATE TABLE {self.table} (nr serial, id int PRIMARY KEY, word text NOT NULL)")
+            await con.close()
+
+        asyncio.run(make())
+
+    def item(self, number: int) -> tuple[int, str]:
+        return number, "x"
+
+    def bad_item(self, number: int) -> Any:
+        return number, None
+
+    async def stored(self) -> list[tuple[int, str]]:
+        con = await asyncpg.connect(self.dsn)
+        try:
+            return [tuple(row) for row in await con.fetch(f"SELECT id, word FROM {self.table} ORDER BY nr")]
+        finally:
+            await con.close()
+
+
+class TestPostgresSinkCopying(TestPostgresSink):
+    """`COPY` into the table."""
+
+    options: ClassVar[dict[str, Any]] = {"statement": "copy"}
+
+
+class TestPostgresSinkReturning(TestPostgresSink):
+    """One `INSERT` from arrays, and its numbers for the receipts."""
+
+    options: ClassVar[dict[str, Any]] = {"statement": "unnest", "returning": ("nr",)}
+
+
+class TestPostgresSinkIgnoring(TestPostgresSink):
+    """A staging table, and conflicts are left as they are."""
+
+    options: ClassVar[dict[str, Any]] = {"statement": "copy", "on_conflict": "ignore"}
+
+
+class TestPostgresSinkUpdating(TestPostgresSink):
+    """Arrays, and conflicts replace, with what was stored for the receipts."""
+
+    options: ClassVar[dict[str, Any]] = {"statement": "unnest", "on_conflict": "update", "returning": ("word",)}
