@@ -389,6 +389,23 @@ async def test_a_cancelled_write_leaves_the_next_one_a_connection(real_clock: Lo
         assert await send(sink, batch_of(ITEMS)) == {}
 
 
+async def test_a_write_cancelled_at_any_moment_gives_its_connection_back(real_clock: LoopClock) -> None:
+    """One connection, cancelled after every number of turns of the loop that a write can take."""
+    async with serving() as server, HttpSink(server.url, pool_size=1, timeout=5.0) as sink:
+        ended = False
+        for turns in range(200):
+            write = asyncio.create_task(send(sink, batch_of(ITEMS)))
+            for _ in range(turns):
+                await real_clock.sleep(0)
+            ended = write.done()
+            write.cancel()
+            await asyncio.wait([write])
+            assert await send(sink, batch_of(ITEMS)) == {}, f"after {turns} turns"
+            if ended:
+                break
+        assert ended, "no write was given the time to end"
+
+
 async def test_a_stack_over_http_delivers_everything(fake_clock: FakeClock) -> None:
     """The usual stack: a hiccup, an outage and a throttle, and nothing is lost or sent twice."""
     server = Server()

@@ -1,10 +1,17 @@
-"""An HTTP endpoint that is opened and closed; what `HttpSink` and the sinks on it have in common."""
+"""An HTTP endpoint that is opened and closed; what `HttpSink` and the sinks on it have in common.
+
+The limit on connections is kept here and not by the client's pool: a request that is cancelled in the turn after its connection came about
+leaves httpcore's pool a connection that it neither uses again nor closes. Under a limit of the pool's own, a few of those would be the end
+of all writing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from .._core.checks import bad
@@ -18,7 +25,7 @@ from ._http_write import HttpResponse, Write
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-    from contextlib import AsyncExitStack
+    from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
     from .._core.batch import Batch
     from .._core.result import WriteResult
@@ -33,26 +40,27 @@ _BESIDE = 64 * 1024
 class HttpBase(Openable):
     """A sink that posts bodies to one endpoint."""
 
-    _run_time = ("_client",)
+    _run_time = ("_client", "_room")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._client_options = endpoint.options  # by this name, and first, for the error that it cannot be pickled
         self._endpoint = endpoint
         self._client: HttpClient | None = None
+        self._room: AbstractAsyncContextManager[None] | None = None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class of an error, as `classify_http` tells it."""
         return classify_http(error)
 
     async def _send(self, batch: Batch[Any], records: Records, rules: Rules) -> WriteResult | None:
-        if self._client is None:
+        client, room = self._client, self._room
+        if client is None or room is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        return await Write(batch, records, rules, self._post).run()
+        return await Write(batch, records, rules, partial(self._post, client, room)).run()
 
-    async def _post(self, content: bytes, part: Batch[Any]) -> HttpResponse:
+    async def _post(self, client: HttpClient, room: AbstractAsyncContextManager[None], content: bytes, part: Batch[Any]) -> HttpResponse:
         """Send one body; return the answer of a success. Raises what the status or the client's error means."""
         endpoint = self._endpoint
-        client = cast("HttpClient", self._client)
         headers = await self._headers(part)
         if endpoint.compression is not None:
             if len(content) < _BESIDE:
@@ -60,7 +68,8 @@ class HttpBase(Openable):
             else:
                 content = await asyncio.to_thread(compressed, content, endpoint.compression)
         try:
-            answer = await client.request(endpoint.method, endpoint.url, content=content, headers=headers, follow_redirects=False)
+            async with room:
+                answer = await client.request(endpoint.method, endpoint.url, content=content, headers=headers, follow_redirects=False)
         except Exception as error:
             raise for_transport(error, endpoint.place)  # noqa: B904  # it has its cause
         status, answered = answer.status_code, answer.headers
@@ -88,7 +97,8 @@ class HttpBase(Openable):
     async def _open(self, stack: AsyncExitStack) -> None:
         client = await self._make_client()
         stack.push_async_callback(self._close, client)
-        self._client = client
+        most = self._endpoint.pool_size
+        self._client, self._room = client, nullcontext() if most is None else asyncio.Semaphore(most)
 
     async def _make_client(self) -> HttpClient:
         if self._endpoint.client is None:

@@ -84,10 +84,9 @@ class Endpoint:
         """The arguments of `httpx.AsyncClient`."""
         import httpx  # an optional dependency
 
-        most = self.pool_size
         options: dict[str, Any] = {
             "timeout": httpx.Timeout(self.timeout, connect=min(self.timeout, CONNECT_TIMEOUT)),
-            "limits": httpx.Limits(max_connections=most, max_keepalive_connections=most),
+            "limits": httpx.Limits(max_connections=None, max_keepalive_connections=self.pool_size),
             **self.options,
         }
         if callable(options.get("verify")):
