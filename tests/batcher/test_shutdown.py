@@ -320,6 +320,41 @@ def test_a_script_drains_on_sigterm_and_ends_even_with_a_deaf_sink(kind: str) ->
         assert "left behind" in err
 
 
+SLOW = """
+import asyncio
+import penstock
+
+async def write(batch):
+    print("writing", flush=True)
+    await asyncio.sleep(3600)
+
+async def main():
+    async with penstock.Batcher(write, shutdown_deadline=3600, limits=penstock.Limits(max_delay=3600, flush_timeout=3600)) as batcher:
+        await batcher.add_many(range(7))
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+print("returned", penstock.run(main()), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGTERM", "SIGINT"), ("SIGINT", "SIGINT")])
+def test_a_second_signal_means_now(first: str, second: str) -> None:
+    """Design 4: the first begins to drain, within an hour if need be; the second ends that, and the tally is told all the same."""
+    child = subprocess.Popen(  # our own script
+        [sys.executable, "-c", textwrap.dedent(SLOW)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.Signals[first])
+    assert child.stdout.readline() == "writing\n"
+    child.send_signal(signal.Signals[second])
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, out) == (0, "returned None\n")
+    assert "INCOMPLETE" in err
+    assert "7 accepted: 7 unknown" in err
+
+
 async def test_a_shutdown_can_let_in_who_was_waiting(fake_clock: FakeClock) -> None:
     """B-T12, batcher/B5: what is buffered goes at once with a reason of its own, the waiting items follow as `shutdown`."""
     sink = Recording(seconds=1.0)

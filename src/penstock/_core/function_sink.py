@@ -10,6 +10,8 @@ from .opening import Openable
 from .threads import in_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .batch import Batch
     from .result import WriteResult
     from .sink import Sink, SinkFunction, SinkLike
@@ -43,12 +45,27 @@ def _is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
+def _takes_a_batch(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # built in, and does not say
+        return True
+    return True
+
+
 def as_sink(sink: SinkLike[T]) -> Sink[T]:
     """`sink` itself, or a function wrapped as a sink. Raises `ConfigError` for anything else."""
     if isinstance(sink, type):
         raise bad("sink", sink, f"is a class; pass an instance: {sink.__name__}(...)")
     if callable(getattr(sink, "write", None)):
         return cast("Sink[T]", sink)
+    if inspect.iscoroutine(sink):
+        sink.close()
+        raise bad("sink", sink, "is a coroutine; pass the function itself, without calling it")
     if callable(sink):
+        if not _takes_a_batch(sink):
+            raise bad("sink", sink, "must take one argument, the batch")
         return FunctionSink(sink)
     raise bad("sink", sink, "must have `async def write(self, batch)`, or be a function of a batch")

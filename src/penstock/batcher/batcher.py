@@ -10,19 +10,19 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Literal, Never, TypeVar
 
 from .._core import checks, forks
 from .._core.clock import LOOP_CLOCK, Clock
-from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, LedgerFull, PermanentError
+from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, LedgerFull
 from .._core.function_sink import as_sink
-from .._core.observer import Observer
 from .._core.opening import opened
-from .._core.sink import SinkLike, capabilities_of, walk
 from . import log
+from .arguments import checked_handler, checked_limits, checked_measure, checked_name, checked_observers, dead_letters_of, refuse_misplaced
 from .drain import Drain
 from .engine import Engine
 from .limits import Limits
+from .loops import running_loop
 from .receipt import Receipt, Slip
 from .report import FlushReport, ShutdownReport, Stats
 from .room import Waiter
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from .._core.batch import Batch
+    from .._core.observer import Observer
     from .._core.outcome import Outcome
-    from .._core.sink import Sink
+    from .._core.sink import SinkLike
     from .._core.tally import Tally
     from .engine import FailureHandler
 
@@ -91,24 +91,27 @@ class Batcher(Generic[T]):
         last_resort: SinkLike[T] | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
+        **misplaced: Never,
     ) -> None:
+        refuse_misplaced(Batcher, misplaced)
         self._sink = as_sink(sink)
-        self._limits = _checked_limits(Limits() if limits is None else limits, self._sink)
-        self._name = _checked_name(name)
+        self._limits = checked_limits(Limits() if limits is None else limits, self._sink)
+        self._name = checked_name(name)
         self._overflow = checks.choice("overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest"))
         self._oversize = checks.choice("oversize", oversize, ("alone", "dead_letter", "reject"))
-        self._sink_of_oversize = _dead_letters_of(self._sink) if oversize == "dead_letter" else None
+        self._sink_of_oversize = dead_letters_of(self._sink) if oversize == "dead_letter" else None
         self._sized = self._limits.max_bytes is not None or self._limits.max_pending_bytes is not None
-        self._measure = _checked_measure(size_of, sized=self._sized)
-        self._on_failure = _checked_handler(on_failure)
+        self._measure = checked_measure(size_of, sized=self._sized)
+        self._on_failure = checked_handler(on_failure)
         self._shutdown_deadline = checks.seconds("shutdown_deadline", shutdown_deadline, zero=True)
         self._last_resort = None if last_resort is None else as_sink(last_resort)
-        self._observers = _checked_observers(observers)
+        self._observers = checked_observers(observers)
         self._clock: Clock = LOOP_CLOCK if clock is None else clock
         self._state = "new"
         self._engine = self._new_engine()
         self._drain: Drain[T] | None = None
         self._opened: AsyncExitStack | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.report: ShutdownReport[T] | None = None
         """The report of the last shutdown; `None` before."""
 
@@ -127,7 +130,7 @@ class Batcher(Generic[T]):
     # -- opening and closing ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self._check_fork()
+        self._check_here()
         if self._state not in {"new", "closed"}:
             message = f"batcher {self._name!r} is {self._state}; enter it once, and share the object"
             raise ConfigError(message)
@@ -143,6 +146,7 @@ class Batcher(Generic[T]):
             self._state = "new"
             raise
         forks.watch(self)
+        self._loop = asyncio.get_running_loop()
         self._engine, self._drain, self.report = engine, None, None
         engine.accepting = True
         self._state = "open"
@@ -168,7 +172,7 @@ class Batcher(Generic[T]):
         cancelled means *now*: the deadline becomes the present, the shutdown ends, then the cancellation goes on.
         """
         seconds = self._shutdown_deadline if deadline is None else checks.seconds("deadline", deadline, zero=True)
-        self._check_fork()
+        self._check_here()
         if self._state in {"new", "opening"}:
             raise ClosedError(f"batcher {self._name!r} is not open: use `async with batcher:`")
         if self.report is not None:
@@ -234,8 +238,8 @@ class Batcher(Generic[T]):
             items.append(item)
             return True
         size = self._size(item)
+        self._check_here()
         if self._state != "open" or not engine.accepting:
-            self._check_fork()
             engine.refused += 1
             return False
         if not engine.admits(1, size) and not (self._overflow == "drop_oldest" and engine.evict_for(1, size)):
@@ -292,6 +296,7 @@ class Batcher(Generic[T]):
     async def _accept(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...], timeout: float | timedelta | None) -> None:
         """The long way in: measure, let others run, wait for room; then, in one stretch, append."""
         engine = self._engine
+        checks.optional_seconds("timeout", timeout, zero=True)
         self._check_open()
         sizes = tuple(map(self._size, items)) if self._sized else (0,) * len(items)
         self._check_sizes(sizes)
@@ -360,8 +365,17 @@ class Batcher(Generic[T]):
             message = f"batcher {self._name!r} was opened by the parent of this forked process; make a new Batcher here (its sink may be used again)"
             raise ForkedError(message)
 
-    def _check_open(self) -> None:
+    def _check_here(self) -> None:
+        """That this is the process, and the loop, in which it is open."""
         self._check_fork()
+        if self._state in {"open", "closing"} and running_loop() is not self._loop:
+            message = (
+                f"batcher {self._name!r} is open on another event loop, and may be used only there; for threads, use a BlockingBatcher"
+            )
+            raise ConfigError(message)
+
+    def _check_open(self) -> None:
+        self._check_here()
         if self._state in {"new", "opening"}:
             raise ClosedError(f"batcher {self._name!r} is not open: use `async with batcher:`")
         if not self._engine.accepting:
@@ -380,7 +394,7 @@ class Batcher(Generic[T]):
         """
         engine = self._engine
         seconds = checks.optional_seconds("timeout", timeout, zero=True)
-        self._check_fork()
+        self._check_here()
         if engine.broken is not None:
             raise engine.closed_error()
         if self._state != "open":
@@ -451,68 +465,3 @@ class Batcher(Generic[T]):
             f"Batcher(name={self._name!r}, state={self._state!r}, queue={tally.queued}, enq={tally.enqueued}, "
             f"ok={tally.flushed_ok}, fail={tally.flushed_fail}, drop={tally.dropped + tally.unsent})"
         )
-
-
-def _checked_name(name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise checks.bad("name", name, "must be a string that is not empty")
-    return name
-
-
-def _checked_limits(limits: object, sink: object) -> Limits:
-    if not isinstance(limits, Limits):
-        raise checks.bad("limits", limits, "must be a Limits(...)")
-    most = capabilities_of(sink).max_concurrency
-    if most is not None and limits.workers > most:
-        raise checks.bad("workers", limits.workers, f"the sink takes at most {most} writes at once (its max_concurrency)")
-    for part in walk(sink):
-        stretch = getattr(part, "stretch_limit", None)
-        if stretch is not None and stretch >= limits.stretch:
-            rule = f"must be longer than the Timeout({stretch}) in the stack, or a try is cut before it can be tried again"
-            raise checks.bad("flush_timeout", limits.stretch, rule)
-    return limits
-
-
-def _checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Callable[[T], int]:
-    if size_of is None:
-        return cast("Callable[[T], int]", _size_of_bytes)
-    if not callable(size_of):
-        raise checks.bad("size_of", size_of, "must be a function of an item that returns its size in bytes")
-    if not sized:
-        raise checks.bad("size_of", size_of, "has no effect without max_bytes or max_pending_bytes in limits")
-    return size_of
-
-
-def _size_of_bytes(item: Any) -> int:
-    if isinstance(item, (bytes, bytearray)):
-        return len(item)
-    if isinstance(item, memoryview):
-        return cast("memoryview[int]", item).nbytes
-    message = f"items must be bytes-like to be measured, not {type(item).__name__}; give Batcher(size_of=...)"
-    raise TypeError(message)
-
-
-def _checked_handler(handler: str | FailureHandler) -> str | FailureHandler:
-    if callable(handler) or handler in {"log", "crash"}:
-        return handler
-    raise checks.bad("on_failure", handler, "must be 'log', 'crash' or a function of (items, error)")
-
-
-def _dead_letters_of(sink: Sink[T]) -> Sink[T]:
-    """What writes an item that is too large to the dead letters of the stack, whatever it would have done to it otherwise."""
-
-    async def refuse(batch: Batch[T]) -> None:
-        message = f"an item of {batch.size_bytes} bytes is larger than max_bytes"
-        raise PermanentError(message)
-
-    for part in walk(sink):
-        around: Callable[[Sink[T]], Sink[T]] | None = getattr(part, "dead_letters_around", None)
-        if around is not None:
-            return around(as_sink(refuse))
-    raise checks.bad("oversize", "dead_letter", "needs a DeadLetter(...) in the stack")
-
-
-def _checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
-    if isinstance(observers, Observer):
-        raise checks.bad("observers", observers, "must be a list of observers")
-    return tuple(observers)

@@ -8,17 +8,19 @@ overtake those who wait there.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar
 
 from .._core import checks, forks
 from .._core.errors import BatcherBroken, ClosedError, ConfigError, DrainTimeout
 from .._core.tally import Tally
 from . import at_exit
+from .arguments import refuse_misplaced
 from .feedback import own_context
 from .indoors import Indoors
+from .loops import refuse_in_a_loop
 from .receipt import BlockingReceipt
 from .report import FlushReport, ShutdownReport
-from .threads import LoopThread, refuse_in_a_loop
+from .threads import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -86,7 +88,9 @@ class BlockingBatcher(Generic[T]):
         last_resort: SinkLike[T] | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
+        **misplaced: Never,
     ) -> None:
+        refuse_misplaced(BlockingBatcher, misplaced)
         self._make: Callable[[], Indoors[T]] = lambda: Indoors(
             sink,
             wake=self._wake,

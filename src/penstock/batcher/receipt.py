@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from .._core.errors import ItemFailed
-from .threads import refuse_in_a_loop
+from .loops import refuse_in_a_loop
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable

@@ -8,6 +8,8 @@ import signal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core import checks
+from .._core.errors import ConfigError
+from .loops import refuse_in_a_loop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -23,9 +25,17 @@ def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R
 
     A second signal cancels again, which means now. Returns what `main` returns; `None` if a signal ended it. Unlike `asyncio.run` it
     ends although a task swallows its cancellation: whatever lives on after `patience` seconds is left behind, and said so.
-    Blocks the calling thread, which must be the main one for the signals to be caught.
+    Blocks the calling thread, which must be the main one for the signals to be caught. Raises `ConfigError` for anything but a coroutine,
+    and where an event loop runs already.
     """
-    seconds = checks.seconds("patience", patience, zero=True)
+    if not asyncio.iscoroutine(main):
+        raise checks.bad("main", main, "must be a coroutine: call the async function, as in run(main())")
+    try:
+        seconds = checks.seconds("patience", patience, zero=True)
+        refuse_in_a_loop("run()", "await the coroutine there")
+    except ConfigError:
+        main.close()
+        raise
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from asyncio import _get_running_loop as running_loop  # pyright: ignore[reportPrivateUsage]  # answers None, and costs nothing
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ClosedError, ConfigError
+from .._core.errors import ClosedError
 from .run import run
 
 if TYPE_CHECKING:
@@ -17,12 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
 R = TypeVar("R")
-
-
-def refuse_in_a_loop(call: str, instead: str) -> None:
-    """Raise `ConfigError` where an event loop runs in this thread: a call that blocks would stop everything that runs on it."""
-    if running_loop() is not None:
-        raise ConfigError(f"{call} would block the event loop that runs in this thread; {instead}")
 
 
 class LoopThread:

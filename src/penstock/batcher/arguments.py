@@ -1,0 +1,111 @@
+"""The arguments of a batcher, looked at before anything is started.
+
+Every refusal is a `ConfigError` that gives the argument, the value received and the rule.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from .._core import checks
+from .._core.errors import PermanentError
+from .._core.function_sink import as_sink
+from .._core.observer import Observer
+from .._core.sink import capabilities_of, walk
+from .limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from .._core.batch import Batch
+    from .._core.sink import Sink
+    from .engine import FailureHandler
+
+T = TypeVar("T")
+
+
+def refuse_misplaced(owner: type, given: Mapping[str, object]) -> None:
+    """Refuse keywords that `owner` does not have: say where the first of them belongs, or what was meant."""
+    for name, value in given.items():
+        if name in inspect.signature(Limits).parameters:
+            raise checks.bad(name, value, f"is one of the limits; pass limits=Limits({name}=...)")
+        known = [known for known in inspect.signature(owner).parameters if known != "misplaced"]
+        close = difflib.get_close_matches(name, known, n=1)
+        rule = f"did you mean {close[0]}=?" if close else "it takes " + ", ".join(known)
+        raise checks.bad(name, value, f"{owner.__name__} has no such argument; {rule}")
+
+
+def checked_name(name: object) -> str:
+    """A name that can be seen."""
+    if not isinstance(name, str) or not name:
+        raise checks.bad("name", name, "must be a string that is not empty")
+    return name
+
+
+def checked_limits(limits: object, sink: object) -> Limits:
+    """Limits that go with what the sink says of itself."""
+    if not isinstance(limits, Limits):
+        raise checks.bad("limits", limits, "must be a Limits(...)")
+    most = capabilities_of(sink).max_concurrency
+    if most is not None and limits.workers > most:
+        raise checks.bad("workers", limits.workers, f"the sink takes at most {most} writes at once (its max_concurrency)")
+    for part in walk(sink):
+        stretch = getattr(part, "stretch_limit", None)
+        if stretch is not None and stretch >= limits.stretch:
+            rule = f"must be longer than the Timeout({stretch}) in the stack, or a try is cut before it can be tried again"
+            raise checks.bad("flush_timeout", limits.stretch, rule)
+    return limits
+
+
+def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Callable[[T], int]:
+    """The function that measures an item."""
+    if size_of is None:
+        return cast("Callable[[T], int]", _size_of_bytes)
+    if not callable(size_of):
+        raise checks.bad("size_of", size_of, "must be a function of an item that returns its size in bytes")
+    if not sized:
+        raise checks.bad("size_of", size_of, "has no effect without max_bytes or max_pending_bytes in limits")
+    return size_of
+
+
+def _size_of_bytes(item: Any) -> int:
+    if isinstance(item, (bytes, bytearray)):
+        return len(item)
+    if isinstance(item, memoryview):
+        return cast("memoryview[int]", item).nbytes
+    message = f"items must be bytes-like to be measured, not {type(item).__name__}; give Batcher(size_of=...)"
+    raise TypeError(message)
+
+
+def checked_handler(handler: str | FailureHandler) -> str | FailureHandler:
+    """What to do about failures."""
+    if callable(handler) or handler in {"log", "crash"}:
+        return handler
+    raise checks.bad("on_failure", handler, "must be 'log', 'crash' or a function of (items, error)")
+
+
+def checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+    """Observers, made."""
+    if isinstance(observers, (Observer, type)):
+        raise checks.bad("observers", observers, "must be a list of observers")
+    watchers = tuple(observers)
+    for watcher in watchers:
+        if isinstance(watcher, type):
+            raise checks.bad("observers", watcher, f"holds a class; pass an instance: {watcher.__name__}(...)")
+    return watchers
+
+
+def dead_letters_of(sink: Sink[T]) -> Sink[T]:
+    """What writes an item that is too large to the dead letters of the stack, whatever it would have done to it otherwise."""
+
+    async def refuse(batch: Batch[T]) -> None:
+        message = f"an item of {batch.size_bytes} bytes is larger than max_bytes"
+        raise PermanentError(message)
+
+    for part in walk(sink):
+        around: Callable[[Sink[T]], Sink[T]] | None = getattr(part, "dead_letters_around", None)
+        if around is not None:
+            return around(as_sink(refuse))
+    raise checks.bad("oversize", "dead_letter", "needs a DeadLetter(...) in the stack")
