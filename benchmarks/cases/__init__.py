@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import accept, decorators, growth, http, interpreters, loops, memory, postgres, shapes, shutdown, statements, waits
+from . import accept, decorators, growth, http, interpreters, loops, memory, postgres, resilience, shapes, shutdown, statements, waits
 
 if TYPE_CHECKING:
     from ..harness import Case
@@ -16,6 +16,7 @@ CASES: tuple[Case, ...] = (
     growth.CASE,
     memory.CASE,
     decorators.CASE,
+    resilience.CASE,
     shapes.CASE,
     waits.CASE,
     shutdown.CASE,

@@ -18,7 +18,7 @@ from .outage import Destination
 from .series import Rules, Series
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
     from .._core.batch import Batch
@@ -114,23 +114,28 @@ class _RetrySink(WrappingSink[T]):
                     destination.is_there()
                     return WriteResult.failed(batch, series.final) if series.final else None
                 by_index = {series.pending[i]: error for i, error in errors.items()}
-                classes = series.after(by_index, self._class_of, last=last)
-                until = self._note(batch, series, by_index, classes)
+                kinds = self._kinds(errors.values())
+                classes = series.after(by_index, lambda error: kinds[id(error)], last=last)  # noqa: B023  # called at once
+                until = self._note(batch, series, by_index, classes, down=ErrorClass.UNAVAILABLE in kinds.values())
                 if not series.pending:
                     return WriteResult.failed(batch, series.final) if series.final else None
                 last = await self._wait(batch, batch.pick(series.pending), until)
         finally:
             destination.leave(batch)
 
-    def _class_of(self, error: BaseException) -> ErrorClass:
-        return classified(error, self._settings.classify, super().classify)
+    def _kinds(self, errors: Iterable[BaseException]) -> dict[int, ErrorClass]:
+        """The class of each error, by its identity: a batch that failed as a whole has one for all its items."""
+        inner = super().classify
+        return {key: classified(error, self._settings.classify, inner) for key, error in {id(error): error for error in errors}.items()}
 
-    def _note(self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], classes: frozenset[ErrorClass]) -> float:
-        """Learn from a try; return when the next one is due, infinite where another batch probes for all."""
+    def _note(
+        self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], classes: frozenset[ErrorClass], *, down: bool
+    ) -> float:
+        """Learn from a try (`down`: the destination is not there); return when the next one is due, infinite where another batch probes for all."""
         destination = self._destination
         now = batch.delivery.clock.now()
         if ErrorClass.UNAVAILABLE not in classes:
-            if any(self._class_of(error) is ErrorClass.UNAVAILABLE for error in errors.values()):
+            if down:
                 return now  # the series ended with it; the outage goes on for the others
             destination.is_there()
             return self._throttle(batch, series, errors, now) if ErrorClass.THROTTLE in classes else now + self._pause(series, errors)
