@@ -14,6 +14,7 @@ from typing import cast
 
 import asyncpg
 import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,6 +23,7 @@ from starlette.routing import Route
 
 import penstock
 from penstock.sinks import PostgresSink
+from penstock.telemetry import PrometheusObserver
 
 TABLE = "CREATE TABLE IF NOT EXISTS events (id bigint PRIMARY KEY, action text NOT NULL)"
 PATIENCE = 0.1  # seconds that a request may wait for room
@@ -39,8 +41,9 @@ logger = logging.getLogger("ingest")
 class Endpoints:
     """What the service answers. It knows the batcher and nothing of the database."""
 
-    def __init__(self, batcher: penstock.Batcher[Event]) -> None:
+    def __init__(self, batcher: penstock.Batcher[Event], registry: CollectorRegistry) -> None:
         self.batcher = batcher
+        self.registry = registry
 
     # --8<-- [start:events]
     async def events(self, request: Request) -> Response:
@@ -71,12 +74,16 @@ class Endpoints:
         lines += [f"flushes_{reason} {count}" for reason, count in stats.flushes.items()]
         return PlainTextResponse("\n".join(lines) + "\n")
 
+    async def metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
     def app(self) -> Starlette:
         return Starlette(
             routes=[
                 Route("/events", self.events, methods=["POST"]),
                 Route("/ready", self.ready),
                 Route("/stats", self.stats),
+                Route("/metrics", self.metrics),
             ]
         )
 
@@ -146,7 +153,7 @@ async def serve(batcher: penstock.Batcher[Event], dsn: str, listener: socket.soc
     await connection.execute(TABLE)
     await connection.close()
     # Left from the inside out: the server stops, so no request can add; then the batcher drains; then it closes the sink.
-    async with batcher, serving(Endpoints(batcher).app(), listener) as server:
+    async with batcher, serving(Endpoints(batcher, REGISTRY).app(), listener) as server:
         host, port = listener.getsockname()[:2]
         logger.info("listening on http://%s:%d", host, port)
         await asyncio.shield(server)
@@ -176,6 +183,7 @@ def main() -> int:
         name="ingest",
         limits=penstock.Limits(max_items=options.max_items, max_delay=options.max_delay, max_pending_items=options.max_pending_items),
         shutdown_deadline=options.shutdown_deadline,
+        observers=[PrometheusObserver(REGISTRY)],
     )
     with socket.create_server((options.host, options.port), backlog=2048) as listener:
         penstock.run(serve(batcher, options.dsn, listener))

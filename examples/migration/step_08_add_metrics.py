@@ -2,41 +2,17 @@
 
 import logging
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, start_http_server
 
 import penstock
 from penstock.sinks import PostgresSink
+from penstock.telemetry import PrometheusObserver
 
 Event = tuple[int, str | None]
 logger = logging.getLogger("audit")
 registry = CollectorRegistry()
-
-
-class Metrics(penstock.Observer):
-    """The four that tell a healthy batcher from a sick one."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        sizes = (1, 5, 10, 50, 100, 500, 1000)
-        self.size = Histogram("batcher_batch_size_items", "Items in a batch", ["name"], buckets=sizes, registry=registry)
-        self.duration = Histogram("batcher_flush_duration_seconds", "A write, backoffs included", ["name", "result"], registry=registry)
-        self.flushes = Counter("batcher_flush", "Batches by the reason they were sealed for", ["name", "reason"], registry=registry)
-        self.depth = Gauge("batcher_queue_depth", "Items that no worker has taken", ["name"], registry=registry)
-
-    def on_flush_start(self, batch: penstock.Batch[Any]) -> None:
-        self.size.labels(batch.name).observe(len(batch))
-        self.flushes.labels(batch.name, batch.reason.value).inc()
-
-    def on_flushed(self, batch: penstock.Batch[Any], seconds: float, errors: Mapping[int, BaseException]) -> None:
-        self.duration.labels(batch.name, "error" if errors else "ok").observe(seconds)
-
-    def watch(self, batcher: penstock.Batcher[Any]) -> None:
-        self.depth.labels(batcher.name).set_function(lambda: batcher.stats().tally.queued)
-
-
-metrics = Metrics(registry)
 
 
 def not_recorded(events: Sequence[Event], error: BaseException) -> None:
@@ -50,16 +26,14 @@ async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
 async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
     sink = PostgresSink(dsn, table="audit_events", columns=("id", "action"), on_conflict="ignore")
     limits = penstock.Limits(max_items=500, max_delay=0.2)
-    batcher = penstock.Batcher(
+    async with penstock.Batcher(
         sink,
         name="audit",
         limits=limits,
         on_failure=not_recorded,
         shutdown_deadline=10.0,
-        observers=[metrics],
-    )
-    metrics.watch(batcher)
-    async with batcher:
+        observers=[PrometheusObserver(registry)],
+    ) as batcher:
         async for event in requests:
             await handle(batcher, event)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 from tests.examples.example import load
 
 from penstock import Batcher, Limits, PermanentError, Retry, ThrottledError, stack
@@ -23,7 +24,7 @@ EVENT = {"id": 1, "action": "login"}
 
 @contextlib.asynccontextmanager
 async def client_of(batcher: Batcher[Any]) -> AsyncIterator[httpx.AsyncClient]:
-    app = load("ingest_service").Endpoints(batcher).app()
+    app = load("ingest_service").Endpoints(batcher, CollectorRegistry()).app()
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         yield client

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import httpx
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 from tests.examples.example import EXAMPLES, load
 
 from penstock.testing import embedded_postgres as another_server
@@ -177,7 +178,7 @@ def test_what_was_accepted_is_in_the_table_once() -> None:
 def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
     """Every answer but the refusals, and the load script within the service's means."""
 
-    async def scenario() -> tuple[Counter[int], Service, int]:
+    async def scenario() -> tuple[Counter[int], httpx.Response, Service, int]:
         await query(embedded_postgres.dsn, "DROP TABLE IF EXISTS events")
         async with service(embedded_postgres.dsn) as running:
             url = await running.url()
@@ -190,10 +191,16 @@ def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
                 assert (await client.get("/events")).status_code == 405
                 assert "accepted 0\n" in (await client.get("/stats")).text
             statuses = await load("ingest_load").load(url, rate=200, seconds=0.5)
-            return statuses, running, await running.terminate()
+            async with httpx.AsyncClient(base_url=url, verify=PLAIN) as client:
+                metrics = await client.get("/metrics")
+            return statuses, metrics, running, await running.terminate()
 
-    statuses, running, code = asyncio.run(scenario())
+    statuses, metrics, running, code = asyncio.run(scenario())
     assert statuses == {202: 100}
+    assert metrics.headers["Content-Type"].startswith("text/plain; version=")
+    samples = [sample for family in text_string_to_metric_families(metrics.text) for sample in family.samples]
+    assert [sample.value for sample in samples if sample.name == "batcher_enqueued_total"] == [100]
+    assert [sample.value for sample in samples if sample.name == "batcher_queue_capacity_items"] == [10_000]
     assert code == 0
     assert running.final_tally() == {"accepted": 100, "delivered": 100}
     assert asyncio.run(query(embedded_postgres.dsn, "SELECT id FROM events ORDER BY id")) == list(range(100))

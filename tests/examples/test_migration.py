@@ -136,7 +136,7 @@ def test_what_it_does_is_measured(step: str, embedded_postgres: EmbeddedPostgres
     assert measured("batcher_batch_size_items_count", {"name": "audit"}) == flushes
     assert measured("batcher_batch_size_items_sum", {"name": "audit"}) == COUNT
     assert measured("batcher_flush_duration_seconds_count", {"name": "audit", "result": "ok"}) == flushes
-    assert measured("batcher_queue_depth", {"name": "audit"}) == 0
+    assert measured("batcher_enqueued_total", {"name": "audit"}) == COUNT
 
 
 def test_the_tenth_step_has_tests_that_pass() -> None:

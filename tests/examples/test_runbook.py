@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from tests.examples.example import DOCS
 
 from penstock import AddTimeout, Batcher, Limits, Retry, ThrottledError, UnavailableError, stack
+from penstock.telemetry import PrometheusObserver
 from penstock.testing import ScriptedSink, SlowSink, fail, hang
 
 if TYPE_CHECKING:
@@ -77,3 +81,16 @@ async def test_a_shutdown_that_left_something(fake_clock: FakeClock, caplog: pyt
     assert "INCOMPLETE" in line
     assert "5 unsent" in line
     assert "10 unknown" in line
+
+
+async def test_the_page_names_metrics_that_exist(fake_clock: FakeClock) -> None:
+    """batcher/B57: every metric of the page is exposed, with the label that the page gives it."""
+    registry = CollectorRegistry()
+    async with Batcher(ScriptedSink[int](), limits=LIMITS, observers=[PrometheusObserver(registry)]) as batcher:
+        await batcher.add(1)
+        await fake_clock.advance(1.0)
+        exposed = generate_latest(registry).decode()
+    named = re.findall(r"`(batcher_\w+)(?:\{(\w+)\})?`", (DOCS / "how-to/operate.md").read_text())
+    assert len(named) == 10
+    for metric, label in named:
+        assert re.search(rf'^{metric}(_bucket)?\{{.*{label}="', exposed, re.MULTILINE), metric
