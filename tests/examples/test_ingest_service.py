@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from penstock.testing import EmbeddedPostgres
 
-CAPACITY = 40
-CLIENTS = 100
-ROW_SECONDS = 0.04  # so 25 rows a second, and 100 clients that wait 0.1 s each ask for some hundred
+CAPACITY = 20
+CLIENTS = 60
+ROW_SECONDS = 0.08  # so 12 rows a second, and 60 clients that wait 0.1 s each ask for some hundred
 EVENT = "login" * 3000
 MEGABYTE = 2**20
 PLAIN = httpx.create_ssl_context(verify=False)  # of no use here, and expensive to make for each client
@@ -127,7 +127,13 @@ class Crowd:
     async def more(self, status: int, count: int) -> None:
         """Return when so many more answers of this status have come."""
         goal = self.counts[status] + count
-        enough: Callable[[], bool] = lambda: self.counts[status] >= goal  # noqa: E731
+        await self._until(lambda: self.counts[status] >= goal)
+
+    async def tenfold(self) -> None:
+        """Return when eleven times as much has been asked for as was accepted."""
+        await self._until(lambda: self.counts.total() >= 11 * self.counts[202])
+
+    async def _until(self, enough: Callable[[], bool]) -> None:
         async with self._changed:
             await self._changed.wait_for(enough)
 
@@ -148,6 +154,7 @@ async def overload_and_crashes(server: EmbeddedPostgres) -> tuple[Crowd, Service
             await crowd.more(503, 30)
             await asyncio.to_thread(server.start)
             await crowd.more(202, 10)
+        await crowd.tenfold()
         code = await running.terminate()  # under load; the clients end as their connections do
     return crowd, running, code
 
