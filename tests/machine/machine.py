@@ -369,7 +369,7 @@ class BatcherMachine(RuleBasedStateMachine):
                 assert item in applied, f"item {item} ended {outcome.value} and was never applied"
             elif outcome is Outcome.UNKNOWN:
                 assert self.destination.may_differ(item), f"item {item} ended unknown, and everybody knew"
-            else:
+            elif outcome is not Outcome.DEAD_LETTERED or not self.destination.may_differ(item):
                 assert item not in applied, f"item {item} ended {outcome.value} and was applied"
             if applied.count(item) > 1:
                 assert self.destination.may_differ(item), f"item {item} was applied twice, and there was no doubt"

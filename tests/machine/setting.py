@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from tests.machine.destination import ERRORS, Act
 
-from penstock import Limits, Retry, Timeout
+from penstock import CircuitBreaker, DeadLetter, Limits, Retry, Timeout
 from penstock.retry import Backoff
+from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ STACKS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "retry": lambda: (_retry(),),
     "timeout in retry": lambda: (Timeout(2.0), _retry()),
     "retry in timeout": lambda: (_retry(), Timeout(4.0)),
+    "full": lambda: (Timeout(2.0), CircuitBreaker(consecutive=3, open_for=1.0, longest_open=4.0), _retry(), DeadLetter(MemorySink())),
 }
 
 

@@ -22,7 +22,7 @@ SAMPLE = [
 """The planted bugs that are looked for in every run of the suite."""
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-FAST = settings(max_examples=150, stateful_step_count=50, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
+FAST = settings(max_examples=100, stateful_step_count=50, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
 LONG = settings(max_examples=10_000, stateful_step_count=80, deadline=None, suppress_health_check=SLOW)
 
 
