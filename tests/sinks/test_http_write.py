@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -311,10 +312,21 @@ async def test_a_name_that_does_not_resolve_is_unavailable(real_clock: LoopClock
         assert "nowhere.invalid" in str(errors[0])
 
 
-async def test_tls_with_a_context_of_ones_own_and_a_certificate_nobody_vouches_for(real_clock: LoopClock, tmp_path: Any) -> None:
-    """TLS options pass through; a wrong certificate is told, and nothing is sent."""
+@pytest.mark.parametrize(
+    ("host", "until", "trusted", "told"),
+    [
+        ("127.0.0.1", None, True, None),
+        ("127.0.0.1", None, False, "CERTIFICATE_VERIFY_FAILED"),
+        ("127.0.0.1", datetime(2001, 1, 1, tzinfo=UTC), True, "certificate has expired"),
+        ("elsewhere.invalid", None, True, "not valid for '127.0.0.1'"),
+    ],
+)
+async def test_tls_with_a_context_of_ones_own_and_a_certificate_that_is_wrong(
+    real_clock: LoopClock, tmp_path: Any, host: str, until: datetime | None, trusted: bool, told: str | None
+) -> None:
+    """TLS options pass through; what is wrong with a certificate is told, nothing is sent, and no item is refused for it."""
     authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
+    certificate = authority.issue_cert(host, not_after=until, not_before=datetime(2000, 1, 1, tzinfo=UTC))
     chain, key, root = tmp_path / "chain.pem", tmp_path / "key.pem", tmp_path / "root.pem"
     chain.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
     certificate.private_key_pem.write_to_path(str(key))
@@ -323,14 +335,23 @@ async def test_tls_with_a_context_of_ones_own_and_a_certificate_nobody_vouches_f
     def context() -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(root))
 
-    async with serving(ssl_certfile=str(chain), ssl_keyfile=str(key)) as server:
-        async with HttpSink(server.url, client_options={"verify": context}) as sink:
-            assert await send(sink, batch_of(ITEMS)) == {}
-        async with HttpSink(server.url) as sink:
-            errors = await send(sink, batch_of(ITEMS))
-            assert {type(error) for error in errors.values()} == {UnavailableError}
-            assert "CERTIFICATE_VERIFY_FAILED" in str(errors[0])
-        assert len(server.requests) == 1
+    options: dict[str, Any] = {"client_options": {"verify": context}} if trusted else {}
+    async with serving(ssl_certfile=str(chain), ssl_keyfile=str(key)) as server, HttpSink(server.url, **options) as sink:
+        errors = await send(sink, batch_of(ITEMS))
+        if told is None:
+            assert errors == {}
+            return
+        assert {type(error) for error in errors.values()} == {UnavailableError}
+        assert told in str(errors[0])
+        assert server.requests == []
+
+
+async def test_wrong_credentials_are_told(real_clock: LoopClock) -> None:
+    async with serving() as server, HttpSink(server.url, auth=("user", "wrong-one")) as sink:
+        server.steps.append(reply(401, {"error": "unknown user"}))
+        errors = await send(sink, batch_of(ITEMS))
+        assert {type(error) for error in errors.values()} == {PermanentError}
+        assert str(errors[0]) == f'HTTP 401 Unauthorized from {server.url}: {{"error": "unknown user"}}'
 
 
 async def test_a_proxy_is_used(real_clock: LoopClock) -> None:
