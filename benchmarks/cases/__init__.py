@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import accept, decorators, growth, http, interpreters, loops, memory, postgres, resilience, shapes, shutdown, statements, waits
+from . import (
+    accept,
+    decorators,
+    growth,
+    http,
+    interpreters,
+    loops,
+    memory,
+    postgres,
+    resilience,
+    shapes,
+    shutdown,
+    statements,
+    threads,
+    waits,
+)
 
 if TYPE_CHECKING:
     from ..harness import Case
 
 CASES: tuple[Case, ...] = (
     accept.CASE,
+    threads.CASE,
     loops.CASE,
     interpreters.CASE,
     growth.CASE,

@@ -295,6 +295,30 @@ def test_a_full_ledger_can_drop_the_oldest() -> None:
     assert sink.items == [0, 1, 4, 5]
 
 
+@pytest.mark.parametrize(("overflow", "answer", "dropped"), [("drop_newest", False, 2), ("drop_oldest", True, 0)])
+def test_a_loop_that_does_not_keep_up_is_not_waited_for(overflow: Any, answer: bool, dropped: int) -> None:
+    """`try_add` may be called in a signal handler, or on an event loop: it neither waits nor piles up what the loop has to look at."""
+    gate, called = threading.Event(), threading.Event()
+    items: list[int] = []
+
+    async def write(batch: Batch[int]) -> None:
+        called.set()
+        gate.wait(PATIENCE)
+        items.extend(batch)
+
+    limits = Limits(max_items=2, max_pending_items=4, max_delay=60.0)
+    with BlockingBatcher(write, limits=limits, overflow=overflow) as batcher:
+        batcher.add_many([-2, -1])
+        assert called.wait(PATIENCE)
+        answers = [batcher.try_add(item) for item in range(10)]
+        assert answers[:4] == [True, True, answer, answer]
+        assert answers[4:] == [False] * 6
+        gate.set()
+        tally = batcher.tally()
+    assert (tally.dropped, tally.refused, tally.accepted) == (dropped, 6, 6)
+    assert items == [-2, -1, *range(4 - dropped)], "room that has come free meanwhile is used for what was promised a place"
+
+
 def test_bytes_are_bounded_too() -> None:
     """batcher/B6: measured in the thread that adds."""
     sink = Plain(shut=True)

@@ -8,6 +8,7 @@ overtake those who wait there.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar
 
 from .._core import checks, forks
@@ -17,7 +18,7 @@ from . import at_exit
 from .arguments import refuse_misplaced
 from .feedback import own_context
 from .indoors import Indoors
-from .loops import refuse_in_a_loop
+from .loops import refuse_in_a_loop, running_loop
 from .receipt import BlockingReceipt
 from .report import FlushReport, ShutdownReport
 from .threads import LoopThread
@@ -213,7 +214,8 @@ class BlockingBatcher(Generic[T]):
         `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it ends, `ClosedError` once the batcher is closed,
         `ItemTooLarge` for what can never fit; in each case, and when the wait is interrupted, the item was not accepted.
         """
-        refuse_in_a_loop("add()", INSTEAD)
+        if running_loop() is not None:
+            refuse_in_a_loop("add()", INSTEAD)
         if self._is_sized or not self._inbox.put(item):
             self._accept((item,), (None,), timeout)
 
@@ -221,8 +223,8 @@ class BlockingBatcher(Generic[T]):
         """Accept `item` if there is room now; may be called anywhere, on an event loop's thread too.
 
         False when the ledger is full, somebody else waits for room, or it is not open; with `overflow="drop_newest"` the item then counts
-        as dropped, otherwise as refused. With `"drop_oldest"` it takes the place of older ones. Never waits for room; with a full ledger
-        that drops, the loop is asked and answers at once.
+        as dropped, otherwise as refused. With `"drop_oldest"` it takes the place of older ones. Neither waits nor asks the loop, so a
+        signal handler or a finalizer may call it.
         """
         if not self._is_sized and self._inbox.put(item):
             return True
@@ -234,11 +236,10 @@ class BlockingBatcher(Generic[T]):
         batcher, thread = self._batcher, self._thread
         if self._put((item,), (None,)):
             return True
-        if thread is not None and batcher.drops:
-            try:
-                return batcher.try_in(item) if thread.is_this else thread.call(lambda: batcher.try_in(item))
-            except ClosedError:
-                pass  # it has just ended
+        if thread is not None and batcher.drops and self._inbox.claim(batcher.limits.max_items):
+            if thread.call_soon(partial(batcher.late, item)):
+                return batcher.makes_room
+            self._inbox.claimed()
         self._inbox.refuse(1)
         return False
 

@@ -33,7 +33,7 @@ class Entry(NamedTuple, Generic[T]):
 class Inbox(Generic[T]):
     """Items on their way to the loop, each plain or as an entry. `wake` asks the loop to take them, and must not block."""
 
-    __slots__ = ("_awake", "_bytes", "_has_entries", "_items", "_limit", "_limit_bytes", "_lock", "_refused", "_wake")
+    __slots__ = ("_awake", "_bytes", "_has_entries", "_is_shut", "_items", "_late", "_limit", "_limit_bytes", "_lock", "_refused", "_wake")
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
@@ -45,6 +45,8 @@ class Inbox(Generic[T]):
         self._refused = 0
         self._items: list[Any] = []
         self._has_entries = False
+        self._late = 0
+        self._is_shut = False
 
     def put(self, item: T) -> bool:
         """Append an item that nothing belongs to; False if there is no room for it now."""
@@ -72,6 +74,18 @@ class Inbox(Generic[T]):
                 return True
             self._awake = True
         self._wake()
+        return True
+
+    def claim(self, most: int) -> bool:
+        """Announce an item that the loop is about to be handed by itself, to make room for it or to drop it; nothing comes in before it.
+
+        False once the inbox is shut, or with `most` of them announced: the loop does not keep up.
+        """
+        with self._lock:
+            if self._is_shut or self._late >= most:
+                return False
+            self._late += 1
+            self._limit = 0
         return True
 
     def refuse(self, count: int) -> None:
@@ -104,5 +118,15 @@ class Inbox(Generic[T]):
     def lend(self, items: int, size: float) -> None:
         """How much may lie here from now on, what does already included."""
         with self._lock:
-            self._limit = items
+            self._limit = 0 if self._late else items
             self._limit_bytes = size
+
+    def claimed(self) -> None:
+        """An announced item has been handed over."""
+        with self._lock:
+            self._late -= 1
+
+    def shut(self, *, shut: bool) -> None:
+        """Whether anything may be announced."""
+        with self._lock:
+            self._is_shut = shut

@@ -53,6 +53,11 @@ class Indoors(Batcher[T]):
         return self._overflow in {"drop_newest", "drop_oldest"}
 
     @property
+    def makes_room(self) -> bool:
+        """Whether it drops older items for newer ones."""
+        return self._overflow == "drop_oldest"
+
+    @property
     def deadline(self) -> float:
         """Seconds for a shutdown, by default."""
         return self._shutdown_deadline
@@ -102,6 +107,7 @@ class Indoors(Batcher[T]):
     def shut(self) -> None:
         """Shut the inbox for good."""
         self._is_shut = True
+        self.inbox.shut(shut=True)
         self._lend()
 
     # -- calls --------------------------------------------------------------------------------------------------------
@@ -111,6 +117,7 @@ class Indoors(Batcher[T]):
         await self.__aenter__()
         self.inbox.take_refused()  # what was refused before belongs to no tally
         self._is_shut = False
+        self.inbox.shut(shut=False)
         self._lend()
 
     async def let_in(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...], timeout: float | timedelta | None) -> None:
@@ -119,10 +126,12 @@ class Indoors(Batcher[T]):
             self._engine.yielded()  # others have run; from here to the append nobody may
             await self._accept(items, receipts, timeout)
 
-    def try_in(self, item: T) -> bool:
-        """`try_add`, behind what is in the inbox."""
+    def late(self, item: T) -> None:
+        """An announced item: it takes the place of older ones, or is dropped."""
+        self.inbox.claimed()
         with self._held():
-            return self.try_add(item)
+            if not (self.makes_room and self._state == "open" and self._engine.accepting and self.try_add(item)):
+                self._engine.drop((item,), (None,))
 
     async def flush_all(self, timeout: float | timedelta | None) -> FlushReport:
         """`flush`, what is in the inbox included."""

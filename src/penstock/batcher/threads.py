@@ -51,11 +51,13 @@ class LoopThread:
         """Whether the caller is on it."""
         return self._thread is threading.current_thread()
 
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Have the loop call `callback`; nothing happens once it has ended."""
+    def call_soon(self, callback: Callable[[], object]) -> bool:
+        """Have the loop call `callback`; False once it has ended, and nothing happens."""
         with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(callback, context=self._context.copy())
+            if self._loop is None:
+                return False
+            self._loop.call_soon_threadsafe(callback, context=self._context.copy())
+        return True
 
     def ask(self, make: Callable[[], Coroutine[Any, Any, R]], timeout: float | None = None) -> R:
         """Block until the coroutine has run on the loop; return or raise what it does. Interrupting the wait cancels it.

@@ -1,0 +1,105 @@
+"""What it costs a thread to hand in an item, with one thread and with four, into a sink that does nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from penstock import Batch, BlockingBatcher, Limits
+
+from ..harness import NS_PER_ITEM, Case, Contender, Target
+from ..peers.thread_recipe import ThreadRecipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ..harness import Turn
+
+SIZE = 500
+LINGER = 0.2
+DEPTH = 10_000
+"""Items that may wait: the default of our ledger, and the recipe's queue."""
+
+
+class Counted:
+    """Counts what arrives, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def take(self, batch: Sequence[int]) -> None:
+        self.count += len(batch)
+
+    async def write(self, batch: Batch[int]) -> None:
+        self.take(batch)
+
+
+def _feed(put: Callable[[int], object], items: Sequence[int], threads: int) -> None:
+    """Each thread hands in its share."""
+
+    def work(start: int) -> None:
+        for item in items[start::threads]:
+            put(item)
+
+    workers = [threading.Thread(target=work, args=(start,)) for start in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _ours(items: Sequence[int], threads: int) -> Turn:
+    def turn() -> float:
+        sink = Counted()
+        began = perf_counter()
+        with BlockingBatcher(sink, limits=Limits(max_items=SIZE, max_delay=LINGER, max_pending_items=DEPTH)) as batcher:
+            _feed(batcher.add, items, threads)
+        return _checked(sink, items, began)
+
+    return turn
+
+
+def _recipe(items: Sequence[int], threads: int) -> Turn:
+    def turn() -> float:
+        sink = Counted()
+        began = perf_counter()
+        with ThreadRecipe(sink.take, size=SIZE, linger=LINGER, depth=DEPTH) as queue:
+            _feed(queue.put, items, threads)
+        return _checked(sink, items, began)
+
+    return turn
+
+
+def _checked(sink: Counted, items: Sequence[int], began: float) -> float:
+    took = perf_counter() - began
+    if sink.count != len(items):
+        raise AssertionError(f"{sink.count} of {len(items)} items arrived")
+    return took
+
+
+@contextlib.contextmanager
+def prepare(count: int) -> Iterator[Sequence[Contender]]:
+    items = list(range(count))
+    yield (
+        Contender("add, 1 thread", _ours(items, 1), ours=True),
+        Contender("queue.Queue, 1 thread", _recipe(items, 1)),
+        Contender("add, 4 threads", _ours(items, 4), ours=True),
+        Contender("queue.Queue, 4 threads", _recipe(items, 4)),
+    )
+
+
+CASE = Case(
+    name="threads",
+    title="Accept items from threads and drain them in batches of 500",
+    prepare=prepare,
+    items=100_000,
+    quick_items=2_000,
+    unit=NS_PER_ITEM,
+    peers=("queue.Queue, 1 thread", "queue.Queue, 4 threads"),
+    targets=(
+        Target("add, 1 thread", "queue.Queue, 1 thread", 2),
+        Target("add, 4 threads", "queue.Queue, 4 threads", 2),
+    ),
+)

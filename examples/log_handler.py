@@ -1,0 +1,42 @@
+"""Log records, shipped in groups."""
+
+import logging
+
+import penstock
+
+
+class BatchHandler(logging.Handler):
+    """Hands each record to a batcher; never waits, and never lets the batcher's own work back in."""
+
+    def __init__(self, batcher: penstock.BlockingBatcher[str]) -> None:
+        super().__init__()
+        self.batcher = batcher
+        self.addFilter(penstock.NoFeedback())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.batcher.try_add(self.format(record))
+        except Exception:  # as the standard library's handlers do
+            self.handleError(record)
+
+
+def ship(batch: penstock.Batch[str]) -> None:
+    """Send a group of records somewhere. What this logs does not come here again."""
+    logging.getLogger("shipping").warning("shipping %d records", len(batch))
+    print(*batch, sep="\n")
+
+
+def main() -> None:
+    batcher = penstock.BlockingBatcher(ship, name="logs", overflow="drop_newest").start()
+    handler = BatchHandler(batcher)
+    logging.getLogger().addHandler(handler)
+    try:
+        for number in range(3):
+            logging.getLogger("app").warning("record %d", number)
+    finally:
+        logging.getLogger().removeHandler(handler)
+        print(batcher.shutdown().tally)
+
+
+if __name__ == "__main__":
+    main()
