@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.sinks.postgres_help import Database, batch_of, database, proxied
 
 from penstock import Batcher, ConfigError, Outcome, RowBatch, UnknownOutcomeError, WriteResult, send
@@ -165,6 +168,44 @@ async def test_a_receipt_shows_it(embedded_postgres: EmbeddedPostgres, real_cloc
             receipts = [await batcher.submit((number, "x")) for number in (5, 4, 3)]
         given = await numbers(db)
         assert [receipt.detail for receipt in receipts] == [{"nr": given[number]} for number in (5, 4, 3)]
+
+
+values = st.sampled_from(["fine", "much too long", "\0", "bad", None, 7])
+ids = st.integers(0, 12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.tuples(ids, values | st.just("fine"), st.integers(0, 3)), max_size=25),
+    there=st.sets(ids, max_size=4),
+    maybe=st.sets(st.integers(0, 24)),
+    way=st.sampled_from(sorted(WAYS)),
+    mode=st.sampled_from(["error", "ignore", "update", "newer"]),
+)
+def test_whatever_is_mixed_nobody_has_anothers_row(
+    embedded_postgres: EmbeddedPostgres, rows: list[Any], there: set[int], maybe: set[int], way: str, mode: str
+) -> None:
+    """batcher/B38, batcher/4b.5, batcher/4b.11: every row in the table has told its own item, and no other, where it is."""
+    ddl = "id int PRIMARY KEY, word varchar(10) NOT NULL CHECK (word <> 'bad'), version int, tag int"
+    items = [(*row, tag) for tag, row in enumerate(rows)]
+    conflicts: dict[str, Any] = {"on_conflict": mode} if mode != "newer" else {"on_conflict": "update", "version_column": "version"}
+
+    async def run() -> None:
+        async with database(embedded_postgres.dsn, ddl) as db:
+            await db.con.executemany(f"INSERT INTO {db.table} VALUES ($1, 'there', 1, -1)", [(number,) for number in there])
+            options: dict[str, Any] = {**conflicts, **WAYS[way], "returning": ("tag", "id"), "pool_size": 1}
+            async with db.sink(("id", "word", "version", "tag"), **options) as sink:
+                answer = await sink.write(batch_of(items, [index for index in maybe if index < len(items)]))
+            answer = answer or WriteResult(len(items))
+            assert not set(answer.details) & set(answer.errors)
+            for index, detail in answer.details.items():
+                assert isinstance(detail, dict)
+                assert detail["id"] == items[index][0]
+                assert detail["tag"] == index or answer.outcomes[index] is Outcome.DUPLICATE
+            stored = {row["tag"] for row in await db.con.fetch(f"SELECT tag FROM {db.table} WHERE tag >= 0")}
+            assert stored <= set(answer.details)
+
+    asyncio.run(run())
 
 
 async def test_a_column_that_is_not_there_is_named(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
