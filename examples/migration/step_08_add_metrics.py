@@ -50,5 +50,5 @@ async def thousand_requests() -> AsyncIterator[Event]:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    start_http_server(9100, registry=registry)
+    start_http_server(9100, addr="127.0.0.1", registry=registry)
     main(sys.argv[1], thousand_requests())
