@@ -35,6 +35,8 @@ from penstock import (
 )
 from penstock.batcher import blocking
 from penstock.batcher.inbox import Entry, Inbox
+from penstock.batcher.indoors import Indoors
+from penstock.testing import FakeClock
 
 PATIENCE = 20.0
 """Seconds after which a test that hangs fails."""
@@ -261,6 +263,24 @@ def test_add_waits_for_room_and_its_timeout_leaves_nothing_behind() -> None:
     assert sink.items == [0, 1, 2, 3, "patient"]
     assert batcher.report is not None
     assert batcher.report.tally.refused == 2
+
+
+async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(fake_clock: FakeClock) -> None:
+    """It has looked for room; whatever came in before its append would take the ledger over its bound."""
+    beside: list[bool] = []
+
+    def size_of(item: str) -> int:
+        beside.append(batcher.inbox.put_all([Entry("beside", 1, None)]))
+        return 1
+
+    limits = Limits(max_pending_bytes=100)
+    batcher: Indoors[str] = Indoors(Plain(), wake=lambda: None, limits=limits, size_of=size_of)
+    await batcher.open()
+    await batcher.let_in(("item",), (None,), None)
+    assert beside == [False]
+    assert batcher.inbox.put_all([Entry("after", 1, None)])
+    report = await batcher.shut_down(1.0, admit_waiting=False)
+    assert report.tally.delivered == 2
 
 
 def test_a_full_ledger_can_refuse() -> None:
