@@ -161,7 +161,7 @@ async def test_an_answer_that_does_not_fit_leaves_every_item_unknown(real_clock:
         assert set(outcomes(batch)) == {Outcome.UNKNOWN}
 
 
-@pytest.mark.parametrize("result", [WriteResult(3), "fine"])
+@pytest.mark.parametrize("result", [WriteResult(3), WriteResult(11), "fine"])
 async def test_a_parser_that_answers_for_others_is_not_believed(real_clock: LoopClock, result: Any) -> None:
     async with serving() as server, HttpSink(server.url, parse=lambda _response, _batch: result) as sink:
         errors = await send(sink, batch_of(ITEMS))
