@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -20,6 +22,9 @@ SAMPLE = [
     "a_dropped_item_counts_twice",
 ]
 """The planted bugs that are looked for in every run of the suite."""
+
+FOR_EVER = "ignore::pytest.PytestUnraisableExceptionWarning"
+"""A planted bug may leave tasks that cannot even be cancelled."""
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 FAST = settings(max_examples=100, stateful_step_count=50, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
@@ -57,8 +62,10 @@ def find(name: str, monkeypatch: pytest.MonkeyPatch, budget: settings) -> None:
     once = settings(budget, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(BatcherMachine, settings=once)
+    gc.collect()  # tasks that the bug has left for ever, before another test hears of them
 
 
+@pytest.mark.filterwarnings(FOR_EVER)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """batcher/4b.1: it is found within some hundred runs."""
@@ -67,6 +74,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
+@pytest.mark.filterwarnings(FOR_EVER)
 @pytest.mark.parametrize("name", mutants.ALL)
 def test_every_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """batcher/4b.1."""
