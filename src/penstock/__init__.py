@@ -39,8 +39,8 @@ from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
 from .batcher import Batcher, BlockingBatcher, BlockingReceipt, FlushReport, Limits, NoFeedback, Receipt, ShutdownReport, Stats, gather, run
-from .retry import CircuitBreaker, CircuitState, Retry
-from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Isolate, Router, Split, Timeout
+from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
+from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Isolate, RateLimit, Router, Split, Timeout
 from .telemetry import Metrics, Observed, Tracing
 
 __version__ = "0.1.0.dev0"
@@ -48,6 +48,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "AddTimeout",
     "ArrowBatch",
+    "Backoff",
     "Batch",
     "Batcher",
     "BatcherBroken",
@@ -87,10 +88,12 @@ __all__ = [
     "Outcome",
     "PenstockError",
     "PermanentError",
+    "RateLimit",
     "Reason",
     "Receipt",
     "ResultMismatch",
     "Retry",
+    "RetryBudget",
     "Router",
     "RowBatch",
     "ShutdownReport",

@@ -14,6 +14,7 @@ from penstock import (
     Observed,
     Observer,
     PermanentError,
+    RateLimit,
     Retry,
     Router,
     Split,
@@ -78,6 +79,11 @@ class TestRetry(Numbers):
 class TestCircuitBreaker(Numbers):
     def around(self, shelf: Sink[int]) -> SinkLike[int]:
         return stack(shelf, CircuitBreaker())
+
+
+class TestRateLimit(Numbers):
+    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+        return stack(shelf, RateLimit(1_000_000, key=lambda item: item % 2))
 
 
 class TestSplit(Numbers):

@@ -16,13 +16,17 @@ from hypothesis import strategies as st
 from penstock import (
     Batch,
     Batcher,
+    CircuitBreaker,
     DeadLetter,
     FanOut,
+    Isolate,
     Limits,
     Outcome,
     PermanentError,
+    RateLimit,
     Retry,
     ShutdownReport,
+    Split,
     ThrottledError,
     Timeout,
     TransientError,
@@ -102,6 +106,12 @@ def decorators(rng: random.Random, target: Truth) -> list[Any]:
         lambda: Timeout(rng.choice([0.5, 2.0, 6.0])),
         lambda: Retry(attempts=rng.randint(1, 4), backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0]))),
         lambda: DeadLetter(target, record=lambda record: record.item, take_unknown=rng.random() < 0.3),
+        lambda: CircuitBreaker(
+            None, consecutive=rng.randint(1, 3), open_for=rng.choice([0.5, 4.0]), when_open=rng.choice(["wait", "raise"])
+        ),
+        lambda: RateLimit(rng.choice([1.0, 20.0]), burst=rng.choice([0, 5]), key=rng.choice([None, lambda item: item % 2])),
+        lambda: Split(rng.choice([1, 2])),
+        Isolate,
     ]
     return [rng.choice(pool)() for _ in range(rng.randint(0, 4))]
 

@@ -262,13 +262,15 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         """
         self.delivery.hold(self.roots(indices), tried=tried)
 
-    async def back_off(self, until: float, *signals: Signal) -> bool:
+    async def back_off(self, until: float, *signals: Signal, through_stop: bool = False) -> bool:
         """Wait until the clock reads `until` (monotonic seconds), one of `signals` fires or a shutdown begins.
 
-        Whatever waits before a destination goes through here. Meanwhile the batch counts as backing off and its flush slot serves others. Returns whether the next try is the last one.
-        Raises `CancelledError` once the delivery is closed. Cancellation leaves the batch holding a slot again.
+        Whatever waits before a destination goes through here. Meanwhile the batch counts as backing off and its flush slot serves
+        others. Returns whether the next try is the last one. What keeps to a pace waits with `through_stop=True`: a shutdown does not
+        end such a wait, only its deadline does. Raises `CancelledError` once the delivery is closed. Cancellation leaves the batch
+        holding a slot again.
         """
-        return await self.delivery.back_off(self.roots(self.unsettled()), until, *signals)
+        return await self.delivery.back_off(self.roots(self.unsettled()), until, *signals, through_stop=through_stop)
 
     def throttled(self, until: float) -> None:
         """Tell the batcher that the destination asked for a pause until the clock reads `until`."""

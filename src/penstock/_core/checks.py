@@ -51,12 +51,24 @@ def optional_count(name: str, value: object, *, least: int = 1) -> int | None:
     return None if value is None else count(name, value, least=least)
 
 
-def optional_share(name: str, value: object) -> float | None:
-    """A share of a whole: more than 0, at most 1; `None` is passed through. Raises `ConfigError`."""
-    if value is None:
-        return None
+def share(name: str, value: object) -> float:
+    """A share of a whole: more than 0, at most 1. Raises `ConfigError`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         raise bad(name, value, "must be a share: more than 0, at most 1")
+    return float(value)
+
+
+def optional_share(name: str, value: object) -> float | None:
+    """As `share`, with `None` passed through."""
+    return None if value is None else share(name, value)
+
+
+def optional_rate(name: str, value: object) -> float | None:
+    """A number per second, more than 0; `None` is passed through. Raises `ConfigError`."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise bad(name, value, "must be a number per second, more than 0")
     return float(value)
 
 

@@ -82,8 +82,8 @@ class Host(Protocol):
     def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         """These items have their final outcome."""
 
-    async def pause(self, until: float, *signals: Signal) -> None:
-        """Return when the clock reads `until`, when one of `signals` fires, or when a shutdown begins."""
+    async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
+        """Return when the clock reads `until`, when one of `signals` fires, or when a shutdown begins, unless that is waited through."""
 
     def give_slot(self, delivery: Delivery) -> None:
         """The batch is nowhere near its destination: others may have its flush slot."""
@@ -119,6 +119,7 @@ class Delivery:
         "_idle",
         "_left",
         "_line",
+        "_listeners",
         "_maybe",
         "_parent",
         "_settled_by",
@@ -150,6 +151,7 @@ class Delivery:
         self._beside = 0
         self._hurry = Signal()
         self._hurried = False
+        self._listeners: list[Callable[[float], None]] = []
         self._activities = 1
         self._idle = 0
 
@@ -191,7 +193,11 @@ class Delivery:
     def stopping(self) -> bool:
         """Whether a shutdown has begun, or nobody waits for this branch any more: the next try is the last."""
         host = self._root._host
-        return (host is not None and host.stopping) or any(delivery._hurried for delivery in self._way())
+        return (host is not None and host.stopping) or self._is_hurried
+
+    @property
+    def _is_hurried(self) -> bool:
+        return any(delivery._hurried for delivery in self._way())
 
     @property
     def maybe_applied(self) -> set[int]:
@@ -391,11 +397,11 @@ class Delivery:
 
     # -- waiting, slots and the flush timeout -------------------------------------------------------------------------
 
-    async def back_off(self, indices: Sequence[int], until: float, *signals: Signal) -> bool:
+    async def back_off(self, indices: Sequence[int], until: float, *signals: Signal, through_stop: bool = False) -> bool:
         """Wait, as `Batch.back_off` says."""
         if self.closed:
             raise asyncio.CancelledError
-        if self.stopping:
+        if self._is_last(through_stop):
             return True
         self._mark(indices, _WAITING)
         root = self._root
@@ -403,11 +409,11 @@ class Delivery:
         signals = (*signals, *(delivery._hurry for delivery in self._way()))
         if host is None:
             await wait_until(self.clock, until, *signals)
-            return self.stopping
+            return self._is_last(through_stop)
         host.unwatch(self._activity)
         root._rest(host)
         try:
-            await host.pause(until, *signals)
+            await host.pause(until, *signals, through_stop=through_stop)
             if self.closed:
                 raise asyncio.CancelledError
             await host.take_slot(root)
@@ -417,7 +423,10 @@ class Delivery:
         finally:
             root._idle -= 1
             host.watch(self._activity)
-        return self.stopping
+        return self._is_last(through_stop)
+
+    def _is_last(self, through_stop: bool) -> bool:
+        return self._is_hurried if through_stop else self.stopping
 
     def _rest(self, host: Host) -> None:
         self._idle += 1
@@ -465,8 +474,19 @@ class Delivery:
         if host is not None:
             host.watch(self._activity)
 
+    def listen(self, listener: Callable[[float], None]) -> None:
+        """Have `listener` called with the end of each pause that a destination on this delivery, or on a branch of it, asks for."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[float], None]) -> None:
+        """Not any more."""
+        self._listeners.remove(listener)
+
     def throttled(self, until: float) -> None:
-        """Pass a destination's wish for a pause on to the batcher."""
+        """Pass a destination's wish for a pause on to whoever listens, and to the batcher."""
+        for delivery in (*self._way(), self._root):
+            for listener in delivery._listeners:
+                listener(until)
         host = self._root._host
         if host is not None:
             host.throttled(until)

@@ -469,9 +469,11 @@ class Engine(Generic[T]):
 
     # -- pauses, throttling, stopping ---------------------------------------------------------------------------------
 
-    async def pause(self, until: float, *signals: Signal) -> None:
-        """Wait until the clock reads `until`, one of `signals` fires, or stopping begins."""
-        if not self.stopping:
+    async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
+        """Wait until the clock reads `until`, one of `signals` fires, or stopping begins, unless that is waited through."""
+        if through_stop:
+            await wait_until(self.clock, until, *signals)
+        elif not self.stopping:
             await wait_until(self.clock, until, self._stop_signal, *signals)
 
     def slot_given(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import tenacity
 
@@ -12,6 +12,9 @@ from .._core import checks
 
 if TYPE_CHECKING:
     from datetime import timedelta
+
+
+Jitter = Literal["full", "equal", "decorrelated", "none"]
 
 
 class WaitStrategy(Protocol):
@@ -24,15 +27,21 @@ class WaitStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential backoff with full jitter: before try n + 1, wait a random time between 0 and min(longest, base x factor^(n - 1)).
+    """Exponential backoff with jitter. With d = min(longest, base x factor^(n - 1)), the wait before try n + 1 is
 
-    Durations are seconds or `timedelta`. Full jitter spreads the tries of many clients over the whole interval; see "Exponential
-    Backoff And Jitter" of the AWS Architecture Blog for the comparison. Raises `ConfigError` for values out of range.
+    - `jitter="full"` (default): between 0 and d, which spreads the tries of many clients best;
+    - `"equal"`: between d / 2 and d;
+    - `"decorrelated"`: between `base` and three times the wait before, at most `longest`;
+    - `"none"`: d.
+
+    Durations are seconds or `timedelta`. `rng` is where the randomness comes from. See "Exponential Backoff And Jitter" of the AWS
+    Architecture Blog for the comparison. Raises `ConfigError` for values out of range.
     """
 
     base: float | timedelta = 0.1
     longest: float | timedelta = 30.0
     factor: float = 2.0
+    jitter: Jitter = "full"
     rng: random.Random = field(default_factory=random.Random, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -40,6 +49,7 @@ class Backoff:
         object.__setattr__(self, "longest", checks.seconds("longest", self.longest))
         if self.factor < 1:
             raise checks.bad("factor", self.factor, "must be at least 1")
+        checks.choice("jitter", self.jitter, ("full", "equal", "decorrelated", "none"))
 
     def bound(self, tries: int, factor: float | None = None) -> float:
         """The longest wait after `tries` failed tries."""
@@ -50,14 +60,21 @@ class Backoff:
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
         """The wait in seconds."""
-        return self.rng.uniform(0.0, self.bound(retry_state.attempt_number))
+        if self.jitter == "decorrelated":
+            base = checks.seconds("base", self.base, zero=True)
+            longest = checks.seconds("longest", self.longest)
+            return min(longest, self.rng.uniform(base, max(base, 3.0 * retry_state.upcoming_sleep)))
+        bound = self.bound(retry_state.attempt_number)
+        least = {"full": 0.0, "equal": bound / 2, "none": bound}[self.jitter]
+        return self.rng.uniform(least, bound)
 
 
-def call_state(tries: int, error: BaseException | None = None) -> tenacity.RetryCallState:
-    """What a wait strategy of tenacity wants to see: how many tries there were, and what the last one ended with."""
+def call_state(tries: int, error: BaseException | None = None, waited: float = 0.0) -> tenacity.RetryCallState:
+    """What a wait strategy of tenacity wants to see: how many tries there were, what the last one ended with, the wait before it."""
     nothing: Any = None
     state = tenacity.RetryCallState(retry_object=nothing, fn=None, args=(), kwargs={})
     state.attempt_number = max(1, tries)
+    state.upcoming_sleep = waited
     if error is not None:
         state.outcome = tenacity.Future.construct(state.attempt_number, error, has_exception=True)
     return state

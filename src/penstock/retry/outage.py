@@ -3,6 +3,8 @@
 1. A throttled destination is left alone by every batch until a time.
 2. Of an unavailable destination exactly one batch tries from time to time whether it is back; the others wait for its success.
 3. Whoever probes and ends in any other way hands the probe on.
+4. A retry budget that is used up counts as an outage too. It ends with a try that succeeds; one that fails, though it got an answer, does
+   not end it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ class Destination:
         """Fires when an outage has ended, or when somebody else may probe."""
         self.down_since: float | None = None
         self.failures = 0
+        self.is_short = False
+        """Whether the outage is that of an empty retry budget."""
         self._probe: object | None = None
 
     def throttle(self, until: float) -> None:
@@ -31,7 +35,14 @@ class Destination:
             self.down_since = now
             self.failures = 0
         self.failures += 1
+        self.is_short = False
         return self.may_probe(who)
+
+    def is_out_of_budget(self, now: float, who: object) -> bool:
+        """There is no budget for a try of `who`; say whether `who` is the one to probe."""
+        probes = self.is_unavailable(now, who)
+        self.is_short = True
+        return probes
 
     def may_probe(self, who: object) -> bool:
         """Take the probe if nobody has it; say whether `who` has it now."""
@@ -43,6 +54,7 @@ class Destination:
         """A try got an answer: the outage, if any, has ended, and everybody may go on."""
         if self.down_since is not None:
             self.down_since = None
+            self.is_short = False
             self._probe = None
             self.changed.fire()
 

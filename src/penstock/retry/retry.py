@@ -15,20 +15,24 @@ from .._core.send import send
 from .._core.sink import walk
 from .backoff import Backoff, WaitStrategy, call_state
 from .outage import Destination
-from .series import Rules, Series
+from .series import COUNTED, Rules, Series
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import timedelta
 
     from .._core.batch import Batch
+    from .._core.clock import Clock
     from .._core.sink import Classifier, Sink
+    from .budget import RetryBudget
 
 T = TypeVar("T")
 
 THROTTLE_FLOOR = 5.0
 """Seconds to leave a destination alone that asks for it without saying how long."""
 THROTTLE_FACTOR = 4.0
+PROBE_SHORTEST = 0.01
+"""Seconds between two looks at least, also with a backoff of nothing: a refusal may take no time at all."""
 PROBE_LONGEST = 5.0
 """Seconds between two looks at a destination that is not there, at most."""
 
@@ -40,6 +44,9 @@ class Retry:
         attempts: tries per item in all.
         backoff: a `Backoff`, or any of tenacity's wait objects. Default: full jitter up to 0.1 s x 2^n, at most 30 s.
         classify: a function from an exception to its `ErrorClass`, or `None` where it does not know; asked before the sink's own.
+        max_seconds: seconds for a series in all: a try that would come later is not made, and the items leave with their last error. What was
+            spent waiting for a destination that throttles or is not there does not count. Default: no limit.
+        budget: a `RetryBudget`, shared with all batches and with other retries; when it is empty, that is an outage. Default: no limit.
         give_up_after: seconds of an outage after which a series ends; by default it waits for as long as the outage lasts.
         resend_unknown: whether a try that was cut off is made again (at least once) or not (`False`: at most once).
         unlisted_attempts: tries for an exception that nobody knows.
@@ -58,6 +65,8 @@ class Retry:
         *,
         backoff: Backoff | WaitStrategy | None = None,
         classify: Classifier | None = None,
+        max_seconds: float | timedelta | None = None,
+        budget: RetryBudget | None = None,
         give_up_after: float | timedelta | None = None,
         resend_unknown: bool = True,
         unlisted_attempts: int = 3,
@@ -67,7 +76,11 @@ class Retry:
             attempts=checks.count("attempts", attempts),
             unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
             resend_unknown=resend_unknown,
+            max_seconds=checks.optional_seconds("max_seconds", max_seconds),
         )
+        if budget is not None and not callable(getattr(budget, "withdraw", None)):
+            raise checks.bad("budget", budget, "must be a RetryBudget(...)")
+        self.budget = budget
         if backoff is not None and not callable(backoff):
             raise checks.bad("backoff", backoff, "must be a Backoff(...), or one of tenacity's wait objects")
         if classify is not None and not callable(classify):
@@ -102,43 +115,73 @@ class _RetrySink(WrappingSink[T]):
             self._known = Destination()
         return self._known
 
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """What the retry's own classifier says, else the wrapped sink's: a breaker or dead letter outside sees errors the same way."""
+        own = None if self._settings.classify is None else self._settings.classify(error)
+        return super().classify(error) if own is None else own
+
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        series = Series(range(len(batch)), self._settings.rules)
-        destination = self._destination
+        series = Series(range(len(batch)), self._settings.rules, batch.delivery.clock.now())
+        budget = self._settings.budget
+        if budget is not None:
+            budget.deposit()
         try:
-            last = await self._gate(batch, batch)
+            last = await self._gate(batch, batch, series)
             while True:
                 attempt = batch.pick(series.pending, attempt=series.tries + 1)
                 errors = await send(self.inner, attempt)
                 if not errors:
-                    destination.is_there()
+                    self._destination.is_there()
                     return WriteResult.failed(batch, series.final) if series.final else None
                 by_index = {series.pending[i]: error for i, error in errors.items()}
                 kinds = self._kinds(errors.values())
                 classes = series.after(by_index, lambda error: kinds[id(error)], last=last)  # noqa: B023  # called at once
-                until = self._note(batch, series, by_index, classes, down=ErrorClass.UNAVAILABLE in kinds.values())
+                succeeded = len(errors) < len(attempt)
+                until = self._note(batch, series, by_index, classes, frozenset(kinds.values()), succeeded=succeeded)
                 if not series.pending:
                     return WriteResult.failed(batch, series.final) if series.final else None
-                last = await self._wait(batch, batch.pick(series.pending), until)
+                last = await self._wait(batch, series, until)
         finally:
-            destination.leave(batch)
+            self._destination.leave(batch)
 
     def _kinds(self, errors: Iterable[BaseException]) -> dict[int, ErrorClass]:
         """The class of each error, by its identity: a batch that failed as a whole has one for all its items."""
-        inner = super().classify
-        return {key: classified(error, self._settings.classify, inner) for key, error in {id(error): error for error in errors}.items()}
+        return {key: classified(error, self.classify) for key, error in {id(error): error for error in errors}.items()}
 
     def _note(
-        self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], classes: frozenset[ErrorClass], *, down: bool
+        self,
+        batch: Batch[T],
+        series: Series,
+        errors: Mapping[int, BaseException],
+        classes: frozenset[ErrorClass],
+        kinds: frozenset[ErrorClass],
+        *,
+        succeeded: bool,
     ) -> float:
-        """Learn from a try (`down`: the destination is not there); return when the next one is due, infinite where another batch probes for all."""
+        """Learn from a try that ended in errors of all `kinds`; `classes` are those of what stays in the series.
+
+        Return when the next try is due, infinite where another batch probes for all.
+        """
         destination = self._destination
         now = batch.delivery.clock.now()
-        if ErrorClass.UNAVAILABLE not in classes:
-            if down:
-                return now  # the series ended with it; the outage goes on for the others
-            destination.is_there()
-            return self._throttle(batch, series, errors, now) if ErrorClass.THROTTLE in classes else now + self._pause(series, errors)
+        if ErrorClass.UNAVAILABLE in classes:
+            return self._unavailable(batch, series, errors, now)
+        if ErrorClass.UNAVAILABLE in kinds:
+            return now  # the series ended with it; the outage goes on for the others
+        if destination.is_short and not succeeded and kinds & COUNTED:
+            return now + _longest_floor(errors, 0.0)  # the gate holds the next try back
+        destination.is_there()
+        if not series.pending:
+            return now
+        if ErrorClass.THROTTLE in classes:
+            return self._throttle(batch, series, errors, now)
+        until = now + max(self._backoff(series, series.tries, errors), _longest_floor(errors, 0.0))
+        if series.is_too_late(until):
+            series.give_up(errors)
+        return until
+
+    def _unavailable(self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], now: float) -> float:
+        destination = self._destination
         probes = destination.is_unavailable(now, batch)
         give_up = self._settings.give_up_after
         if give_up is not None and destination.down_since is not None and now - destination.down_since >= give_up:
@@ -146,46 +189,66 @@ class _RetrySink(WrappingSink[T]):
             return now
         if not probes:
             return math.inf
-        pause = min(PROBE_LONGEST, self._wait_seconds(destination.failures, errors))
+        pause = max(PROBE_SHORTEST, min(PROBE_LONGEST, self._backoff(series, destination.failures, errors)))
         return now + max(pause, _longest_floor(errors, 0.0))
-
-    def _pause(self, series: Series, errors: Mapping[int, BaseException]) -> float:
-        return self._wait_seconds(series.tries, errors)
 
     def _throttle(self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], now: float) -> float:
         backoff = self._settings.backoff
         pause = (
             backoff.bound(series.throttles, THROTTLE_FACTOR)
             if isinstance(backoff, Backoff)
-            else self._wait_seconds(series.throttles, errors)
+            else self._backoff(series, series.throttles, errors)
         )
         until = now + max(pause, _longest_floor(errors, THROTTLE_FLOOR))
         self._destination.throttle(until)
         batch.throttled(until)
         return until
 
-    def _wait_seconds(self, tries: int, errors: Mapping[int, BaseException]) -> float:
+    def _backoff(self, series: Series, tries: int, errors: Mapping[int, BaseException]) -> float:
         error = next(iter(errors.values()), None)
-        return max(0.0, float(self._settings.backoff(call_state(tries, error))))
+        series.waited = max(0.0, float(self._settings.backoff(call_state(tries, error, series.waited))))
+        return series.waited
 
-    async def _wait(self, batch: Batch[T], pending: Batch[T], until: float) -> bool:
+    async def _wait(self, batch: Batch[T], series: Series, until: float) -> bool:
         """Back off until it is this batch's turn; say whether the next try is the last."""
-        last = await pending.back_off(until, self._destination.changed) if until == math.inf else await pending.back_off(until)
-        return last or await self._gate(batch, pending)
-
-    async def _gate(self, batch: Batch[T], pending: Batch[T]) -> bool:
-        """Wait while the destination is to be left alone, or another batch probes; say whether the next try is the last."""
-        destination = self._destination
         clock = batch.delivery.clock
+        began = clock.now()
+        pending = batch.pick(series.pending)
+        last = await pending.back_off(until, self._destination.changed) if until == math.inf else await pending.back_off(until)
+        if not series.costs:
+            series.excuse(clock.now() - began)
+        return last or await self._gate(batch, pending, series)
+
+    async def _gate(self, batch: Batch[T], pending: Batch[T], series: Series) -> bool:
+        """Wait while the destination is to be left alone, or another batch probes; say whether the next try is the last."""
+        clock = batch.delivery.clock
+        began = clock.now()
+        try:
+            return await self._pass(batch, pending, series, clock)
+        finally:
+            series.excuse(clock.now() - began)
+
+    async def _pass(self, batch: Batch[T], pending: Batch[T], series: Series, clock: Clock) -> bool:
+        destination = self._destination
         while True:
+            now = clock.now()
+            probes = False
             if destination.down_since is not None and not destination.may_probe(batch):
                 last = await pending.back_off(math.inf, destination.changed)
-            elif destination.throttled_until > clock.now():
+            elif destination.throttled_until > now:
                 last = await pending.back_off(destination.throttled_until)
+            elif series.costs and not self._pays():
+                probes = destination.is_out_of_budget(now, batch)
+                pause = max(PROBE_SHORTEST, min(PROBE_LONGEST, self._backoff(series, destination.failures, {})))
+                last = await pending.back_off(now + pause)
             else:
                 return False
-            if last:
-                return True
+            if last or probes:
+                return last
+
+    def _pays(self) -> bool:
+        budget = self._settings.budget
+        return budget is None or budget.withdraw()
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _UNCOUNTED = frozenset({ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE})
+COUNTED = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
+"""What uses up an attempt, and may be tried again."""
 _NEVER_AGAIN = frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED})
 
 
@@ -26,12 +28,13 @@ class Rules:
     attempts: int
     unlisted_attempts: int
     resend_unknown: bool
+    max_seconds: float | None = None
 
 
 class Series:
     """The items of one batch that still need a try. Indices are the batch's."""
 
-    def __init__(self, indices: Sequence[int], rules: Rules) -> None:
+    def __init__(self, indices: Sequence[int], rules: Rules, now: float) -> None:
         self.pending: Sequence[int] = indices
         """What the next try sends, in the batch's order."""
         self.final: dict[int, BaseException] = {}
@@ -39,6 +42,11 @@ class Series:
         self.tries = 0
         """Tries that counted for at least one item."""
         self.throttles = 0
+        self.waited = 0.0
+        """The last backoff, in seconds."""
+        self.costs = False
+        """Whether the next try is one that a retry budget pays for."""
+        self._since = now
         self._rules = rules
         self._attempts: dict[int, int] = {}
 
@@ -65,7 +73,16 @@ class Series:
         self.pending = staying
         self.tries += bool(classes - _UNCOUNTED)
         self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
+        self.costs = bool(classes & COUNTED)
         return frozenset(classes)
+
+    def excuse(self, seconds: float) -> None:
+        """So much of the time was spent waiting for a destination that was throttled or not there."""
+        self._since += seconds
+
+    def is_too_late(self, when: float) -> bool:
+        """Whether a try at that time would be past the total time."""
+        return self._rules.max_seconds is not None and when > self._since + self._rules.max_seconds
 
     def _leaves(self, index: int, error: BaseException, kind: ErrorClass) -> bool:
         if kind in _NEVER_AGAIN or isinstance(error, ResultMismatch):

@@ -11,6 +11,7 @@ from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
 from .isolate import Isolate
 from .memory import MemorySink
 from .postgres import PostgresSink, classify_postgres
+from .rate_limit import RateLimit
 from .router import Router
 from .split import Split
 from .timeout import Timeout
@@ -29,6 +30,7 @@ __all__ = [
     "Isolate",
     "MemorySink",
     "PostgresSink",
+    "RateLimit",
     "Router",
     "Split",
     "Timeout",

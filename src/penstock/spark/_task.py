@@ -68,9 +68,12 @@ class ChunkHost:
         """Count."""
         self.outcomes[outcome] += len(indices)
 
-    async def pause(self, until: float, *signals: Signal) -> None:
-        """Wait, but not beyond the patience."""
+    async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
+        """Wait, but not beyond the patience, unless it is for a pace that was asked for."""
         self.waits += 1
+        if through_stop:
+            await wait_until(LOOP_CLOCK, until, *signals)
+            return
         now = LOOP_CLOCK.now()
         if self._until is None:
             self._until = now + self._patience

@@ -1,0 +1,358 @@
+"""RateLimit: who goes when, who waits where."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import pytest
+import tenacity
+
+from penstock import (
+    AddTimeout,
+    Batch,
+    Batcher,
+    Capabilities,
+    ConfigError,
+    ErrorClass,
+    FanOut,
+    Limits,
+    Outcome,
+    PermanentError,
+    RateLimit,
+    Retry,
+    RowBatch,
+    StoppedError,
+    ThrottledError,
+    Timeout,
+    gather,
+    send,
+    stack,
+)
+from penstock.testing import FakeSink, ScriptedSink, fail, hang, ok, partial, slow
+
+if TYPE_CHECKING:
+    from penstock import Sink
+    from penstock.testing import FakeClock
+
+
+async def write(sink: Sink[Any], count: int) -> dict[int, BaseException]:
+    return await send(sink, RowBatch(range(count)))
+
+
+def started(sink: ScriptedSink[Any]) -> list[float]:
+    return [round(call.started, 9) for call in sink.calls]
+
+
+async def test_writes_keep_to_the_rate(fake_clock: FakeClock) -> None:
+    """batcher/B30."""
+    sink = FakeSink[int]()
+    limited = stack(sink, RateLimit(1_000, burst=100))
+    await asyncio.gather(*(write(limited, 100) for _ in range(5)))
+    assert started(sink) == [0.0, 0.1, 0.2, 0.3, 0.4]
+    await asyncio.sleep(60.0)
+    await asyncio.gather(*(write(limited, 50) for _ in range(4)))
+    assert started(sink)[5:] == [60.4, 60.4, 60.45, 60.5]
+
+
+async def test_a_batch_larger_than_the_burst_goes_into_debt(fake_clock: FakeClock) -> None:
+    sink = FakeSink[int]()
+    limited = stack(sink, RateLimit(100))
+    for _ in range(3):
+        await write(limited, 500)
+    assert started(sink) == [0.0, 5.0, 10.0]
+
+
+async def test_a_large_write_is_not_starved_by_small_ones(fake_clock: FakeClock) -> None:
+    """A stream of small writes, as fast as they are let through, cannot hold a large one back."""
+    sink = FakeSink[int]()
+    limited = stack(sink, RateLimit(10, burst=10))
+    await write(limited, 10)
+
+    async def small() -> None:
+        while True:
+            await write(limited, 1)
+
+    tasks = [asyncio.create_task(small()) for _ in range(3)]
+    await asyncio.sleep(1.0)
+    await write(limited, 8)
+    assert fake_clock.now() <= 2.2
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_the_rate_can_be_changed_while_batches_wait(fake_clock: FakeClock) -> None:
+    sink = FakeSink[int]()
+    limit = RateLimit(1, burst=10)
+    limited = stack(sink, limit)
+    await write(limited, 10)
+    tasks = [asyncio.create_task(write(limited, 10)) for _ in range(2)]
+    await asyncio.sleep(5.0)
+    limit.set_rate(10)
+    await asyncio.gather(*tasks)
+    assert started(sink) == [0.0, 5.5, 6.5]
+    assert repr(limit) == "RateLimit(items_per_second=10)"
+    with pytest.raises(ConfigError, match="bytes_per_second=5: was not limited before"):
+        limit.set_rate(bytes_per_second=5)
+    with pytest.raises(ConfigError, match="items_per_second=0"):
+        limit.set_rate(0)
+
+
+async def test_bytes_are_limited_too(fake_clock: FakeClock) -> None:
+    """By the slower of the two limits; an item that cannot be measured fails alone."""
+    sink = FakeSink[Any]()
+    limited = stack(sink, RateLimit(1_000, bytes_per_second=10, burst_bytes=4))
+    for _ in range(3):
+        assert await send(limited, RowBatch([b"aaaa", b"bb"])) == {}
+    assert started(sink) == [0.0, 0.6, 1.2]
+    errors = await send(limited, RowBatch([b"a", "text", b"b"]))
+    assert list(errors) == [1]
+    assert isinstance(errors[1], PermanentError)
+    assert sink.applied[-2:] == [b"a", b"b"]
+    only_bytes = stack(sink, RateLimit(bytes_per_second=10, size_of=len))
+    assert await send(only_bytes, RowBatch(["text"])) == {}
+
+
+async def test_each_target_has_a_bucket_of_its_own_and_what_may_go_goes(fake_clock: FakeClock) -> None:
+    sink = FakeSink[str]()
+    limited = stack(sink, RateLimit(10, burst=2, key=lambda item: item[0]))
+    assert await send(limited, RowBatch(["a1", "b1", "a2", "a3", "c1"])) == {}
+    assert await send(limited, RowBatch(["b2", "a4"])) == {}
+    assert [(round(call.started, 9), call.items) for call in sink.calls] == [
+        (0.0, ("a1", "b1", "a2", "a3", "c1")),
+        (0.0, ("b2",)),
+        (0.2, ("a4",)),
+    ]
+
+
+async def test_a_batch_that_is_busy_with_one_target_holds_up_nobody_at_another(fake_clock: FakeClock) -> None:
+    sink = ScriptedSink[str]([ok(), slow(9.0)])
+    limited = stack(sink, RateLimit(1, burst=1, key=lambda item: item[0]))
+    await send(limited, RowBatch(["b0"]))
+    first = asyncio.create_task(send(limited, RowBatch(["a1", "b1"])))
+    await asyncio.sleep(0.5)
+    second = asyncio.create_task(send(limited, RowBatch(["b2"])))
+    await asyncio.gather(first, second)
+    assert [(round(call.started, 9), call.items) for call in sink.calls] == [
+        (0.0, ("b0",)),
+        (0.0, ("a1",)),
+        (1.0, ("b2",)),
+        (9.0, ("b1",)),
+    ]
+
+
+async def test_an_item_without_a_target_fails_alone(fake_clock: FakeClock) -> None:
+    sink = FakeSink[Any]()
+    limited = stack(sink, RateLimit(10, bytes_per_second=1_000, size_of=lambda item: len(item), key=lambda item: item["to"]))
+    items: list[Any] = [{"to": "a"}, {"no": 1}, {"to": []}, 5]
+    errors = await send(limited, RowBatch(items))
+    assert sorted(errors) == [1, 2, 3]
+    assert all(isinstance(error, PermanentError) for error in errors.values())
+    assert sink.applied == [{"to": "a"}]
+
+
+async def test_throttling_pauses_the_limit_and_slows_it_down(fake_clock: FakeClock) -> None:
+    """batcher/B24, design 3.3: feedback to the rate limit; the pause first, then half the rate, then step by step the whole."""
+    sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=3.0))])
+    limited = stack(sink, RateLimit(10, burst=10))
+    assert isinstance((await write(limited, 10))[0], ThrottledError)
+    for _ in range(3):
+        await write(limited, 5)
+    assert started(sink) == [0.0, 4.0, round(4.0 + 5 / 6, 9), round(5.0 + 1 / 7 * (5 - 1 / 6 * 6), 9)]
+    await asyncio.sleep(30.0)
+    before = fake_clock.now()
+    for _ in range(2):
+        await write(limited, 10)
+    assert fake_clock.now() == pytest.approx(before + 1.0)
+
+
+async def test_a_throttle_that_does_not_say_how_long_is_five_seconds(fake_clock: FakeClock) -> None:
+    sink = ScriptedSink[int]([partial({1: ThrottledError("slow down")})])
+    limited = stack(sink, RateLimit(1_000_000))
+    assert sorted(await write(limited, 3)) == [1]
+    await write(limited, 3)
+    assert 5.0 <= fake_clock.now() < 5.1
+
+
+async def test_the_sinks_own_classification_of_throttling_counts(fake_clock: FakeClock) -> None:
+    class Busy(ScriptedSink[int]):
+        def classify(self, error: BaseException) -> ErrorClass | None:
+            return ErrorClass.THROTTLE if isinstance(error, OSError) else None
+
+    limited = stack(Busy([fail(OSError("too many connections"))]), RateLimit(1_000_000))
+    await write(limited, 1)
+    await write(limited, 1)
+    assert 5.0 <= fake_clock.now() < 5.1
+
+
+async def test_a_pause_that_a_retry_inside_hears_of_reaches_the_limit_outside(fake_clock: FakeClock) -> None:
+    """batcher/4a.6: the pause is for the whole sink, whatever the order of decorators."""
+    sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=4.0))])
+    limited = stack(sink, Retry(), RateLimit(1_000, burst=1))
+    first = asyncio.create_task(write(limited, 1))
+    await asyncio.sleep(1.0)
+    await write(limited, 1)
+    await first
+    assert sink.calls[1].started == 4.0
+    assert sink.calls[2].started > 4.0
+
+
+async def test_other_targets_are_not_slowed_down(fake_clock: FakeClock) -> None:
+    sink = ScriptedSink[str]([partial({0: ThrottledError("slow down", retry_after=50.0)})])
+    limited = stack(sink, RateLimit(10, key=lambda item: item))
+    assert sorted(await send(limited, RowBatch(["a", "b"]))) == [0]
+    assert await send(limited, RowBatch(["b"])) == {}
+    assert fake_clock.now() < 1.0
+    await send(limited, RowBatch(["a"]))
+    assert fake_clock.now() > 50.0
+
+
+async def test_a_pause_reaches_producers(fake_clock: FakeClock) -> None:
+    """batcher/4a.6: whoever finds the ledger full is told for how long."""
+    sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=60.0))])
+    limits = Limits(max_items=1, max_pending_items=2)
+    async with Batcher(stack(sink, RateLimit(100), Retry()), limits=limits) as batcher:
+        await batcher.add(1)
+        await fake_clock.advance(1.0)
+        await batcher.add(2)
+        with pytest.raises(AddTimeout) as caught:
+            await batcher.add(3, timeout=2.0)
+        assert caught.value.retry_after == pytest.approx(57.0)
+        assert (await batcher.shutdown(deadline=100.0)).complete
+
+
+async def test_while_it_waits_a_batch_holds_no_slot(fake_clock: FakeClock) -> None:
+    """B-T38, design 3.3: three batches wait for one target, and another target has both slots."""
+    sink = FakeSink[str]()
+    limited = stack(sink, RateLimit(1, burst=1, key=lambda item: item[0]))
+    async with Batcher(limited, limits=Limits(max_items=1, workers=2), shutdown_deadline=100.0) as batcher:
+        receipts = [await batcher.submit(item) for item in ("a1", "a2", "a3", "a4", "b1")]
+        assert await receipts[4] is Outcome.DELIVERED
+        assert fake_clock.now() < 1.0
+        assert (batcher.stats().backing_off_batches, batcher.tally().backing_off) == (3, 3)
+        assert set(await gather(receipts)) == {Outcome.DELIVERED}
+        assert fake_clock.now() == pytest.approx(3.0)
+
+
+async def test_a_shutdown_does_not_lift_the_limit(fake_clock: FakeClock) -> None:
+    sink = FakeSink[int]()
+    async with Batcher(stack(sink, RateLimit(10, burst=10), Retry()), limits=Limits(max_items=10, workers=3)) as batcher:
+        await batcher.add_many(range(50))
+        report = await batcher.shutdown(deadline=25.0)
+    assert started(sink) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert (report.complete, report.tally.delivered) == (True, 50)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_what_does_not_get_its_turn_by_the_deadline_is_unsent(fake_clock: FakeClock, workers: int) -> None:
+    """B-T57: it was never at the destination."""
+    sink = FakeSink[int]()
+    async with Batcher(stack(sink, RateLimit(10, burst=10), Retry()), limits=Limits(max_items=10, workers=workers)) as batcher:
+        await batcher.add_many(range(50))
+        report = await batcher.shutdown(deadline=2.4)
+    assert started(sink) == [0.0, 1.0]
+    assert (report.tally.delivered, report.tally.unsent, report.tally.unknown) == (20, 30, 0)
+    assert sorted(report.unsent) == list(range(20, 50))
+
+
+async def test_a_wait_that_is_cut_off_hands_its_turn_on(fake_clock: FakeClock) -> None:
+    """Left by a timeout outside: the items were not sent, and the next in line goes."""
+    sink = FakeSink[int]()
+    limited = stack(sink, RateLimit(10, burst=10))
+    await write(limited, 10)
+    first = asyncio.create_task(write(stack(limited, Timeout(0.5)), 10))
+    await asyncio.sleep(0.1)
+    second = asyncio.create_task(write(limited, 2))
+    errors = await first
+    assert all(isinstance(error, StoppedError) for error in errors.values())
+    await second
+    assert started(sink) == [0.0, 0.5]
+
+
+async def test_a_best_effort_branch_does_not_hold_up_the_others(fake_clock: FakeClock) -> None:
+    """B-T53, design 3.3: one last try when the required branches are done."""
+    extra = FakeSink[int]()
+    both = FanOut(FakeSink[int](), best_effort=[stack(extra, RateLimit(1, burst=1))])
+    async with Batcher(both, limits=Limits(max_items=5)) as batcher:
+        await batcher.add_many(range(15))
+        assert await batcher.flush()
+        assert fake_clock.now() < 1.0
+    assert sorted(extra.applied) == list(range(15))
+
+
+async def test_a_write_in_flight_that_is_cancelled_leaves_the_limit_as_it_is(fake_clock: FakeClock) -> None:
+    sink = ScriptedSink[int]([hang()])
+    limited = stack(sink, RateLimit(10, burst=10))
+    task = asyncio.create_task(write(limited, 10))
+    await asyncio.sleep(0.5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await write(limited, 10)
+    assert started(sink) == [0.0, 1.0]
+
+
+async def test_only_what_failed_passes_the_limit_again(fake_clock: FakeClock) -> None:
+    """B-T18: inside a retry every try counts, but only with the items that are sent."""
+    sink = ScriptedSink[int]([partial(dict.fromkeys((1, 2), ConnectionResetError()))])
+    limited = stack(sink, RateLimit(10, burst=10), Retry(backoff=tenacity.wait_fixed(0.0)))
+    await write(limited, 10)
+    assert started(sink) == [0.0, 0.2]
+    assert sink.calls[1].items == (1, 2)
+
+
+async def test_each_opening_begins_anew_and_nothing_of_it_travels(fake_clock: FakeClock) -> None:
+    limit = RateLimit(10, burst=10, key=lambda item: item % 2)
+    limited: Any = stack(FakeSink[int](), limit)
+    async with limited:
+        await write(limited, 40)
+    assert fake_clock.now() == 0.0
+    copy: Any = cloudpickle.loads(cloudpickle.dumps(limited))
+    await write(copy, 2)
+    assert fake_clock.now() == 0.0
+    limit.set_rate(5)
+    await write(limited, 2)
+    assert fake_clock.now() == 0.0
+
+
+def test_with_targets_it_takes_back_the_promise_about_keys() -> None:
+    class Promising(FakeSink[Any]):
+        capabilities = Capabilities(key_prefix_safe=True, idempotent=True)
+
+    plain: Any = stack(Promising(), RateLimit(1))
+    keyed: Any = stack(Promising(), RateLimit(1, key=len))
+    assert plain.capabilities == Capabilities(key_prefix_safe=True, idempotent=True)
+    assert keyed.capabilities == Capabilities(idempotent=True)
+
+
+async def test_a_batch_is_passed_on_as_it_is(fake_clock: FakeClock) -> None:
+    seen: list[Batch[Any]] = []
+
+    async def destination(batch: Batch[Any]) -> None:
+        seen.append(batch)
+
+    batch = RowBatch([1, 2])
+    await send(stack(destination, RateLimit(10)), batch)
+    assert seen[0] is batch
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "items_per_second=None: must be given, or bytes_per_second"),
+        ({"items_per_second": 0}, "items_per_second=0"),
+        ({"items_per_second": float("inf")}, "items_per_second=inf"),
+        ({"bytes_per_second": -1}, "bytes_per_second=-1"),
+        ({"items_per_second": 1, "burst": -1}, "burst=-1"),
+        ({"items_per_second": 1, "burst_bytes": 5}, "burst_bytes=5: goes with bytes_per_second"),
+        ({"items_per_second": 1, "key": "name"}, "key='name': must be a function"),
+        ({"items_per_second": 1, "max_keys": 0}, "max_keys=0"),
+        ({"items_per_second": 1, "size_of": len}, "size_of=.*goes with bytes_per_second"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    """B-T30."""
+    with pytest.raises(ConfigError, match=message):
+        RateLimit(**arguments)
