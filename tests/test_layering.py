@@ -46,6 +46,7 @@ REQUIRED = {"tenacity"}
 DEFERRED = {
     ("penstock.cli", "penstock.cli._demo"): "the demo's modules import the packages of its extra, which may be missing",
     ("penstock.testing.plugin", "penstock.testing._opensearch"): "only tests that ask for the server pay for it",
+    ("penstock.sinks.postgres", "penstock.sinks._postgres_columns"): "pyarrow and numpy are there when a batch of columns is",
     ("penstock.testing.plugin", "penstock.testing._postgres"): "only tests that ask for the server pay for it",
 }
 

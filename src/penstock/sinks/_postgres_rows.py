@@ -5,6 +5,7 @@ Tuples and lists of the right length are rows already; a batch of nothing else c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
 Row = Sequence[Any]
 RowFunction = Callable[[Any], Row]
 _PLAIN = frozenset({tuple, list})
+
+
+class LazyRows(Sequence[Row], ABC):
+    """Rows that are something better than tuples as long as nobody looks at them."""
+
+    @abstractmethod
+    def kept(self, places: Sequence[int]) -> LazyRows:
+        """Only the rows at these places."""
+
+    @abstractmethod
+    def encoded(self, *, places: bool) -> memoryview | None:
+        """All rows as binary COPY, with their places in front where asked for; `None` where that cannot be had."""
 
 
 class RowMaker:

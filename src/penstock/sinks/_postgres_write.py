@@ -23,12 +23,13 @@ from .._core.errors import UnknownOutcomeError
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from ._postgres_encoding import refused_rows, staged_columns
-from ._postgres_errors import copy_row, for_item, for_write, is_about_items, is_from_server, is_gone, is_lost
+from ._postgres_errors import copy_row, for_item, for_write, is_about_items, is_from_server, is_gone, is_lost, sqlstate
 from ._postgres_guard import Guard
+from ._postgres_rows import LazyRows
 from ._postgres_sql import EXACT, LOOSE, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
 
     from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
     from ._postgres_ways import Ways
 
 MAX_HINTS = 3
+SENT_AT_ONCE = 1 << 18
+"""Bytes of columns that are handed to the connection in one piece."""
 _UNIQUE_VIOLATION = "23505"
+_BAD_BINARY = "22P03"
 
 
 class Write:
@@ -81,6 +85,9 @@ class Write:
                 return await (self._resend() if resend else self._quickly(ways))
             except Exception as error:
                 await self._recover(error)
+                if isinstance(self._rows, LazyRows) and sqlstate(error) == _BAD_BINARY:  # our encoding is at fault, and no row
+                    self._rows = list(self._rows)
+                    continue
                 hints += 1
                 named = not resend and await self._drop_named(error)
             if not named or hints == MAX_HINTS:
@@ -91,6 +98,8 @@ class Write:
 
     async def _quickly(self, ways: Ways) -> None:
         plan = self._plan
+        if isinstance(self._rows, LazyRows) and not plan.returning and await self._copy_columns(self._rows):
+            return None
         way = ways.choose(plan, len(self._rows))
         if way == "insert":
             return await self._insert_rows()
@@ -137,6 +146,34 @@ class Write:
         self._copying = table
         async with Guard(self._con):
             await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
+
+    async def _copy_columns(self, rows: LazyRows) -> bool:
+        """Send columns as they are; say whether they could be."""
+        plan = self._plan
+        staged = plan.mode != "error"
+        data = rows.encoded(places=staged)
+        if data is None:
+            return False
+        if not staged:
+            await self._copy_binary(plan.table.name, plan.table.schema, plan.columns, data)
+            return True
+        await self._begin(plan.staging)
+        await self._copy_binary(EXACT, SCHEMA, staged_columns(plan), data)
+        await self._merge(plan.merge)
+        await self._commit()
+        return True
+
+    async def _copy_binary(self, table: str, schema: str, columns: Sequence[str], data: memoryview) -> None:
+        self._copying = table
+
+        async def source() -> AsyncIterator[Any]:
+            for start in range(0, len(data), SENT_AT_ONCE):
+                yield data[start : start + SENT_AT_ONCE]
+            if not self._explicit:
+                self._sealed = True
+
+        async with Guard(self._con):
+            await self._con.copy_to_table(table, source=source(), columns=columns, schema_name=schema, format="binary")
 
     async def _stage(self, table: str) -> None:
         rows = [(place, *row) for place, row in enumerate(self._rows)]
@@ -231,7 +268,7 @@ class Write:
             self._refuse(self._indices[place], error)
         kept = [place for place in range(len(self._rows)) if place not in refused]
         self._indices = [self._indices[place] for place in kept]
-        self._rows = [self._rows[place] for place in kept]
+        self._rows = self._rows.kept(kept) if isinstance(self._rows, LazyRows) else [self._rows[place] for place in kept]
 
     def _refuse(self, index: int, error: Exception, *, again: bool = False) -> None:
         if isinstance(error, UnknownOutcomeError):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .._core import checks
+from .._core.arrow import ArrowBatch
 from .._core.checks import bad
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import ClosedError, ConfigError, ErrorClass
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from .._core.batch import Batch
     from .._core.result import WriteResult
     from ._postgres_config import PoolFactory
-    from ._postgres_rows import RowFunction
+    from ._postgres_rows import Row, RowFunction
     from ._postgres_sql import Plan
 
 __all__ = ["PostgresSink", "classify_postgres"]
@@ -132,7 +133,7 @@ class PostgresSink(Openable):
 
         Not `key_prefix_safe`: a row that is refused does not keep a later row of its key from being written.
         """
-        return Capabilities(idempotent=self._target.mode != "error", max_concurrency=self._access.size)
+        return Capabilities(idempotent=self._target.mode != "error", columnar=True, max_concurrency=self._access.size)
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
@@ -150,7 +151,7 @@ class PostgresSink(Openable):
         """
         if self._pool is None or self._plan is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        indices, rows, errors = self._maker.rows(batch)
+        indices, rows, errors = self._rows_of(batch, self._plan)
         con = await self._connection(self._pool)
         write = Write(con, self._plan, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied)
         try:
@@ -163,6 +164,15 @@ class PostgresSink(Openable):
             raise
         await self._give_back(self._pool, con)
         return answer(batch, write)
+
+    def _rows_of(self, batch: Batch[Any], plan: Plan) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
+        if isinstance(batch, ArrowBatch) and self._row is None and plan.copies and plan.reads_text:
+            from ._postgres_columns import column_rows  # whoever has made the batch has pyarrow
+
+            found = column_rows(batch.record_batch, [plan.table.column(name) for name in plan.columns])
+            if found is not None:
+                return found
+        return self._maker.rows(batch)
 
     # -- connections --------------------------------------------------------------------------------------------------
 
