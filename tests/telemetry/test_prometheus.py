@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import random
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,13 +25,15 @@ from penstock import (
     PermanentError,
     Retry,
     ThrottledError,
+    Timeout,
     TransientError,
     stack,
 )
 from penstock.telemetry import PrometheusObserver
-from penstock.testing import BlockingSink, FakeSink, ScriptedSink, fail, partial, slow
+from penstock.testing import BlockingSink, FakeSink, ScriptedSink, fail, hang, partial, slow
 
 if TYPE_CHECKING:
+    from penstock import LoopClock
     from penstock.testing import FakeClock
 
 NAMES = {
@@ -164,6 +166,97 @@ async def test_batchers_of_one_name_add_up_and_closed_ones_keep_their_counts(fak
     assert b"batcher_enqueued_total" in generate_latest(registry)
 
 
+async def test_another_thread_may_scrape(real_clock: LoopClock) -> None:
+    """As `prometheus_client`'s own server does; and after the loop has gone as well."""
+    registry = CollectorRegistry()
+    sink: BlockingSink[int] = BlockingSink()
+    async with Batcher(sink, name="audit", observers=[PrometheusObserver(registry)], limits=Limits(max_items=2)) as batcher:
+        await batcher.add_many(range(3))
+        text = await asyncio.to_thread(generate_latest, registry)
+        sink.release()
+    assert b'batcher_queue_depth{name="audit"} 1.0' in text
+    assert b'batcher_enqueued_total{name="audit"} 3.0' in await asyncio.to_thread(generate_latest, registry)
+
+
+async def test_no_counter_goes_back(fake_clock: FakeClock) -> None:
+    """What is dropped again was enqueued once: Prometheus takes a counter that falls for a restart."""
+    registry = CollectorRegistry()
+    sink: BlockingSink[bytes] = BlockingSink()
+    limits = Limits(max_items=2, max_pending_items=100, max_pending_bytes=10)
+    observer = PrometheusObserver(registry)
+    async with Batcher(sink, name="audit", limits=limits, overflow="drop_oldest", observers=[observer]) as batcher:
+        for _ in range(8):
+            batcher.try_add(b"x")
+        assert value(registry, "batcher_enqueued_total") == 8
+        batcher.try_add(b"x" * 8)
+        assert batcher.tally().dropped == 6
+        assert batcher.tally().enqueued == 3
+        assert value(registry, "batcher_enqueued_total") == 9
+        assert value(registry, "batcher_dropped_total", reason="overflow") == 6
+        sink.release()
+
+
+async def test_a_batcher_in_the_middle_of_a_step(fake_clock: FakeClock) -> None:
+    """Whatever it says or raises then, the scrape succeeds, and counters stay where they were."""
+    registry = CollectorRegistry()
+    answers: list[Any] = []
+
+    class Other:
+        def stats(self) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    async with Batcher(BlockingSink[int](), name="audit", limits=Limits(max_items=2)) as batcher:
+        empty = batcher.stats()
+        await batcher.add_many(range(5))
+        full = batcher.stats()
+        batcher._sink.release()  # type: ignore[attr-defined]  # pyright: ignore
+    other = Other()
+    PrometheusObserver(registry).on_open("audit", other.stats)
+    seen: list[float | None] = []
+    for answer in (IndexError("nothing read yet"), full, IndexError("in the middle"), empty):
+        answers[:] = [answer]
+        generate_latest(registry)
+        answers[:] = [answer]
+        seen.append(value(registry, "batcher_enqueued_total"))
+    assert seen == [0, 5, 5, 5]
+
+
+def test_watching_keeps_no_batcher_alive() -> None:
+    """A batcher that is dropped with items inside still says so, and keeps its counts."""
+    registry = CollectorRegistry()
+    holder: list[Batcher[int]] = []
+
+    async def main() -> None:
+        batcher: Batcher[int] = Batcher(FakeSink(), name="audit", observers=[PrometheusObserver(registry)])
+        await batcher.__aenter__()
+        await batcher.add(1)
+        assert value(registry, "batcher_queue_depth") == 1
+        holder.append(batcher)
+        del batcher
+        with pytest.warns(ResourceWarning, match="dropped with items inside"):
+            holder.clear()
+        gc.collect()
+
+    asyncio.run(main())
+    assert value(registry, "batcher_enqueued_total") == 1
+    assert value(registry, "batcher_queue_depth") is None
+
+
+async def test_a_write_that_is_cut_off_is_counted(fake_clock: FakeClock) -> None:
+    """The one that hangs is the one to hear of: inside of a timeout too (B-T46)."""
+    registry = CollectorRegistry()
+    sink: ScriptedSink[int] = ScriptedSink([hang()])
+    async with Batcher(stack(sink, Metrics("tries", registry=registry), Timeout(2.0)), limits=Limits(max_items=2)) as batcher:
+        await batcher.add_many(range(2))
+        await batcher.flush()
+    assert registry.get_sample_value("batcher_flush_duration_seconds_sum", {"name": "tries", "result": "error"}) == pytest.approx(2.0)
+    assert registry.get_sample_value("batcher_flush_failure_total", {"name": "tries", "error_type": "CancelledError"}) == 2
+    assert batcher.tally().unknown == 2
+
+
 async def test_metrics_inside_a_stack(fake_clock: FakeClock) -> None:
     """batcher/B31: around a retry one series, inside of it every try."""
     registry = CollectorRegistry()
@@ -198,8 +291,8 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
         Observed(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="name='': must be"):
         Metrics("")
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises((MissingExtra, ValueError)):
+    monkeypatch.setattr("penstock.telemetry.prometheus.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"penstock\[prometheus\]"):
         Metrics("audit")
 
 

@@ -46,11 +46,14 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The default clock: the running event loop's."""
+    """The default clock: the running event loop's, or that of `loop`. Only then can it be read off the loop, by `now` and `wall_time`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._loop = loop
 
     def now(self) -> float:
-        """Monotonic seconds of the running loop."""
-        return asyncio.get_running_loop().time()
+        """Monotonic seconds of the loop."""
+        return (self._loop or asyncio.get_running_loop()).time()
 
     def wall_time(self) -> float:
         """Seconds since the epoch."""

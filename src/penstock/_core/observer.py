@@ -21,7 +21,11 @@ class Observer:
     """
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """A batcher of this name has opened; `stats()` gives its `Stats` at any time, from any thread, until it is closed and after."""
+        """A batcher of this name has opened; `stats()`, a method of it, gives its `Stats` at any time and from any thread.
+
+        Hold it weakly (`WeakMethod`): a batcher that is dropped with items inside must be able to say so. From another thread than the
+        batcher's it may meet it in the middle of a step: be ready for counts that do not add up.
+        """
 
     def on_sealed(self, batch: Batch[Any]) -> None:
         """A sealed batch is given to a worker; its `sealed_at` says when it was sealed."""

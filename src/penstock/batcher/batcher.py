@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Generic, Literal, Never, TypeVar
 
 from .._core import checks, forks
-from .._core.clock import LOOP_CLOCK, Clock
+from .._core.clock import LOOP_CLOCK, Clock, LoopClock
 from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, LedgerFull
 from .._core.function_sink import as_sink
 from .._core.opening import opened
@@ -147,6 +147,8 @@ class Batcher(Generic[T]):
             raise
         forks.watch(self)
         self._loop = asyncio.get_running_loop()
+        if isinstance(engine.clock, LoopClock):
+            engine.clock = LoopClock(self._loop)  # so that a thread that scrapes metrics can read it as well
         self._engine, self._drain, self.report = engine, None, None
         engine.accepting = True
         self._state = "open"
@@ -429,10 +431,13 @@ class Batcher(Generic[T]):
         return self._engine.tally()
 
     def stats(self) -> Stats:
-        """A snapshot of the batcher. Never suspends; works before opening and after closing."""
+        """A snapshot of the batcher. Never suspends; works before opening and after closing, and from any thread.
+
+        From another thread than the loop's it may catch the batcher in the middle of a step: then its counts need not add up.
+        """
         engine = self._engine
         accumulator = engine.accumulator
-        now = self._clock.now() if self._state not in {"new", "closed", "forked"} else 0.0
+        now = engine.clock.now() if self._state in {"open", "closing"} else 0.0
         oldest = accumulator.oldest_at
         return Stats(
             name=self._name,

@@ -12,6 +12,8 @@ from .._core.send import send
 from .prometheus import PrometheusObserver
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from prometheus_client import CollectorRegistry
 
     from .._core.batch import Batch
@@ -22,7 +24,7 @@ T = TypeVar("T")
 
 class Observed:
     """Tell `observer` of every write of the wrapped sink: `on_flush_start` before it and `on_flushed` when it has ended, with its seconds
-    and the errors of the items that failed in it.
+    and the errors of the items that failed in it. A write that was cut off has the `CancelledError` for each item that was left.
 
     What is measured is what is inside: around a `Retry` a whole series with its waits, inside of it a single try. Raises `ConfigError`
     unless `observer` is an `Observer`.
@@ -69,9 +71,15 @@ class _ObservedSink(WrappingSink[T]):
         clock = batch.delivery.clock
         began = clock.now()
         self._observers.tell(lambda observer: observer.on_flush_start(batch))
-        errors = await send(self.inner, batch)
-        seconds = clock.now() - began
-        self._observers.tell(lambda observer: observer.on_flushed(batch, seconds, errors))
+        errors: Mapping[int, BaseException] = {}
+        try:
+            errors = await send(self.inner, batch)
+        except BaseException as cut:  # a write that hangs until somebody cuts it off is the one to hear of
+            errors = dict.fromkeys(batch.unsettled(), cut)
+            raise
+        finally:
+            seconds = clock.now() - began
+            self._observers.tell(lambda observer: observer.on_flushed(batch, seconds, errors))
         return WriteResult.failed(batch, errors) if errors else None
 
     def __repr__(self) -> str:

@@ -3,15 +3,20 @@
 1. What happens per batch is counted when it happens; what is a state is read from the batcher when somebody scrapes.
 2. The families belong to the registry: any number of observers share them, and batchers of one name add up.
 3. A batcher that has closed keeps its counts and has no state any more.
+4. A scrape comes from any thread, and sees a batcher in the middle of a step. It never fails for that, and no counter goes back: Prometheus
+   would take that for a restart, and count everything a second time.
+5. Watching keeps nobody alive: a batcher that is forgotten with items inside must be able to say so.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from importlib.util import find_spec
+from inspect import ismethod
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 from .._core.checks import bad
 from .._core.errors import MissingExtra
@@ -27,6 +32,10 @@ if TYPE_CHECKING:
     from .._core.batch import Batch
     from .._core.outcome import Outcome
 
+logger = logging.getLogger("penstock.telemetry")
+
+_ENDED = {"closed", "forked"}
+
 SIZES = (1, 5, 10, 50, 100, 500, 1000, 5000, 10000)
 SECONDS = tuple(0.001 * 2**power for power in range(16))
 
@@ -40,7 +49,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
     ("batcher_throttled_seconds", "Seconds for which the destination asks to be left alone.", lambda stats: stats.throttled_seconds),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
-    ("batcher_enqueued", "Items accepted and not dropped by overflow.", lambda stats: stats.tally.enqueued),
+    ("batcher_enqueued", "Items accepted, those that overflow has dropped included.", lambda stats: stats.tally.accepted),
     ("batcher_flushed_ok", "Items that are safe somewhere.", lambda stats: stats.tally.flushed_ok),
     ("batcher_flushed_fail", "Items rejected, or of unknown outcome.", lambda stats: stats.tally.flushed_fail),
     ("batcher_dropped_on_shutdown", "Items handed back unsent.", lambda stats: stats.tally.dropped_on_shutdown),
@@ -67,10 +76,16 @@ class PrometheusObserver(Observer):
         self._registry = registry
         self._name = name
         self._exemplars = exemplars
+        self._found: Families | None = None
 
     @property
     def _families(self) -> Families:
-        return Families.of(self._registry)
+        if self._found is None:
+            self._found = Families.of(self._registry)
+        return self._found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_found": None}
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
         """Read this batcher when somebody scrapes."""
@@ -144,28 +159,70 @@ class Families:
             return cls._known[used]
 
 
+class Reader:
+    """Reads one batcher, from any thread, for as long as it lives. What it returns never goes back."""
+
+    def __init__(self, stats: Callable[[], Any]) -> None:
+        self._stats: Callable[[], Callable[[], Any] | None] = WeakMethod(stats) if ismethod(stats) else lambda: stats
+        self._last: Any = None
+        self.counts: Counter[str] = Counter()
+        """The counters, as last read."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is nobody to be read any more."""
+        return self._stats() is None
+
+    def read(self) -> Any:
+        """The batcher's `Stats`, or its last ones where it cannot be read; `None` without any."""
+        stats = self._stats()
+        if stats is not None:
+            try:
+                self._last = stats()
+            except Exception:
+                logger.debug("a batcher could not be read", exc_info=True)  # caught in the middle of a step; the next scrape will see
+                return self._last
+            for family, _, value in _COUNTERS:
+                self.counts[family] = max(self.counts[family], int(value(self._last)))
+        return self._last
+
+
 class States:
     """Reads open batchers when somebody scrapes; a collector."""
 
     def __init__(self) -> None:
-        self._open: dict[str, list[Callable[[], Any]]] = {}
-        self._closed: dict[str, Counter[str]] = {}
+        self._readers: dict[str, list[Reader]] = {}
+        self._ended: dict[str, Counter[str]] = {}
         self._lock = threading.Lock()
 
     def watch(self, name: str, stats: Callable[[], Any]) -> None:
         """A batcher has opened."""
         with self._lock:
-            self._open.setdefault(name, []).append(stats)
-            self._closed.setdefault(name, Counter())
+            self._readers.setdefault(name, []).append(Reader(stats))
+            self._ended.setdefault(name, Counter())
 
     def forget(self, name: str) -> None:
         """Batchers of this name that have closed keep their counts."""
         with self._lock:
-            for stats in [*self._open.get(name, ())]:
-                last = stats()
-                if last.state == "closed":
-                    self._open[name].remove(stats)
-                    self._closed[name].update({family: value(last) for family, _, value in _COUNTERS})
+            self._read(name)
+
+    def _read(self, name: str) -> tuple[list[Any], Counter[str]]:
+        """The states of the batchers of this name that are there, and the counts of all there ever were."""
+        states: list[Any] = []
+        ended = self._ended[name]
+        counts = Counter[str]()
+        readers = self._readers[name]
+        for reader in tuple(readers):
+            stats = reader.read()
+            if reader.is_gone or (stats is not None and stats.state in _ENDED):
+                readers.remove(reader)
+                ended += reader.counts
+                continue
+            counts += reader.counts
+            if stats is not None:
+                states.append(stats)
+        self._ended[name] = ended
+        return states, counts + ended
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: registering must not read anybody."""
@@ -176,22 +233,20 @@ class States:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         with self._lock:
-            states = {name: [stats() for stats in readers] for name, readers in self._open.items()}
-            ended = {name: dict(counts) for name, counts in self._closed.items()}
+            found = {name: self._read(name) for name in self._readers}
         for family, text, value in _GAUGES:
             gauge = GaugeMetricFamily(family, text, labels=("name",))
-            for name, found in states.items():
-                if found:
-                    gauge.add_metric([name], sum(map(value, found)))
+            for name, (states, _) in found.items():
+                if states:
+                    gauge.add_metric([name], sum(map(value, states)))
             yield gauge
-        for family, text, value in _COUNTERS:
+        for family, text, _read in _COUNTERS:
             counter = CounterMetricFamily(family, text, labels=("name",))
-            for name, found in states.items():
-                counter.add_metric([name], sum(map(value, found)) + ended[name].get(family, 0))
+            for name, (_, counts) in found.items():
+                counter.add_metric([name], counts[family])
             yield counter
 
 
 def _require() -> None:
     if find_spec("prometheus_client") is None:
-        message = 'PrometheusObserver needs prometheus_client: pip install "penstock[prometheus]"'
-        raise MissingExtra(message)
+        raise MissingExtra('PrometheusObserver needs prometheus_client: pip install "penstock[prometheus]"')
