@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .clock import LOOP_CLOCK, Signal, wait_until
 from .errors import CircuitOpenError, StoppedError, UnknownOutcomeError
-from .outcome import Outcome, worst
+from .outcome import Outcome, outcome_of, worst
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -122,6 +122,7 @@ class Delivery:
         "_listeners",
         "_maybe",
         "_parent",
+        "_partly",
         "_settled_by",
         "_state",
         "_tries",
@@ -143,6 +144,7 @@ class Delivery:
         self._left = size
         self._closed = False
         self._maybe: set[int] = set()
+        self._partly: set[int] = set()
         self._errors: dict[int, BaseException] = {}
         self._forks: list[Fork[Any]] = []
         self._tries: dict[int, Tries] = {}
@@ -251,7 +253,14 @@ class Delivery:
             answer = Outcome.UNSENT
         else:
             answer = _VERDICT[code]
+        if index in self._partly and answer is Outcome.UNSENT:
+            return Outcome.UNKNOWN
         return Outcome.UNKNOWN if index in self._maybe and not answer.is_success else answer
+
+    def ended(self, index: int, error: BaseException) -> Outcome:
+        """The outcome of an item whose series ended with `error`: what was applied in a part is never unsent."""
+        outcome = outcome_of(error, maybe_applied=index in self._maybe)
+        return Outcome.UNKNOWN if outcome is Outcome.UNSENT and index in self._partly else outcome
 
     def verdicts(self, indices: Sequence[int]) -> dict[Outcome, int]:
         """How many of these items have, or would have, each outcome."""
@@ -390,6 +399,8 @@ class Delivery:
             self._state[index] = _STANDING.get(verdict, self._state[index])
             if verdict is Outcome.UNKNOWN:
                 self._maybe.add(index)
+            if fork.has_part_of(index):
+                self._partly.add(index)
             own, theirs = self._tries.get(index), fork.tries(index)
             if theirs is not None and (own is None or theirs.count > own.count):
                 self._tries[index] = theirs
@@ -544,6 +555,12 @@ class Fork(Generic[BatchT]):
             return StoppedError("no branch has sent it")
         told = ", ".join(f"{label}: {said.value}" for label, said in self._said(index).items())
         return UnknownOutcomeError(f"the branches do not agree ({told})")
+
+    def has_part_of(self, index: int) -> bool:
+        """Whether the item was applied on one of the required ways."""
+        return any(said.is_success for said in self._said(index).values()) or any(
+            index in self._branches[label]._partly for label in self._required
+        )
 
     def tries(self, index: int) -> Tries | None:
         """The failed tries of the branch that tried most often."""

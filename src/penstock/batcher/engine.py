@@ -22,7 +22,7 @@ from .._core.batch import Reason
 from .._core.clock import Signal, wait_until
 from .._core.errors import BatcherBroken, ClosedError, DeadLetterLimit, UnknownOutcomeError
 from .._core.observer import Observer, Observers
-from .._core.outcome import Outcome, outcome_of
+from .._core.outcome import Outcome
 from .._core.send import send
 from .._core.tally import Tally
 from . import log
@@ -336,7 +336,7 @@ class Engine(Generic[T]):
             return self._cut_items(flight)
         by_outcome: dict[Outcome, list[int]] = {}
         for index, error in errors.items():
-            outcome = outcome_of(error, maybe_applied=index in delivery.maybe_applied)
+            outcome = delivery.ended(index, error)
             by_outcome.setdefault(outcome, []).append(index)
         for outcome, indices in by_outcome.items():
             delivery.finish(indices, outcome)
