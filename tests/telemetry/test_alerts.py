@@ -41,6 +41,16 @@ tests:
       - {eval_time: 50m, alertname: BatcherLosing, exp_alerts: []}
       - {eval_time: 50m, alertname: BatcherOutage, exp_alerts: []}
       - {eval_time: 50m, alertname: BatcherBatchesSmall, exp_alerts: []}
+  - interval: 1m  # overflow drops, and nothing else is wrong
+    input_series:
+      - {series: 'batcher_items_total{name="audit",outcome="delivered"}', values: '0+60000x60'}
+      - {series: 'batcher_items_total{name="audit",outcome="dropped"}', values: '0x40 1x20'}
+      - {series: 'batcher_items_total{name="audit",outcome="rejected"}', values: '0x60'}
+    promql_expr_test:
+      - expr: count by (alertname) (ALERTS{alertstate="firing"})
+        eval_time: 45m
+        exp_samples: [{labels: '{alertname="BatcherLosing"}', value: 1}]
+      - {expr: 'count(ALERTS)', eval_time: 35m, exp_samples: []}
   - interval: 1m  # the destination is locked: depth up, every batch full, slow, nothing delivered
     input_series:
       - {series: 'batcher_queue_depth{name="audit"}', values: '9000x60'}

@@ -22,6 +22,7 @@ from penstock import (
     Metrics,
     MissingExtra,
     Observed,
+    Outcome,
     PermanentError,
     Retry,
     ThrottledError,
@@ -255,6 +256,30 @@ async def test_a_write_that_is_cut_off_is_counted(fake_clock: FakeClock) -> None
     assert registry.get_sample_value("batcher_flush_duration_seconds_sum", {"name": "tries", "result": "error"}) == pytest.approx(2.0)
     assert registry.get_sample_value("batcher_flush_failure_total", {"name": "tries", "error_type": "CancelledError"}) == 2
     assert batcher.tally().unknown == 2
+
+
+async def test_losses_begin_with_zero(fake_clock: FakeClock) -> None:
+    """Of a series that begins with 5 Prometheus sees no increase, and no alert."""
+    registry = CollectorRegistry()
+    async with Batcher(FakeSink[int](), name="audit", observers=[PrometheusObserver(registry)]):
+        assert [value(registry, "batcher_items_total", outcome=outcome.value) for outcome in Outcome] == [0] * len(Outcome)
+        assert value(registry, "batcher_flush_fail_total") == value(registry, "batcher_dropped_total", reason="overflow") == 0
+        assert value(registry, "batcher_flush_duration_seconds_count", result="error") == 0
+
+
+async def test_every_outcome_is_counted(fake_clock: FakeClock) -> None:
+    """Of items that were never in a batch too: handed back at the deadline, or dropped."""
+    registry = CollectorRegistry()
+    limits = Limits(max_items=2, max_pending_items=6)
+    sink: ScriptedSink[int] = ScriptedSink([hang()])
+    observer = PrometheusObserver(registry)
+    async with Batcher(sink, name="audit", limits=limits, overflow="drop_newest", observers=[observer]) as batcher:
+        for item in range(9):
+            await batcher.add(item)
+        report = await batcher.shutdown(deadline=0.5)
+    counts = {outcome: value(registry, "batcher_items_total", outcome=outcome.value) for outcome in Outcome}
+    assert counts == {outcome: report.tally.of(outcome) for outcome in Outcome}
+    assert (report.tally.unknown, report.tally.unsent, report.tally.dropped) == (2, 4, 3)
 
 
 async def test_metrics_inside_a_stack(fake_clock: FakeClock) -> None:

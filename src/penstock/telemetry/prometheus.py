@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary, WeakMethod
 from .._core.checks import bad
 from .._core.errors import MissingExtra
 from .._core.observer import Observer
+from .._core.outcome import Outcome
 from ._trace import trace_id
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from .._core.batch import Batch
-    from .._core.outcome import Outcome
 
 logger = logging.getLogger("penstock.telemetry")
 
@@ -89,6 +89,7 @@ class PrometheusObserver(Observer):
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
         """Read this batcher when somebody scrapes."""
+        self._families.begin(self._name or name)
         self._families.states.watch(self._name or name, stats)
 
     def on_state(self, name: str, state: str) -> None:
@@ -108,10 +109,6 @@ class PrometheusObserver(Observer):
             families.failed_flushes.labels(name).inc()
             for kind, count in Counter(type(error).__name__ for error in errors.values()).items():
                 families.errors.labels(name, kind).inc(count)
-
-    def on_outcome(self, batch: Batch[Any], outcome: Outcome, indices: Sequence[int]) -> None:
-        """Count how items end."""
-        self._families.outcomes.labels(self._name or batch.name, outcome.value).inc(len(indices))
 
     def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
         """Count what is dropped."""
@@ -142,10 +139,16 @@ class Families:
         self.flushes = Counter("batcher_flush", "Writes, by what sealed the batch.", (*name, "reason"), registry=registry)
         self.failed_flushes = Counter("batcher_flush_fail", "Writes in which an item failed.", name, registry=registry)
         self.errors = Counter("batcher_flush_failure", "Items that failed, by error.", (*name, "error_type"), registry=registry)
-        self.outcomes = Counter("batcher_items", "Items by how they ended.", (*name, "outcome"), registry=registry)
         self.dropped = Counter("batcher_dropped", "Items dropped, by reason.", (*name, "reason"), registry=registry)
         self.states = States()
         registry.register(self.states)
+
+    def begin(self, name: str) -> None:
+        """Let the counts of losses begin with 0: of a series that begins with 5, Prometheus does not see an increase."""
+        self.failed_flushes.labels(name)
+        self.dropped.labels(name, "overflow")
+        for result in ("ok", "error"):
+            self.seconds.labels(name, result)
 
     @classmethod
     def of(cls, registry: CollectorRegistry | None) -> Families:
@@ -166,7 +169,7 @@ class Reader:
         self._stats: Callable[[], Callable[[], Any] | None] = WeakMethod(stats) if ismethod(stats) else lambda: stats
         self._last: Any = None
         self.counts: Counter[str] = Counter()
-        """The counters, as last read."""
+        """The counters, as last read: by family, and by outcome."""
 
     @property
     def is_gone(self) -> bool:
@@ -182,8 +185,10 @@ class Reader:
             except Exception:
                 logger.debug("a batcher could not be read", exc_info=True)  # caught in the middle of a step; the next scrape will see
                 return self._last
-            for family, _, value in _COUNTERS:
-                self.counts[family] = max(self.counts[family], int(value(self._last)))
+            now = {family: int(value(self._last)) for family, _, value in _COUNTERS}
+            now |= {outcome.value: self._last.tally.of(outcome) for outcome in Outcome}
+            for key, count in now.items():
+                self.counts[key] = max(self.counts[key], count)
         return self._last
 
 
@@ -245,6 +250,11 @@ class States:
             for name, (_, counts) in found.items():
                 counter.add_metric([name], counts[family])
             yield counter
+        items = CounterMetricFamily("batcher_items", "Items by how they ended.", labels=("name", "outcome"))
+        for name, (_, counts) in found.items():
+            for outcome in Outcome:
+                items.add_metric([name, outcome.value], counts[outcome.value])
+        yield items
 
 
 def _require() -> None:
