@@ -257,6 +257,10 @@ class Delivery:
             return Outcome.UNKNOWN
         return Outcome.UNKNOWN if index in self._maybe and not answer.is_success else answer
 
+    def was_applied_in_part(self, index: int) -> bool:
+        """Whether one of several branches has the item, although it has not succeeded as a whole."""
+        return index in self._partly
+
     def ended(self, index: int, error: BaseException) -> Outcome:
         """The outcome of an item whose series ended with `error`: what was applied in a part is never unsent."""
         outcome = outcome_of(error, maybe_applied=index in self._maybe)
@@ -558,9 +562,8 @@ class Fork(Generic[BatchT]):
 
     def has_part_of(self, index: int) -> bool:
         """Whether the item was applied on one of the required ways."""
-        return any(said.is_success for said in self._said(index).values()) or any(
-            index in self._branches[label]._partly for label in self._required
-        )
+        applied = any(said.is_success for said in self._said(index).values())
+        return applied or any(self._branches[label].was_applied_in_part(index) for label in self._required)
 
     def tries(self, index: int) -> Tries | None:
         """The failed tries of the branch that tried most often."""
