@@ -220,3 +220,21 @@ async def test_waiting_producers_are_told_of_the_shutdown(fake_clock: FakeClock)
             await late
     assert sink.items == [0, 1, 2, 3]
     assert (report.tally.accepted, report.tally.refused) == (4, 1)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 1.0, 20.0])
+async def test_accepting_takes_no_time_whatever_the_sink_takes_until_the_ledger_is_full(fake_clock: FakeClock, seconds: float) -> None:
+    """B-T55: one worker and a ledger of 100; the first batch goes after `max_delay`, and only the 101st item waits for a write."""
+    sink = Recording(seconds=seconds)
+    async with Batcher(sink, limits=Limits(max_items=10, max_delay=0.5, max_pending_items=100), shutdown_deadline=1000.0) as batcher:
+        await batcher.add(0)
+        await fake_clock.sleep(0.5)
+        assert sink.times == [0.5]
+        began = fake_clock.now()
+        for item in range(1, 100):
+            await batcher.add(item)
+            assert fake_clock.now() - began <= (0.0 if seconds >= 1.0 else 0.01)
+        if seconds >= 1.0:
+            await batcher.add(100)
+            assert fake_clock.now() == pytest.approx(began + seconds)
+    assert sink.items == [*range(101 if seconds >= 1.0 else 100)]
