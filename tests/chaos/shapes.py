@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.storm import KEYS, Row, Storm
 
-from penstock import CircuitBreaker, Combine, DeadLetter, FanOut, Isolate, Retry, Router, Sink, Split, Timeout, stack
+from penstock import CircuitBreaker, Combine, DeadLetter, FanOut, Isolate, RateLimit, Retry, Router, Sink, Split, Timeout, stack
 from penstock.retry import Backoff
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class Shape:
         if rng.random() < 0.7:
             breaker = CircuitBreaker(consecutive=rng.randint(2, 4), open_for=1.0, longest_open=8.0, when_open=rng.choice(["wait", "raise"]))
             layers.append(breaker)
+        if rng.random() < 0.3:
+            layers.append(RateLimit(items_per_second=rng.choice([20.0, 200.0])))
         if not per_item:
             layers.append(Isolate())
         if rng.random() < 0.3:
