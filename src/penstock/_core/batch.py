@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 from uuid import uuid4
 
-from .delivery import Delivery, Fork
+from .delivery import Delivery
+from .fork import Fork
 
 if TYPE_CHECKING:
     from typing import Self
 
     from .clock import Signal
-    from .delivery import OutcomeMap
+    from .fork import OutcomeMap
     from .outcome import Outcome
 
 T_co = TypeVar("T_co", covariant=True)

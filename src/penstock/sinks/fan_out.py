@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from .._core.batch import Batch
-    from .._core.delivery import Fork
+    from .._core.fork import Fork
     from .._core.outcome import Outcome
     from .._core.sink import Sink, SinkLike
 
