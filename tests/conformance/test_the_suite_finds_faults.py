@@ -66,6 +66,15 @@ class ForgetsWhatWasCut(Faultless):
         return self.put(batch)
 
 
+class ForgetsWhatWasSlow(ForgetsWhatWasCut):
+    async def write(self, batch: Batch[int]) -> WriteResult | None:
+        if batch.id in self.seen:
+            return None
+        self.seen.add(batch.id)
+        await LoopClock().sleep(0.01)
+        return self.put(batch)
+
+
 class DeduplicatesById(ForgetsWhatWasCut):
     async def write(self, batch: Batch[int]) -> WriteResult | None:
         if batch.id in self.seen:
@@ -158,6 +167,7 @@ FAULTS: list[tuple[Callable[[], Any], str]] = [
     (Reorders, "a_batch_is_written_in_order"),
     (ForgetsWhatWasCut, "a_cancelled_write_ends_and_leaves_the_sink_usable"),
     (BreaksAfterACut, "a_cancelled_write_ends_and_leaves_the_sink_usable"),
+    (ForgetsWhatWasSlow, "a_try_that_is_timed_out_tells_the_truth"),
     (DeduplicatesById, "parts_of_one_batch_are_written_each"),
     (ClosesAtTheFirstExit, "opening_is_counted_and_comes_again"),
     (LeavesATask, "opening_is_counted_and_comes_again"),

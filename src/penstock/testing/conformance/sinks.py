@@ -192,6 +192,20 @@ class SinkConformance(ABC, Generic[T]):
                     f"after a cancellation ({rounds} turns) the sink does not work any more"
                 )
 
+    async def test_a_try_that_is_timed_out_tells_the_truth(self, real_clock: LoopClock) -> None:
+        """Within a time that is far too short, and then again without: nothing is called delivered that is not there."""
+        async with self.open_sink() as sink:
+            for seconds in (1e-6, 1e-4, 1e-3):
+                batch = RowBatch(self.items(4))
+                try:
+                    async with real_clock.timeout_at(real_clock.now() + seconds):
+                        await send(sink, batch)
+                except TimeoutError:
+                    pass
+                await self._nothing_lost([batch[index] for index in range(4) if batch.delivery.is_settled(index)])
+                again = await send(sink, batch)
+                await self._nothing_lost([item for index, item in enumerate(batch) if index not in again])
+
     async def test_writes_beside_each_other(self, real_clock: LoopClock) -> None:
         """As many as it says it can take (four, where it names no limit)."""
         async with self.open_sink() as sink:
