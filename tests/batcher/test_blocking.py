@@ -635,3 +635,21 @@ def test_a_child_of_multiprocessing_drains_at_its_exit() -> None:
         batcher.add("of the parent")
     """)
     assert out == "3 items\n1 items\n"
+
+
+def test_an_item_that_finds_no_older_one_to_replace_is_dropped_once() -> None:
+    """The ledger's bytes are all in flight, so nothing can make way."""
+    release = threading.Event()
+
+    def write(batch: Batch[bytes]) -> None:
+        release.wait(10.0)
+
+    limits = Limits(max_items=1, max_pending_items=4, max_pending_bytes=10)
+    with BlockingBatcher[bytes](write, limits=limits, overflow="drop_oldest") as batcher:
+        batcher.add(b"x" * 10)
+        assert batcher.try_add(b"y")  # announced; what becomes of it the loop decides
+        tally = batcher.tally()
+        assert (tally.accepted, tally.dropped, tally.inside) == (2, 1, 1)
+        release.set()
+    assert batcher.report is not None
+    assert (batcher.report.tally.accepted, batcher.report.tally.dropped) == (2, 1)

@@ -130,7 +130,9 @@ class Indoors(Batcher[T]):
         """An announced item: it takes the place of older ones, or is dropped."""
         self.inbox.claimed()
         with self._held():
-            if not (self.makes_room and self._state == "open" and self._engine.accepting and self.try_add(item)):
+            if self.makes_room and self._state == "open" and self._engine.accepting:
+                self.try_add(item)  # which drops it where not even the older ones would make room
+            else:
                 self._engine.drop((item,), (None,))
 
     async def flush_all(self, timeout: float | timedelta | None) -> FlushReport:

@@ -1,7 +1,7 @@
 """Traces: which requests are in a batch, and what became of it.
 
 1. A batch belongs to many traces at once. Its span is the child of none of them and links to all; each trace once.
-2. An SDK keeps the first 128 links of a span and forgets the others without a word. So the links beyond go to child spans, and what is
+2. An SDK keeps 128 links of a span, the last ones, and forgets the others without a word. So the links beyond go to child spans, and what is
    left out even then is counted in an attribute.
 3. Items that carry a span context are unwrapped here: what is further in sees the items themselves.
 """
