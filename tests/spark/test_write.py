@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+import tenacity
 
 pytest.importorskip("pyspark")
 
-from penstock import Batch, ConfigError, NotPicklableError, PermanentError, Retry, Timeout, WriteResult, stack
+from penstock import Batch, ConfigError, NotPicklableError, PermanentError, Retry, Timeout, UnavailableError, WriteResult, stack
 from penstock.sinks import PostgresSink
-from penstock.spark import DeadLettersError, write_dataframe
+from penstock.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def query(dsn: str, sql: str) -> list[Any]:
@@ -102,3 +106,36 @@ def test_a_sink_that_cannot_travel_is_told(spark: Any) -> None:
 
     with pytest.raises(NotPicklableError, match="has to travel to the executors"):
         write_dataframe(spark.range(1), write)
+
+
+def test_a_stream_is_written_by_micro_batches(spark: Any, table: str, tmp_path: Path) -> None:
+    """`foreach_batch`: every file of a folder is a micro-batch, each with a report of its own."""
+    for number in range(3):
+        (tmp_path / f"{number}.json").write_text("".join(f'{{"id": {number * 100 + row}, "name": "n"}}\n' for row in range(50)))
+    reports: list[SparkWriteReport] = []
+    sink = PostgresSink(table, table="numbers", columns=("id", "name"), on_conflict="update", conflict_columns=("id",))
+    rows = spark.readStream.schema("id long, name string").option("maxFilesPerTrigger", 1).json(str(tmp_path))
+    writing = rows.writeStream.foreachBatch(foreach_batch(sink, on_report=reports.append)).trigger(availableNow=True)
+    query_of_stream = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    assert query_of_stream.awaitTermination(120)
+    assert [report.delivered for report in reports] == [50, 50, 50]
+    assert query(table, "SELECT count(*), min(id), max(id) FROM numbers") == [(150, 0, 249)]
+
+
+def nobody_there(batch: Batch[Any]) -> None:
+    raise UnavailableError("refused")
+
+
+def test_patience_ends_an_outage_and_no_row_is_forgotten(spark: Any) -> None:
+    """A task must end before Spark loses patience; what was waiting comes back, and the tries are counted."""
+    down = stack(nobody_there, Retry(backoff=tenacity.wait_fixed(0.05)))
+    report = write_dataframe(spark.range(0, 10, numPartitions=2), down, patience=0.3, dead_letters="return")
+    assert (report.rows, report.delivered, report.failed) == (10, 0, 10)
+    assert report.retries >= 2
+    assert {dead.error_type for dead in report.dead_rows} == {"StoppedError"}
+
+
+def test_max_tasks_bounds_who_writes_at_the_same_time(spark: Any) -> None:
+    """P-T15's means: fewer tasks, all rows."""
+    report = write_dataframe(spark.range(0, 100, numPartitions=8), odd_ones_fail, max_tasks=2, max_dead_letters=10)
+    assert (report.rows, len(report.units)) == (100, 2)
