@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import socket
 import threading
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -282,3 +283,13 @@ async def test_a_description_is_closed_and_travels(fake_clock: FakeClock, tmp_pa
         assert again.path == sink.path
     async with again:
         assert await written(again, [1]) == {}
+
+
+async def test_each_process_may_have_a_file_of_its_own(fake_clock: FakeClock, tmp_path: Path) -> None:
+    """As the workers of Spark need it: they share a description, and must not share a file."""
+    sink = FileSink(tmp_path / "dead.jsonl", per_process=True)
+    async with sink:
+        await written(sink, range(3))
+    assert sink.path.name == f"dead-{socket.gethostname()}-{os.getpid()}.jsonl"
+    assert lines(sink.path) == [0, 1, 2]
+    assert names(tmp_path) == [sink.path.name, f"{sink.path.name}.lock"]

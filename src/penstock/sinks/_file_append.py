@@ -195,7 +195,11 @@ def _locked(settings: FileSettings) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
-        raise bad("path", str(settings.path), "another process, or another sink, is writing to it; give each a file of its own") from error
+        raise bad(
+            "path",
+            str(settings.path),
+            "another process, or another sink, is writing to it; give each a file of its own (processes: per_process=True)",
+        ) from error
     return lock
 
 

@@ -6,6 +6,8 @@ import asyncio
 import errno
 import importlib.util
 import os
+import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -49,7 +51,7 @@ def classify_file(error: BaseException) -> ErrorClass | None:
 
 
 class FileSink(Openable):
-    """Appends each item to a file as a line of JSON. Only appends; one process at a time.
+    """Appends each item to a file as a line of JSON. Only appends; a file belongs to one process at a time.
 
     Args:
         path: the file; made where it is missing, in a folder that must exist. Beside it `path.lock` stays, which keeps other processes and
@@ -62,6 +64,8 @@ class FileSink(Openable):
         rotate_bytes: begin a new file before a batch that would make this one longer; no batch is split. Default: never.
         rotate_every: seconds; begin a new file with the first batch after each whole multiple of them since 1970 in UTC: 3600 is every
             full hour, 86,400 midnight. Default: never.
+        per_process: a file for each process that opens the sink, as the workers of Spark need it: `events.jsonl` becomes
+            `events-HOST-PID.jsonl`, with the names of the machine and of the process. Default: one file, and one process.
 
     A rotated file gets the time into its name: `events.jsonl` becomes `events-20260131T120000Z.jsonl`. It is never written again.
 
@@ -81,6 +85,7 @@ class FileSink(Openable):
         fsync: Literal["always", "close", "never"] = "always",
         rotate_bytes: int | None = None,
         rotate_every: float | timedelta | None = None,
+        per_process: bool = False,
     ) -> None:
         if compression not in {None, "zstd"}:
             raise bad("compression", compression, 'must be "zstd" or None')
@@ -96,13 +101,15 @@ class FileSink(Openable):
         if compression is not None and importlib.util.find_spec("zstandard") is None:
             raise MissingExtra('pip install "penstock[files]"')
         self._encode = encode
+        self._per_process = per_process
         self._file: AppendFile | None = None
         self._turn: asyncio.Lock | None = None
 
     @property
     def path(self) -> Path:
-        """The file that is being written."""
-        return self._settings.path
+        """The file that is being written; with `per_process`, by this process."""
+        path = self._settings.path
+        return path.with_stem(f"{path.stem}-{socket.gethostname()}-{os.getpid()}") if self._per_process else path
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class of an error by its number, as `classify_file` tells it."""
@@ -128,7 +135,7 @@ class FileSink(Openable):
         return made.errors
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        file = AppendFile(self._settings)
+        file = AppendFile(replace(self._settings, path=self.path))
         try:
             await in_thread(file.open)
         except asyncio.CancelledError:
@@ -142,7 +149,7 @@ class FileSink(Openable):
         stack.push_async_callback(in_thread, file.close)
 
     def __repr__(self) -> str:
-        return f"FileSink({str(self.path)!r})"
+        return f"FileSink({str(self._settings.path)!r})"
 
 
 def _path(path: object) -> Path:

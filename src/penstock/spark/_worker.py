@@ -1,23 +1,24 @@
 """What a worker process of Spark keeps from one task to the next: an event loop on a thread of its own, and the sinks that are open there.
 
-Workers are forked from a daemon and then reused, so nothing is made at import, and what a parent made is not used by its child.
+1. Workers are forked from a daemon and then reused, so nothing is made at import, and what a parent made is not used by its child.
+2. A sink stays open from one task to the next. It is closed when another one is opened and no task uses it, so that the writes of a long
+   session leave neither connections nor locked files behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import hashlib
 import os
 import pickle
 import threading
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core.opening import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Generator
     from concurrent.futures import Future
 
     from .._core.sink import Sink
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CLOSING_SECONDS = 5.0
+
+
+class _Kept:
+    """A sink that is open here, and how many tasks use it."""
+
+    def __init__(self, sink: Sink[Any]) -> None:
+        self.sink = sink
+        self.users = 0
+        self.open = AsyncExitStack()
 
 
 class Worker:
@@ -35,33 +45,52 @@ class Worker:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="penstock spark", daemon=True)
         self._thread.start()
-        self._sinks: dict[str, Sink[Any]] = {}
-        self._open = AsyncExitStack()
+        self._kept: dict[bytes, _Kept] = {}
         self._lock = asyncio.Lock()
 
     def start(self, work: Coroutine[Any, Any, R]) -> Future[R]:
         """Run something on the loop; from any thread."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
-    async def sink(self, description: bytes) -> Sink[Any]:
-        """The sink of a pickled description, opened; kept open for the tasks to come."""
-        digest = hashlib.sha256(description).hexdigest()
+    @contextmanager
+    def using(self, description: bytes) -> Generator[Sink[Any]]:
+        """The sink of a pickled description, open; other sinks that nobody uses are closed first. Blocks while it is being opened."""
+        kept = self.start(self._taken(description)).result()
+        try:
+            yield kept.sink
+        finally:
+            kept.users -= 1
+
+    async def _taken(self, description: bytes) -> _Kept:
         async with self._lock:
-            if digest not in self._sinks:
-                sink: Sink[Any] = pickle.loads(description)  # noqa: S301  # made by the driver of this very job
-                await self._open.enter_async_context(opened(sink))
-                self._sinks[digest] = sink
-        return self._sinks[digest]
+            kept = self._kept.get(description)
+            if kept is None:
+                await self._close_idle()
+                kept = _Kept(pickle.loads(description))  # noqa: S301  # made by the driver of this very job
+                await kept.open.enter_async_context(opened(kept.sink))
+                self._kept[description] = kept
+            kept.users += 1
+            return kept
+
+    async def _close_idle(self) -> None:
+        for description in [description for description, kept in self._kept.items() if not kept.users]:
+            await self._kept.pop(description).open.aclose()
+
+    async def _close_all(self) -> None:
+        for kept in self._kept.values():
+            await kept.open.aclose()
 
     def close(self) -> None:
         """Close the sinks and the loop; in the process that made them."""
         if os.getpid() != self.pid:
             return
         try:
-            self.start(self._open.aclose()).result(CLOSING_SECONDS)
+            self.start(self._close_all()).result(CLOSING_SECONDS)
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(CLOSING_SECONDS)
+            if not self._thread.is_alive():
+                self.loop.close()
 
 
 _worker: Worker | None = None

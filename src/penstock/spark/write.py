@@ -128,9 +128,9 @@ class _Partition:
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
         here = worker()
-        sink = here.start(here.sink(self._description)).result()
         letters = _Letters(partition, self._keep, self._stop_at)
-        report = Task(here, sink, self._cuts, unit=f"{self._job}-{partition}", partition=partition).run(batches, letters.add)
+        with here.using(self._description) as sink:
+            report = Task(here, sink, self._cuts, unit=f"{self._job}-{partition}", partition=partition).run(batches, letters.add)
         lines = [_json(asdict(report)), *letters.kept]
         yield pa.record_batch({"kind": ["unit"] + ["dead"] * len(letters.kept), "json": lines})
 
