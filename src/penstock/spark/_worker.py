@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-import pickle
 import threading
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core.opening import opened
+from ._travel import load
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -66,7 +66,7 @@ class Worker:
             kept = self._kept.get(description)
             if kept is None:
                 await self._close_idle()
-                kept = _Kept(pickle.loads(description))  # noqa: S301  # made by the driver of this very job
+                kept = _Kept(load(description))
                 await kept.open.enter_async_context(opened(kept.sink))
                 self._kept[description] = kept
             kept.users += 1

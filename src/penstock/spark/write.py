@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-import pyarrow as pa
-from pyspark import TaskContext, cloudpickle
-
 from .._core import checks
-from .._core.errors import NotPicklableError
 from .._core.function_sink import as_sink
 from ._driver import check_columns, keyed
-from ._task import Cuts, Task
-from ._worker import worker
-from .report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
+from ._partition import LINES, Partition, read_report
+from ._task import Cuts
+from ._travel import description
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
 
     from .._core.sink import SinkLike
+    from .report import SparkWriteReport
 
 DeadLetters = Literal["raise", "return"]
 _SHOWN = 20
@@ -94,79 +89,11 @@ def write_dataframe(
         raise checks.bad("order_by" if order_by is not None else "buckets", order_by or buckets, "has no meaning without key")
     raises = dead_letters == "raise"
     keep, stop_at = (_SHOWN, most + _HOPELESS) if raises else (most, math.inf)
-    writing = _Partition(_description(sink), cuts, uuid4().hex, keep=keep, stop_at=stop_at)
+    writing = Partition(description(sink), cuts, uuid4().hex, keep=keep, stop_at=stop_at)
     rows = df if key is None else keyed(df, key, order_by=order_by, buckets=buckets)
     if limit is not None:
         rows = rows.coalesce(limit)
-    report = _report(rows.mapInArrow(writing, "kind string, json string").collect())
+    report = read_report(rows.mapInArrow(writing, LINES).collect())
     if raises and report.failed > most:
         report.raise_for_dead_letters()
     return report
-
-
-def _description(sink: object) -> bytes:
-    try:
-        return bytes(cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
-    except NotPicklableError:
-        raise
-    except Exception as error:
-        message = f"sink={sink!r} cannot be pickled, and has to travel to the executors: {error}"
-        raise NotPicklableError(message) from error
-
-
-class _Partition:
-    """What an executor runs: the rows of one partition in, one line of report out, and a line for each dead row."""
-
-    def __init__(self, description: bytes, cuts: Cuts, job: str, *, keep: int, stop_at: float) -> None:
-        self._description = description
-        self._cuts = cuts
-        self._job = job
-        self._keep = keep
-        self._stop_at = stop_at
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        partition = 0 if context is None else context.partitionId()
-        here = worker()
-        letters = _Letters(partition, self._keep, self._stop_at)
-        with here.using(self._description) as sink:
-            report = Task(here, sink, self._cuts, unit=f"{self._job}-{partition}", partition=partition).run(batches, letters.add)
-        lines = [_json(asdict(report)), *letters.kept]
-        yield pa.record_batch({"kind": ["unit"] + ["dead"] * len(letters.kept), "json": lines})
-
-
-class _Letters:
-    """The dead rows of one task, as many as go back to the driver."""
-
-    def __init__(self, partition: int, keep: int, stop_at: float) -> None:
-        self.kept: list[str] = []
-        self._partition = partition
-        self._keep = keep
-        self._stop_at = stop_at
-        self._count = 0
-
-    def add(self, row: dict[str, Any], error: BaseException) -> None:
-        """Keep one; raise `DeadLettersError` when there are too many to go on."""
-        self._count += 1
-        letter = _json({"row": row, "error_type": type(error).__name__, "message": str(error), "partition": self._partition})
-        if len(self.kept) < self._keep:
-            self.kept.append(letter)
-        if self._count > self._stop_at:
-            message = f"{self._count} rows of partition {self._partition} failed for good, so the task gives up; the last: {letter}"
-            raise DeadLettersError(message)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)
-
-
-def _report(lines: Iterable[Any]) -> SparkWriteReport:
-    units: list[UnitReport] = []
-    dead: list[DeadRow] = []
-    for line in lines:
-        found = json.loads(line.json)
-        if line.kind == "unit":
-            units.append(UnitReport(**found))
-        else:
-            dead.append(DeadRow(**found))
-    return SparkWriteReport(tuple(units), tuple(dead))
