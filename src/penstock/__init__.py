@@ -17,6 +17,7 @@ from ._core.errors import (
     ItemTooLarge,
     LedgerFull,
     MissingExtra,
+    NonDeterministicReplay,
     NotPicklableError,
     PenstockError,
     PermanentError,
@@ -24,8 +25,10 @@ from ._core.errors import (
     SinkError,
     StoppedError,
     ThrottledError,
+    TransactionLost,
     TransientError,
     UnavailableError,
+    UnitRefused,
     UnknownOutcomeError,
 )
 from ._core.observer import Observer
@@ -38,6 +41,7 @@ from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSi
 from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
+from ._core.transaction import Committed, Counts, Transaction, Unit, check_transactional, transaction
 from .batcher import Batcher, BlockingBatcher, BlockingReceipt, FlushReport, Limits, NoFeedback, Receipt, ShutdownReport, Stats, gather, run
 from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
 from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Isolate, RateLimit, Router, Split, Timeout
@@ -61,7 +65,9 @@ __all__ = [
     "Clock",
     "ClosedError",
     "Combine",
+    "Committed",
     "ConfigError",
+    "Counts",
     "DeadLetter",
     "DeadLetterLimit",
     "DeadLetterRecord",
@@ -81,6 +87,7 @@ __all__ = [
     "Metrics",
     "MissingExtra",
     "NoFeedback",
+    "NonDeterministicReplay",
     "NotPicklableError",
     "Observed",
     "Observer",
@@ -107,16 +114,22 @@ __all__ = [
     "ThrottledError",
     "Timeout",
     "Tracing",
+    "Transaction",
+    "TransactionLost",
     "TransactionalSink",
     "TransientError",
     "UnavailableError",
+    "Unit",
+    "UnitRefused",
     "UnknownOutcomeError",
     "WriteResult",
+    "check_transactional",
     "gather",
     "in_thread",
     "run",
     "send",
     "stack",
+    "transaction",
 ]
 
 publish(

@@ -72,6 +72,13 @@ def optional_rate(name: str, value: object) -> float | None:
     return float(value)
 
 
+def text(name: str, value: object, *, empty: bool = False) -> str:
+    """Text without NUL, which no destination can keep in a name. Raises `ConfigError`."""
+    if not isinstance(value, str) or "\0" in value or not (value or empty):
+        raise bad(name, value, f"must be text{'' if empty else ' that is not empty'}, without NUL")
+    return value
+
+
 def choice(name: str, value: ChoiceT, allowed: Iterable[ChoiceT]) -> ChoiceT:
     """One of a fixed set of words. Raises `ConfigError`."""
     options = tuple(allowed)

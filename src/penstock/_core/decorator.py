@@ -1,25 +1,41 @@
-"""What every sink around a sink has in common."""
+"""What every sink around a sink has in common.
+
+A decorator stands around a transaction as it stands around its sink: `transaction` enters the wrapped sink's and puts a second view of
+the decorator, made by `around` with the state of the first, around what is written in it.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .opening import Openable, opened
 from .sink import Capabilities, Sink, capabilities_of
+from .transaction import enlisted, transaction
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from contextlib import AsyncExitStack
+    from typing import Self
 
+    from .batch import Batch
     from .errors import ErrorClass
+    from .result import WriteResult
+    from .transaction import Transaction, Unit
 
 T = TypeVar("T")
 
 
-class WrappingSink(Openable, Generic[T]):
+class WrappingSink(Openable, ABC, Generic[T]):
     """A sink around one sink: opens it, closes it, and passes on what it promises unless a subclass knows better."""
 
     def __init__(self, inner: Sink[T]) -> None:
         self.inner = inner
+
+    @abstractmethod
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        """Write by way of the wrapped sink."""
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(opened(self.inner))
@@ -33,3 +49,16 @@ class WrappingSink(Openable, Generic[T]):
         """The wrapped sink's own classification of its errors; `None` where it has none."""
         classifier = getattr(self.inner, "classify", None)
         return None if classifier is None else classifier(error)
+
+    def around(self, inner: Sink[T]) -> Self:
+        """This decorator, with its settings and the state it shares with all batches, around another sink; open while this one is."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        made.inner = inner
+        return made
+
+    @asynccontextmanager
+    async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
+        """The wrapped sink's transaction, with this decorator around what is written in it. Raises and suspends as that does."""
+        async with transaction(self.inner, unit) as within:
+            yield enlisted(self.around, within)

@@ -2,6 +2,8 @@
 
     PenstockError
     ├── ConfigError (ValueError)          the caller's mistake: a bad argument; nothing has been started
+    │   └── UnitRefused                   the caller's mistake: the ledger knows this version otherwise, or no longer
+    ├── NonDeterministicReplay            the caller's mistake: other rows under the name of rows that are committed
     ├── MissingExtra (ImportError)        the caller's mistake: an optional dependency is not installed
     ├── NotPicklableError (TypeError)     the caller's mistake: a description holds an argument that cannot travel
     ├── ForkedError                       the caller's mistake: used in a forked child
@@ -21,7 +23,8 @@
         ├── UnknownOutcomeError           the write may or may not have been applied
         │   └── ResultMismatch            an answer that does not fit its batch; never sent again by itself
         └── StoppedError                  given up because the batcher is stopping; not applied
-            └── DeadLetterLimit           too much goes to the dead letters: the batcher stops
+            ├── DeadLetterLimit           too much goes to the dead letters: the batcher stops
+            └── TransactionLost           the transaction is gone, and nothing of it was applied
 
 Only the last branch is about the destination, and only there does the question of trying again arise. Errors of client libraries keep
 their identity: a sink's `classify` tells their class, and where one of ours is raised instead, theirs is its `__cause__`.
@@ -42,6 +45,14 @@ class PenstockError(Exception):
 
 class ConfigError(PenstockError, ValueError):
     """A bad argument. The message names the argument, the value received and the rule; nothing has been started."""
+
+
+class UnitRefused(ConfigError):
+    """The ledger does not take a unit: its version was cut into other parts, or by another rule, or is older than what the ledger keeps."""
+
+
+class NonDeterministicReplay(PenstockError):
+    """A unit that is committed came again with another number of rows: what makes the rows does not give the same ones each time."""
 
 
 class MissingExtra(PenstockError, ImportError):
@@ -145,6 +156,10 @@ class StoppedError(SinkError):
 
 class DeadLetterLimit(StoppedError):
     """Too many items failed for good, so the batcher stops instead of emptying a good stream into the dead letters."""
+
+
+class TransactionLost(StoppedError):
+    """The transaction that this was written in is gone, and nothing of it was applied. Only a new transaction can try again."""
 
 
 class ErrorClass(enum.Enum):

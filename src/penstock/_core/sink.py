@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from .batch import Batch
 from .errors import ErrorClass
@@ -12,6 +12,8 @@ from .result import WriteResult
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
+
+    from .transaction import Transaction, Unit
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -51,9 +53,9 @@ NOTHING_PROMISED = Capabilities()
 
 @runtime_checkable
 class TransactionalSink(Protocol):
-    """A sink whose writes can commit together."""
+    """A sink whose writes can commit together. Enter it by `penstock.transaction(sink, unit)`."""
 
-    def transaction(self, unit: str) -> AbstractAsyncContextManager[Sink[object]]:
+    def transaction(self, unit: Unit | None) -> AbstractAsyncContextManager[Transaction[Any]]:
         """A sink whose writes commit when the context ends, and not at all if it ends by an exception."""
         ...
 

@@ -58,6 +58,11 @@ class FanOut(Openable, Generic[T]):
         "sends what had succeeded in one branch again; put the Retry into each branch: FanOut(stack(a, Retry()), stack(b, Retry()))"
     )
 
+    refuses_transaction = (
+        "its branches are destinations of their own, and no transaction spans two; write to each of them in a transaction of its own, or to "
+        "one of them and let the others follow it"
+    )
+
     def __init__(self, *sinks: SinkLike[T], best_effort: Iterable[SinkLike[T]] = (), mode: Mode = "all") -> None:
         if not sinks:
             raise checks.bad("sinks", sinks, "must be at least one sink that is required")
@@ -78,7 +83,7 @@ class FanOut(Openable, Generic[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What every branch promises."""
+        """What every branch promises, but no transaction."""
         known = [capabilities_of(sink) for sink in self.inners]
         bounds = [known_one.max_concurrency for known_one in known if known_one.max_concurrency is not None]
         return Capabilities(

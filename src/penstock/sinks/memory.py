@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from .._core.sink import Capabilities
+from .._core.transaction import Attempt, all_duplicate, check_same_parts, has_ended
+
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from .._core.batch import Batch
+    from .._core.result import WriteResult
+    from .._core.transaction import Committed, Transaction, Unit
 
 T = TypeVar("T")
 
@@ -13,9 +22,14 @@ T = TypeVar("T")
 class MemorySink(Generic[T]):
     """Keeps everything that is written to it, for tests and examples. Never fails, never suspends."""
 
+    capabilities = Capabilities(transactional=True)
+
     def __init__(self) -> None:
         self.batches: list[Batch[T]] = []
-        """The batches, in the order in which they were written."""
+        """The batches, in the order in which they were written; those of a transaction come with its commit."""
+        self.ledger: dict[Unit, Committed] = {}
+        """What was committed under which unit."""
+        self._under_way: dict[str, asyncio.Event] = {}
 
     @property
     def items(self) -> list[T]:
@@ -26,9 +40,79 @@ class MemorySink(Generic[T]):
         """Keep the batch."""
         self.batches.append(batch)
 
+    @asynccontextmanager
+    async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
+        """Keep what is written when it ends. Suspends, on entering, while another attempt of the unit is under way."""
+        async with self._turn(unit):
+            attempt = self._attempt(unit)
+            try:
+                yield attempt
+            finally:
+                attempt.is_over = True
+            self._keep(attempt)
+
+    @asynccontextmanager
+    async def _turn(self, unit: Unit | None) -> AsyncGenerator[None]:
+        """Wait for the end of other attempts of this unit."""
+        if unit is None:
+            yield
+            return
+        while unit.name in self._under_way:
+            await self._under_way[unit.name].wait()
+        over = self._under_way[unit.name] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._under_way[unit.name]
+            over.set()
+
+    def _attempt(self, unit: Unit | None) -> _Attempt[T]:
+        if unit is None:
+            return _Attempt(self.ledger, None)
+        for known in self.ledger:
+            check_same_parts(unit, known)
+        return _Attempt(self.ledger, unit, self.ledger.get(unit))
+
+    def _keep(self, attempt: _Attempt[T]) -> None:
+        if attempt.is_replay:
+            return
+        self.batches.extend(attempt.batches)
+        attempt.commits()
+
     def clear(self) -> None:
         """Forget everything."""
         self.batches.clear()
+        self.ledger.clear()
 
     def __repr__(self) -> str:
         return f"MemorySink({sum(map(len, self.batches))} items in {len(self.batches)} batches)"
+
+
+class _Attempt(Attempt, Generic[T]):
+    """A transaction of a `MemorySink`."""
+
+    def __init__(self, ledger: dict[Unit, Committed], unit: Unit | None, committed: Committed | None = None) -> None:
+        super().__init__(unit, committed)
+        self._ledger = ledger
+        self.batches: list[Batch[T]] = []
+        self.is_over = False
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        if self.is_over:
+            raise has_ended(self.unit)
+        if self.is_replay:
+            return all_duplicate(batch)
+        self.batches.append(batch)
+        return None
+
+    def commits(self) -> None:
+        super().commits()
+        self._tell()
+
+    async def wrote_letters(self, count: int) -> None:
+        await super().wrote_letters(count)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.unit is not None and self.committed is not None:
+            self._ledger[self.unit] = self.committed

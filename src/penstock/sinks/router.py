@@ -39,6 +39,10 @@ class Router(Openable, Generic[T]):
     Raises `ConfigError` for a bad argument.
     """
 
+    refuses_transaction = (
+        "its routes are destinations of their own, and no transaction spans two; split the items before, and write each part by itself"
+    )
+
     def __init__(self, choose: Callable[[T], str], routes: Mapping[str, SinkLike[T]], *, default: SinkLike[T] | None = None) -> None:
         if not callable(choose):
             raise checks.bad("choose", choose, "must be a function from an item to the name of its route")
@@ -55,7 +59,7 @@ class Router(Openable, Generic[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What every route promises. Order is promised within a route only, so no key is safe across them."""
+        """What every route promises, but no transaction. Order is promised within a route only, so no key is safe across them."""
         known = [capabilities_of(sink) for sink in self.inners]
         bounds = [one.max_concurrency for one in known if one.max_concurrency is not None]
         return Capabilities(
