@@ -45,6 +45,7 @@ REQUIRED = {"tenacity"}
 # Imports inside functions that reach a module of our own, and why.
 DEFERRED = {
     ("penstock.cli", "penstock.cli._demo"): "the demo's modules import the packages of its extra, which may be missing",
+    ("penstock.testing.plugin", "penstock.testing._kafka"): "only tests that ask for the server pay for it",
     ("penstock.testing.plugin", "penstock.testing._opensearch"): "only tests that ask for the server pay for it",
     ("penstock.sinks.postgres", "penstock.sinks._postgres_columns"): "pyarrow and numpy are there when a batch of columns is",
     ("penstock.testing.plugin", "penstock.testing._postgres"): "only tests that ask for the server pay for it",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from penstock import LoopClock
-    from penstock.testing import EmbeddedOpenSearch, EmbeddedPostgres, FakeClock
+    from penstock.testing import EmbeddedKafka, EmbeddedOpenSearch, EmbeddedPostgres, FakeClock
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "a-full-stack.md"
 
@@ -83,6 +83,11 @@ async def test_events_reach_an_http_endpoint(
     assert (report.tally.delivered, report.tally.rejected) == (999, 1)
     assert {request.headers["authorization"] for request in server.requests} == {"Bearer abc"}
     assert len({request.headers["idempotency-key"] for request in server.requests}) == len(server.requests)
+
+
+async def test_an_order_outlives_its_broker(embedded_kafka: EmbeddedKafka, real_clock: LoopClock) -> None:
+    """The fixture is for the reason, where there is no Kafka."""
+    await load("test_with_kafka").test_an_order_outlives_the_broker(real_clock)
 
 
 async def test_documents_reach_a_search_server(

@@ -3,6 +3,7 @@
 from .._core.clock import LoopClock
 from .._core.public import publish
 from ._clock import FakeClock
+from ._kafka import EmbeddedKafka, embedded_kafka
 from ._moment import WouldHang
 from ._opensearch import EmbeddedOpenSearch, embedded_opensearch
 from ._postgres import EmbeddedPostgres, embedded_postgres
@@ -28,6 +29,7 @@ __all__ = [
     "BlockingSink",
     "Call",
     "DedupSink",
+    "EmbeddedKafka",
     "EmbeddedOpenSearch",
     "EmbeddedPostgres",
     "EmbeddedUnavailable",
@@ -39,6 +41,7 @@ __all__ = [
     "SlowSink",
     "WouldHang",
     "answer",
+    "embedded_kafka",
     "embedded_opensearch",
     "embedded_postgres",
     "fail",

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures `fake_clock`, `real_clock`, `embedded_postgres` and `embedded_opensearch`.
+"""The pytest plugin: fixtures `fake_clock`, `real_clock`, `embedded_postgres`, `embedded_opensearch` and `embedded_kafka`.
 
 An `async def` test that asks for `fake_clock`, itself or through a fixture, runs on that clock's virtual loop; one that asks for
 `real_clock` runs on a loop of its own. Other async tests are left to other plugins. Nothing but the standard library is loaded before a
@@ -20,6 +20,7 @@ from penstock.testing._require import EmbeddedUnavailable, skip_or_fail
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.testing._kafka import EmbeddedKafka
     from penstock.testing._opensearch import EmbeddedOpenSearch
     from penstock.testing._postgres import EmbeddedPostgres
 
@@ -68,6 +69,22 @@ def embedded_opensearch() -> Iterator[EmbeddedOpenSearch]:
         server = context.__enter__()
     except EmbeddedUnavailable as error:
         skip_or_fail("opensearch", str(error))
+    try:
+        yield server
+    finally:
+        context.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def embedded_kafka() -> Iterator[EmbeddedKafka]:
+    """A Kafka broker for the whole test run. Skips where it cannot be had, unless `PENSTOCK_REQUIRE` names it (`kafka`)."""
+    from penstock.testing._kafka import embedded_kafka as start
+
+    context = start()
+    try:
+        server = context.__enter__()
+    except EmbeddedUnavailable as error:
+        skip_or_fail("kafka", str(error))
     try:
         yield server
     finally:

@@ -1,0 +1,200 @@
+"""The embedded Kafka: up as any user, down like a crash, up again on the same port and data, gone with whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import InvalidTopicError, TopicAlreadyExistsError
+from aiokafka.structs import TopicPartition
+
+from penstock.testing import EmbeddedKafka, EmbeddedUnavailable, skip_or_fail
+from penstock.testing import embedded_kafka as start_kafka
+from penstock.testing._processes import wait_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock import LoopClock
+
+STARTS_ONE = """
+import os, signal
+from penstock.testing import embedded_kafka
+with embedded_kafka() as server:
+    print(server.pid, os.readlink(f"/proc/{server.pid}/cwd"), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedKafka]:
+    """One of the module's own, to be killed."""
+    try:
+        context = start_kafka()
+        server = context.__enter__()
+    except EmbeddedUnavailable as error:
+        skip_or_fail("kafka", str(error))
+    yield server
+    context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def running(server: EmbeddedKafka) -> EmbeddedKafka:
+    if not server.is_ours:
+        pytest.skip("a broker that is not ours is not killed")
+    server.start()
+    return server
+
+
+async def put(server: EmbeddedKafka, topic: str, *values: bytes, partition: int = 0) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=server.bootstrap, acks="all") as producer:
+        for value in values:
+            await producer.send_and_wait(topic, value, partition=partition)
+
+
+async def get(server: EmbeddedKafka, topic: str, count: int, *, partition: int = 0) -> list[bytes | None]:
+    """The first `count` values of a partition."""
+    async with AIOKafkaConsumer(bootstrap_servers=server.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, partition)])
+        return [(await consumer.getone()).value for _ in range(count)]
+
+
+async def test_what_is_produced_is_consumed_and_a_topic_has_its_partitions(running: EmbeddedKafka, real_clock: LoopClock) -> None:
+    running.create_topic("several", partitions=3)
+    await put(running, "several", b"a", b"b", partition=2)
+    assert await get(running, "several", 2, partition=2) == [b"a", b"b"]
+    async with AIOKafkaProducer(bootstrap_servers=running.bootstrap) as producer:
+        assert await producer.partitions_for("several") == {0, 1, 2}
+
+
+async def test_a_group_takes_its_position_up_again(running: EmbeddedKafka, real_clock: LoopClock) -> None:
+    running.create_topic("grouped")
+    await put(running, "grouped", b"first", b"second")
+    for expected in (b"first", b"second"):
+        async with AIOKafkaConsumer(
+            "grouped", bootstrap_servers=running.bootstrap, group_id="group", auto_offset_reset="earliest", enable_auto_commit=False
+        ) as consumer:
+            record = await consumer.getone()
+            assert record.value == expected
+            await consumer.commit({TopicPartition("grouped", 0): record.offset + 1})
+
+
+async def test_a_transaction_is_seen_when_it_commits_and_not_when_it_aborts(running: EmbeddedKafka, real_clock: LoopClock) -> None:
+    running.create_topic("transactional")
+    async with AIOKafkaProducer(bootstrap_servers=running.bootstrap, transactional_id="writer") as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait("transactional", b"aborted")
+        await producer.abort_transaction()
+        async with producer.transaction():
+            await producer.send_and_wait("transactional", b"committed")
+    async with AIOKafkaConsumer(
+        "transactional", bootstrap_servers=running.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as consumer:
+        assert (await consumer.getone()).value == b"committed"
+
+
+@pytest.mark.parametrize("way", ["paused, kill", "the process alone", "paused, stop"])
+async def test_what_was_acknowledged_survives_and_the_port_stays(running: EmbeddedKafka, real_clock: LoopClock, way: str) -> None:
+    before, bootstrap = running.pid, running.bootstrap
+    assert before is not None
+    topic = f"kept-{before}"
+    running.create_topic(topic)
+    await put(running, topic, b"kept")
+    if way.startswith("paused"):
+        running.pause()
+    if way == "the process alone":
+        os.kill(before, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(before)], timeout=20)
+    elif way.endswith("stop"):
+        running.stop()
+    else:
+        running.kill()
+    assert running.pid is None
+    running.restart()
+    assert running.bootstrap == bootstrap
+    assert running.pid not in {None, before}
+    assert await get(running, topic, 1) == [b"kept"]
+    await put(running, topic, b"and more")
+    assert await get(running, topic, 2) == [b"kept", b"and more"]
+
+
+async def test_a_paused_server_goes_on_where_it_was(running: EmbeddedKafka, real_clock: LoopClock) -> None:
+    topic = f"paused-{running.pid}"
+    running.create_topic(topic)
+    async with AIOKafkaProducer(bootstrap_servers=running.bootstrap) as producer:
+        await producer.partitions_for(topic)
+        running.pause()
+        sent = await producer.send(topic, b"waits")
+        flushing = asyncio.ensure_future(producer.flush())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(flushing), 0.05)
+        running.resume()
+        assert (await sent).offset == 0
+        await flushing
+
+
+def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedKafka) -> None:
+    pid = running.pid
+    running.start()
+    assert running.pid == pid
+    assert f"pid={pid}" in repr(running)
+    running.kill()
+    running.kill()
+    running.stop()
+    running.resume()
+    running.pause()
+    assert running.pid is None
+    assert not [each for each in psutil.process_iter() if each.pid == pid]
+
+
+def test_what_the_broker_says_against_a_topic_is_raised(running: EmbeddedKafka) -> None:
+    running.create_topic("twice")
+    with pytest.raises(TopicAlreadyExistsError, match="twice"):
+        running.create_topic("twice")
+    with pytest.raises(InvalidTopicError):
+        running.create_topic("not a name")
+
+
+def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left() -> None:
+    context = start_kafka({"num.network.threads": "none"})
+    with pytest.raises(EmbeddedUnavailable, match=r"num\.network\.threads"):
+        context.__enter__()
+
+
+def test_a_server_ends_and_its_data_goes_when_whoever_started_it_is_killed() -> None:
+    starter = subprocess.Popen([sys.executable, "-c", STARTS_ONE], stdout=subprocess.PIPE, text=True)
+    told, _ = starter.communicate(timeout=60)
+    assert starter.returncode == -signal.SIGKILL
+    pid, home = told.split()
+    try:
+        assert wait_gone(psutil.Process(int(pid)), 30)
+    except psutil.NoSuchProcess:
+        pass  # gone already
+    assert not Path(home).parent.exists()
+
+
+def test_a_broker_that_is_not_ours_is_used_and_not_ended(running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", running.bootstrap)
+    with start_kafka() as theirs:
+        assert theirs.bootstrap == running.bootstrap
+        assert theirs.pid is None
+        theirs.create_topic("through-theirs")
+        for change in (theirs.start, theirs.stop, theirs.kill, theirs.restart, theirs.pause, theirs.resume):
+            with pytest.raises(EmbeddedUnavailable, match="not ours"):
+                change()
+    assert running.pid is not None
+
+
+def test_a_home_gives_the_jars(running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PENSTOCK_KAFKA_HOME", str(tmp_path))
+    context = start_kafka()
+    with pytest.raises(EmbeddedUnavailable, match="kafka"):  # there are none in it
+        context.__enter__()
