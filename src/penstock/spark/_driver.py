@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions
+
 from .._core import checks
+from ._units import BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,5 +33,16 @@ def keyed(df: DataFrame, key: str | Sequence[str], *, order_by: str | Sequence[s
     partitions as it likes. Raises `ConfigError` for columns that are not there.
     """
     keys, order = check_columns(df, "key", key), check_columns(df, "order_by", order_by)
-    number = checks.optional_count("buckets", buckets) or int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
-    return df.repartition(number, *keys).sortWithinPartitions(*keys, *order)
+    return df.repartition(bucket_count(df, buckets), *keys).sortWithinPartitions(*keys, *order)
+
+
+def bucket_count(df: DataFrame, buckets: int | None) -> int:
+    """How many partitions keys are spread over."""
+    return checks.optional_count("buckets", buckets) or int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
+
+
+def with_bucket(df: DataFrame) -> DataFrame:
+    """`df` with the number of its partition as a column, right after `keyed`. A later `coalesce` does not change it."""
+    if BUCKET in df.columns:
+        raise checks.bad("df", BUCKET, "is the column that the number of a row's bucket travels in; name it otherwise")
+    return df.withColumn(BUCKET, functions.spark_partition_id())

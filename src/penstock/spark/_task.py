@@ -137,13 +137,13 @@ class Task:
                 before.add_done_callback(lambda _: self._free.release())
                 flying.append(before)
                 while flying and flying[0].done():
-                    _count(counts, flying.pop(0).result(), on_dead)
+                    add_up(counts, flying.pop(0).result(), on_dead)
             for future in flying:
-                _count(counts, future.result(), on_dead)
+                add_up(counts, future.result(), on_dead)
         except BaseException:
             self._worker.start(self._cut_all()).result()
             raise
-        return UnitReport(partition=self._partition, seconds=self._worker.loop.time() - began, **counts)
+        return UnitReport(partition=self._partition, seconds=self._worker.loop.time() - began, skipped=False, **counts)
 
     async def _cut_all(self) -> None:
         """Nothing of a task that has failed may go on writing beside the next attempt."""
@@ -157,15 +157,21 @@ class Task:
         assert write is not None
         self._writing.add(write)
         write.add_done_callback(self._writing.discard)
-        host = ChunkHost(self._cuts.patience)
-        rows = chunk.rows.num_rows
-        lineage = Lineage(id=f"{self._unit}-{chunk.number}", reason=Reason.SIZE, name=self._unit)
-        batch = ArrowBatch(chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host))
-        errors = await send(self._sink, batch)
-        return Written(rows, host.outcomes, host.waits, [(batch[index], error) for index, error in errors.items()])
+        return await write_chunk(self._sink, chunk, name=self._unit, patience=self._cuts.patience)
 
 
-def _count(counts: Counter[str], written: Written, on_dead: Callable[[dict[str, Any], BaseException], None]) -> None:
+async def write_chunk(sink: Sink[Any], chunk: Chunk, *, name: str, patience: float) -> Written:
+    """Write one chunk of what is called `name`; suspends until its write has ended. Raises `CancelledError` only."""
+    host = ChunkHost(patience)
+    rows = chunk.rows.num_rows
+    lineage = Lineage(id=f"{name}-{chunk.number}", reason=Reason.SIZE, name=name)
+    batch = ArrowBatch(chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host))
+    errors = await send(sink, batch)
+    return Written(rows, host.outcomes, host.waits, [(batch[index], error) for index, error in errors.items()])
+
+
+def add_up(counts: Counter[str], written: Written, on_dead: Callable[[dict[str, Any], BaseException], None]) -> None:
+    """Add a chunk to the counts of its unit."""
     counts["rows"] += written.rows
     counts["chunks"] += 1
     counts["retries"] += written.retries

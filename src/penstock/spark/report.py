@@ -29,6 +29,7 @@ class UnitReport:
     """The counts of one task's write."""
 
     partition: int
+    """The task's partition, or the key's bucket where the write is cut into buckets."""
     rows: int = 0
     delivered: int = 0
     duplicate: int = 0
@@ -37,6 +38,10 @@ class UnitReport:
     chunks: int = 0
     retries: int = 0
     seconds: float = 0.0
+    attempt: int = 0
+    """Spark's number of the attempt that is counted here; 0 unless the task was run again."""
+    skipped: bool = False
+    """Committed by an earlier attempt, so that nothing was written; the counts are those of the ledger, what was delivered is `duplicate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,11 @@ class SparkWriteReport:
     def retries(self) -> int:
         """Tries that were made again inside of tasks."""
         return sum(unit.retries for unit in self.units)
+
+    @property
+    def skipped_units(self) -> int:
+        """Units that an earlier attempt had committed."""
+        return sum(unit.skipped for unit in self.units)
 
     @property
     def seconds(self) -> float:

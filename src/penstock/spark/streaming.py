@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._core import checks
 from .write import write_dataframe
 
 if TYPE_CHECKING:
@@ -16,16 +17,40 @@ if TYPE_CHECKING:
 
 
 def foreach_batch(
-    sink: SinkLike[Any], *, on_report: Callable[[SparkWriteReport], object] | None = None, **options: Any
+    sink: SinkLike[Any], *, on_report: Callable[[SparkWriteReport], object] | None = None, app_id: str | None = None, **options: Any
 ) -> Callable[[DataFrame, int], None]:
     """What `df.writeStream.foreachBatch(...)` calls for each micro-batch: `write_dataframe` with these options.
 
-    `on_report` is called with each report. A micro-batch that Spark runs again is written again, so use a sink that is idempotent.
-    """
+    Args:
+        sink: as in `write_dataframe`.
+        on_report: is called with each report.
+        app_id: the name under which micro-batches are committed; default: the id of the query, which its checkpoint keeps over restarts. A
+            query with a new checkpoint counts from 0 again, so under an old name its batches would be taken for repeated ones. Needed on Spark
+            Connect, which does not tell the id.
+        options: those of `write_dataframe`; `version` is the number of the micro-batch.
 
-    def write(df: DataFrame, _: int) -> None:
-        report = write_dataframe(df, sink, **options)
+    A micro-batch that Spark runs again, because its end was not noted, is written again at `"at_least_once"`, and skipped where it was
+    committed at the other levels. Raises `ConfigError` for `version`, and what `write_dataframe` raises, which ends the query.
+    """
+    if "version" in options:
+        raise checks.bad("version", options["version"], "is the number of the micro-batch")
+    is_named = options.get("key") is not None or options.get("delivery", "at_least_once") != "at_least_once"
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        name = (app_id or _query_id(df)) if is_named else None
+        report = write_dataframe(df, sink, app_id=name, version=batch_id if is_named else None, **options)
         if on_report is not None:
             on_report(report)
 
     return write
+
+
+def _query_id(df: DataFrame) -> str:
+    """The id of the query that this is a micro-batch of."""
+    try:
+        found = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    except Exception:  # Spark Connect has no context, and an error of its own for that in each version
+        found = None
+    if not found:
+        raise checks.bad("app_id", None, "the query does not tell its id here (Spark Connect does not); name the application")
+    return str(found)

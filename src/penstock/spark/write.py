@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
 from .._core import checks
 from .._core.function_sink import as_sink
-from ._driver import check_columns, keyed
+from ._driver import bucket_count, check_columns, keyed, with_bucket
+from ._levels import level
 from ._partition import LINES, Partition, read_report
 from ._task import Cuts
 from ._travel import description
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from .._core.sink import SinkLike
+    from ._levels import DeliveryLevel
     from .report import SparkWriteReport
 
 DeadLetters = Literal["raise", "return"]
@@ -31,6 +34,7 @@ _HOPELESS = 1000
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 8 << 20
 WINDOW = 4
+UNIT_BUFFER_BYTES = 32 << 20
 
 
 def write_dataframe(
@@ -47,6 +51,10 @@ def write_dataframe(
     dead_letters: DeadLetters = "raise",
     max_dead_letters: int | None = None,
     patience: float = 300.0,
+    delivery: DeliveryLevel = "at_least_once",
+    app_id: str | None = None,
+    version: int | None = None,
+    unit_buffer_bytes: int = UNIT_BUFFER_BYTES,
 ) -> SparkWriteReport:
     """Write every row of `df` to `sink`, on the executors; return exact counts. One action; blocks until it is done.
 
@@ -63,18 +71,27 @@ def write_dataframe(
         max_tasks: tasks that write at the same time, which bounds connections; default: as many as Spark runs.
         dead_letters: what is done with rows that fail for good and that no `DeadLetter` in the stack takes: `"raise"` fails the write, `"return"`
             returns them in the report.
-        max_dead_letters: how many such rows there may be in all before the write fails (default 0), or how many each task returns (1,000).
+        max_dead_letters: how many such rows there may be before the write fails (default 0), or how many each task returns (1,000). At
+            `delivery="bucket"` it is the number of each bucket: one that has more is rolled back, others are committed.
         patience: seconds for which a batch backs off before it has one last try; must end before Spark gives the task up. Default 300.
-
-    A task that fails is run again by Spark, so rows may be written twice unless the sink is idempotent (an upsert, or keys).
+        delivery: `"at_least_once"`: a task that fails is run again by Spark, so rows may be written twice unless the sink is idempotent (an
+            upsert, or keys). `"bucket"`: the rows of each key bucket are committed together and once, however often they come; needs `key`,
+            `app_id`, `version` and a sink with transactions, and writes the chunks of a bucket one after the other.
+        app_id: the name of whoever writes, the same after a restart.
+        version: which of its writes this is; a write that is repeated has the version that it had. With `key` both also name the batches
+            at `"at_least_once"`, so that a repeated write sends the same idempotency keys; `order_by` must then order the rows of a key fully.
+        unit_buffer_bytes: how much of a bucket is kept in memory, to be written again inside the task when its transaction is lost; default
+            32 MiB. A bucket that is larger is written again by Spark.
 
     Raises `ConfigError` for a bad argument and `NotPicklableError` for a sink that cannot travel, before anything runs; `DeadLettersError` for
-    more dead letters than allowed.
+    more dead letters than allowed. What ends a task comes as Spark's error, with the task's traceback: `UnitRefused` for a version that was
+    written with another number of `buckets` or another `key`, `NonDeterministicReplay` for a bucket that was committed with another number
+    of rows.
     """
     sink = as_sink(sink)
-    if dead_letters not in {"raise", "return"}:
-        raise checks.bad("dead_letters", dead_letters, "must be 'raise' or 'return'")
     names = check_columns(df, "key", key)
+    if key is None and (order_by is not None or buckets is not None):
+        raise checks.bad("order_by" if order_by is not None else "buckets", order_by or buckets, "has no meaning without key")
     cuts = Cuts(
         chunk_rows=checks.count("chunk_rows", chunk_rows),
         chunk_bytes=checks.count("chunk_bytes", chunk_bytes),
@@ -82,18 +99,40 @@ def write_dataframe(
         key=names,
         patience=checks.seconds("patience", patience),
     )
-    most = _RETURNED if max_dead_letters is None and dead_letters == "return" else max_dead_letters or 0
-    most = checks.count("max_dead_letters", most, least=0)
     limit = checks.optional_count("max_tasks", max_tasks)
-    if key is None and (order_by is not None or buckets is not None):
-        raise checks.bad("order_by" if order_by is not None else "buckets", order_by or buckets, "has no meaning without key")
-    raises = dead_letters == "raise"
-    keep, stop_at = (_SHOWN, most + _HOPELESS) if raises else (most, math.inf)
-    writing = Partition(description(sink), cuts, uuid4().hex, keep=keep, stop_at=stop_at)
+    dead = _DeadRows.of(dead_letters, max_dead_letters, in_units=delivery != "at_least_once")
+    promise = level(sink, delivery=delivery, app_id=app_id, version=version, key=names)
+    units = promise.units(bucket_count(df, buckets), buffer_bytes=checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0))
+    writing = Partition(description(sink), cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=units)
     rows = df if key is None else keyed(df, key, order_by=order_by, buckets=buckets)
-    if limit is not None:
-        rows = rows.coalesce(limit)
+    rows = rows if units is None else with_bucket(rows)
+    rows = rows if limit is None else rows.coalesce(limit)
     report = read_report(rows.mapInArrow(writing, LINES).collect())
-    if raises and report.failed > most:
+    if report.failed > dead.most:
         report.raise_for_dead_letters()
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class _DeadRows:
+    """What becomes of rows that fail for good."""
+
+    keep: int
+    """How many come back from a unit."""
+    stop_at: float
+    """How many a unit may have; with one more it gives up."""
+    most: float
+    """How many the whole write may have."""
+
+    @classmethod
+    def of(cls, dead_letters: DeadLetters, most: int | None, *, in_units: bool) -> _DeadRows:
+        """What was asked for. Units that can be rolled back are bounded each by itself. Raises `ConfigError`."""
+        raises = checks.choice("dead_letters", dead_letters, ("raise", "return")) == "raise"
+        if most is None:
+            most = 0 if raises else _RETURNED
+        checks.count("max_dead_letters", most, least=0)
+        if not raises:
+            return cls(keep=most, stop_at=math.inf, most=math.inf)
+        if in_units:
+            return cls(keep=_SHOWN, stop_at=most, most=math.inf)
+        return cls(keep=_SHOWN, stop_at=most + _HOPELESS, most=most)

@@ -1,0 +1,192 @@
+"""One unit inside a task: its rows, chunk by chunk, in one transaction.
+
+1. The main thread reads, as in `_task`; a coroutine on the worker's loop holds the transaction and writes. One chunk is written while the
+   next is being read, and nothing else is held, but for the buffer (3).
+2. Where the unit was committed before, its rows are read and counted, and nothing is written. Another number of rows than the ledger has is
+   `NonDeterministicReplay`.
+3. With its connection, everything that the transaction wrote is gone. So a unit is tried again from its first chunk, inside the task, as
+   long as all that was read of it fits into the buffer. Otherwise the task fails, and Spark runs it again.
+4. A commit whose answer was lost is tried again in the same way: the ledger knows whether it was applied.
+5. Only rows that are refused for good are dead letters here. Any other error ends the transaction: what it was may work in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .._core.classify import classified
+from .._core.clock import LOOP_CLOCK
+from .._core.errors import ErrorClass, TransactionLost
+from .._core.transaction import Counts, transaction
+from ._chunks import cut
+from ._task import add_up, write_chunk
+from ._units import Remembered
+from .report import UnitReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+    from .._core.sink import Sink
+    from .._core.transaction import Committed, Unit
+    from ._chunks import Chunk
+    from ._task import Cuts, Written
+    from ._worker import Worker
+
+TRIES = 5
+"""How often a transaction that breaks off is tried in all, inside of one task; a destination that is not there is not counted."""
+FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+
+_AGAIN = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.UNKNOWN})
+
+
+class Letters(Protocol):
+    """Where the dead rows go."""
+
+    def clear(self) -> None:
+        """Another attempt begins."""
+        ...
+
+    def add(self, row: dict[str, Any], error: BaseException) -> None:
+        """Take one; raise to roll back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A unit that is committed."""
+
+    counts: Counter[str]
+    before: Committed | None
+    """What an earlier attempt had committed; then nothing was written."""
+
+
+class _Feed:
+    """Chunks on their way from the thread that reads to the coroutine that writes, one at a time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: asyncio.Queue[Chunk | None] = asyncio.Queue()
+        self._free = threading.Semaphore()
+        self._over = False
+
+    def put(self, chunk: Chunk | None) -> bool:
+        """Hand over a chunk, or the end. Blocks while the one before is being written; says whether anybody still takes them."""
+        self._free.acquire()
+        if not self._over:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, chunk)
+        return not self._over
+
+    async def take(self) -> Chunk | None:
+        """The next chunk."""
+        return await self._queue.get()
+
+    def done(self) -> None:
+        """The chunk that was taken is written."""
+        self._free.release()
+
+    def close(self, _: object) -> None:
+        """Nobody takes any more."""
+        self._over = True
+        self._free.release()
+
+
+class UnitTask:
+    """The write of one unit."""
+
+    def __init__(self, worker: Worker, sink: Sink[Any], cuts: Cuts, unit: Unit, *, buffer_bytes: int, letters: Letters) -> None:
+        self._worker = worker
+        self._sink = sink
+        self._cuts = cuts
+        self._unit = unit
+        self._buffer_bytes = buffer_bytes
+        self._letters = letters
+        self._writing: asyncio.Task[Any] | None = None
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> UnitReport:
+        """Write every row and commit, or find that it is committed; blocks. Raises what ended the last try, and what `Letters` raise."""
+        now = self._worker.loop.time
+        began = now()
+        cuts = self._cuts
+        chunks = Remembered(cut(batches, max_rows=cuts.chunk_rows, max_bytes=cuts.chunk_bytes, key=cuts.key), self._buffer_bytes)
+        broken, wait = Counter[ErrorClass](), FIRST_WAIT
+        while True:
+            try:
+                ended = self._try(chunks)
+            except Exception as error:
+                kind = self._class_of(error)
+                broken[kind] += 1
+                counted = broken.total() - broken[ErrorClass.UNAVAILABLE]
+                if kind not in _AGAIN or not chunks.fits or counted >= TRIES or now() - began + wait > cuts.patience:
+                    raise
+            else:
+                return self._report(ended, seconds=now() - began, retries=broken.total())
+            self._worker.start(LOOP_CLOCK.sleep(wait)).result()
+            wait = min(2 * wait, LONGEST_WAIT)
+
+    def _class_of(self, error: Exception) -> ErrorClass:
+        if isinstance(error, TransactionLost):
+            return ErrorClass.TRANSIENT
+        return classified(error, getattr(self._sink, "classify", None))
+
+    def _try(self, chunks: Remembered) -> Ended:
+        feed = _Feed(self._worker.loop)
+        writing = self._worker.start(self._transaction(feed))
+        writing.add_done_callback(feed.close)
+        try:
+            for chunk in chunks:
+                if not feed.put(chunk):
+                    break
+            else:
+                feed.put(None)
+            return writing.result()
+        except BaseException:
+            self._worker.start(self._roll_back()).result()
+            raise
+
+    async def _roll_back(self) -> None:
+        """Nothing of an attempt that has failed may go on beside the next."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    async def _transaction(self, feed: _Feed) -> Ended:
+        self._writing = asyncio.current_task()
+        counts: Counter[str] = Counter()
+        self._letters.clear()
+        async with transaction(self._sink, self._unit) as tx:
+            before = tx.committed
+            while (chunk := await feed.take()) is not None:
+                if before is None:
+                    written = await write_chunk(tx, chunk, name=self._unit.name, patience=self._cuts.patience)
+                    self._check(written)
+                    add_up(counts, written, self._letters.add)
+                else:
+                    counts["rows"] += chunk.rows.num_rows
+                feed.done()
+            tx.record(_for_ledger(counts))
+        return Ended(counts, before)
+
+    def _check(self, written: Written) -> None:
+        for _, error in written.dead:
+            if classified(error, getattr(self._sink, "classify", None)) is not ErrorClass.PERMANENT:
+                raise error
+
+    def _report(self, ended: Ended, *, seconds: float, retries: int) -> UnitReport:
+        counts = Counter(ended.counts)
+        if ended.before is not None:
+            stored = ended.before.counts
+            counts["duplicate"] = stored.delivered + stored.duplicate
+            counts["dead_lettered"], counts["failed"] = stored.dead_lettered, stored.failed
+        counts["retries"] += retries
+        return UnitReport(partition=self._unit.part, skipped=ended.before is not None, seconds=seconds, **counts)
+
+
+def _for_ledger(counts: Counter[str]) -> Counts:
+    names = ("rows", "delivered", "duplicate", "dead_lettered", "failed")
+    return Counts(**{name: counts[name] for name in names})

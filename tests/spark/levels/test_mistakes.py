@@ -1,0 +1,44 @@
+"""What cannot be promised is refused on the driver."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+from penstock import Batch, ConfigError
+from penstock.sinks import MemorySink
+from penstock.spark import foreach_batch
+from penstock.spark._levels import level
+
+
+class Plain:
+    async def write(self, batch: Batch[Any]) -> None:
+        """Knows no transactions."""
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"delivery": "exactly_once"}, "delivery='exactly_once'"),
+        ({"key": ()}, "delivery='bucket': needs key"),
+        ({"app_id": None}, "app_id=None: is needed beside the other one"),
+        ({"version": None}, "version=None: is needed beside the other one"),
+        ({"app_id": None, "version": None}, "app_id=None: is needed for delivery='bucket'"),
+        ({"version": -1}, "version=-1"),
+        ({"app_id": ""}, "application=''"),
+        ({"sink": Plain()}, "cannot write in a transaction"),
+        ({"delivery": "at_least_once", "key": ()}, "app_id='job': needs key"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(changed: dict[str, Any], told: str) -> None:
+    given: dict[str, Any] = {"sink": MemorySink(), "delivery": "bucket", "key": ("id",), "app_id": "job", "version": 3, **changed}
+    with pytest.raises(ConfigError, match=told):
+        level(given.pop("sink"), **given)
+
+
+def test_a_stream_counts_its_versions_itself() -> None:
+    with pytest.raises(ConfigError, match="version=3: is the number of the micro-batch"):
+        foreach_batch(MemorySink(), version=3)
