@@ -31,12 +31,14 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 LEAVES = frozenset({"batcher", "retry", "sinks", "telemetry", "consumer", "sources"})
 JOINERS = frozenset({"flow", "spark"})
-LIBRARY = LEAVES | JOINERS | {"_core"}
+LIBRARY = LEAVES | JOINERS | {"_core", "_maven"}
 BELOW: Mapping[str, frozenset[str]] = {
     "": LIBRARY,  # the top-level package itself
     "_core": frozenset(),
+    "_maven": frozenset({"_core"}),
     **dict.fromkeys(LEAVES, frozenset({"_core"})),
-    **dict.fromkeys(JOINERS, LEAVES | {"_core"}),
+    "flow": LEAVES | {"_core"},
+    "spark": LEAVES | {"_core", "_maven"},
     "testing": LIBRARY,
     "cli": LIBRARY | {"testing"},
 }
@@ -240,6 +242,7 @@ PLANTED: list[tuple[Rule, dict[str, str]]] = [
     (forbidden_edges, {"penstock.sinks.a": "import penstock.batcher", "penstock.batcher": ""}),
     (forbidden_edges, {"penstock.consumer.a": TYPING_ONLY.format("penstock.sources.b", "x"), "penstock.sources.b": ""}),
     (forbidden_edges, {"penstock.flow.a": "from ..spark.b import x", "penstock.spark.b": ""}),
+    (forbidden_edges, {"penstock.sinks.a": "from .. import _maven", "penstock._maven": ""}),
     (forbidden_edges, {"penstock": "from .testing import FakeClock", "penstock.testing": ""}),
     (forbidden_edges, {"penstock.testing.a": "from ..cli import main", "penstock.cli": ""}),
     (undeclared_parts, {"penstock.helpers.a": ""}),

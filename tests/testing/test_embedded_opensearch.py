@@ -12,7 +12,6 @@ import pytest
 
 from penstock.testing import EmbeddedOpenSearch, EmbeddedUnavailable, skip_or_fail
 from penstock.testing import embedded_opensearch as start_opensearch
-from penstock.testing._jars import jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,27 +101,3 @@ def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("PATH", str(tmp_path if program == "mvn" else tmp_path / "nothing"))
     with pytest.raises(EmbeddedUnavailable, match=told):
         start_opensearch().__enter__()
-
-
-@pytest.mark.parametrize(
-    ("program", "told"), [("#!/bin/sh\necho no such host\nexit 1\n", "no such host"), ("#!/bin/sh\nexec sleep 60\n", "within")]
-)
-def test_jars_that_cannot_be_had_are_told_and_leave_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, told: str
-) -> None:
-    maven = tmp_path / "mvn"
-    maven.write_text(program)
-    maven.chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("penstock.testing._jars.FETCH_SECONDS", 0.2)
-    with pytest.raises(EmbeddedUnavailable, match=told):
-        jars("opensearch.xml")
-    assert [path.suffix for path in (tmp_path / "cache" / "penstock").iterdir()] == [".lock"]
-
-
-def test_a_cache_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "penstock").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(EmbeddedUnavailable, match="cannot be kept"):
-        jars("opensearch.xml")

@@ -5,6 +5,7 @@
     │   └── UnitRefused                   the caller's mistake: the ledger knows this version otherwise, or no longer
     ├── NonDeterministicReplay            the caller's mistake: other rows under the name of rows that are committed
     ├── MissingExtra (ImportError)        the caller's mistake: an optional dependency is not installed
+    ├── MissingJars (RuntimeError)        the caller's mistake: no Maven, or Maven cannot get what is needed
     ├── NotPicklableError (TypeError)     the caller's mistake: a description holds an argument that cannot travel
     ├── ForkedError                       the caller's mistake: used in a forked child
     ├── ClosedError                       our state: the batcher is closed, or not yet open
@@ -57,6 +58,10 @@ class NonDeterministicReplay(PenstockError):
 
 class MissingExtra(PenstockError, ImportError):
     """An optional dependency is not installed. The message is the command that installs it."""
+
+
+class MissingJars(PenstockError, RuntimeError):
+    """Jars that Maven fetches cannot be had here. The message says why, and what would help."""
 
 
 class NotPicklableError(PenstockError, TypeError):

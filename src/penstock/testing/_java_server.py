@@ -19,13 +19,15 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from .. import _maven
+from .._core.errors import MissingJars
 from . import _processes
-from ._jars import JAVA, jars, java
 from ._require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+JAVA = Path(__file__).parent / "_java"
 START_SECONDS = 60
 STOP_SECONDS = 30
 _FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -43,8 +45,8 @@ class JavaServer:
 
     def __init__(self, name: str, heap: str, *, flags: Sequence[str] = (), classpath: Path | None = None) -> None:
         self._name = name
-        program = [java(), f"-Xms{heap}", f"-Xmx{heap}", *_FLAGS, *flags]
-        classpath = classpath or jars(f"{name.lower()}.xml")
+        program = [_java(), f"-Xms{heap}", f"-Xmx{heap}", *_FLAGS, *flags]
+        classpath = classpath or _jars(f"{name.lower()}.xml")
         self._command = [*program, "-cp", f"{classpath}/*", str(JAVA / f"{name}.java")]
         self.folder = Path(tempfile.mkdtemp(prefix=f"penstock-{name.lower()}-")).resolve()
         self.home = self.folder / "home"
@@ -126,6 +128,23 @@ class JavaServer:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
+
+
+def _java() -> str:
+    """The program `java`: of `JAVA_HOME`, or on the path."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise EmbeddedUnavailable("no java: install a Java runtime, 17 or newer, or set JAVA_HOME")
+    return found
+
+
+def _jars(pom: str) -> Path:
+    try:
+        return _maven.fetch(JAVA / pom)
+    except MissingJars as error:
+        raise EmbeddedUnavailable(str(error)) from error
 
 
 def _says_ready(output: IO[bytes]) -> bool:
