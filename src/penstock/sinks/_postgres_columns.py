@@ -67,6 +67,8 @@ _FIXED: dict[str, Fixed] = {
     "timestamp with time zone": Fixed(pa.timestamp("us", "UTC"), ">i8", _EPOCH_MICROSECONDS),
     "time without time zone": Fixed(pa.time64("us"), ">i8"),
 }
+_COUNTED = frozenset({"smallint", "integer", "bigint", "date", "timestamp without time zone", "timestamp with time zone"})
+"""Types whose values are whole numbers: what differs in Arrow differs in the table."""
 _TEXTS = frozenset({"text", "character varying", "json", "xml"})
 _ELEMENT_OIDS = {
     "smallint": 21, "integer": 23, "bigint": 20, "real": 700, "double precision": 701, "boolean": 16, "date": 1082,
@@ -110,11 +112,11 @@ def _faults(values: Any, column: Column) -> list[tuple[str, Any]]:
 # -- encoding -------------------------------------------------------------------------------------------------------------
 
 
-def encoded(batch: Any, columns: Sequence[Column], *, places: bool = False) -> memoryview:
-    """The rows as binary COPY, with their places in front where `places` says so. Raises `NoEncoder` for a column that has none."""
+def encoded(batch: Any, columns: Sequence[Column], places: Any = None) -> memoryview:
+    """The rows as binary COPY, with their places in front where they are given. Raises `NoEncoder` for a column that has none."""
     fields = [_fields(batch.column(column.name), column.loose) for column in columns]
-    if places:
-        fields.insert(0, _fields(pa.array(np.arange(batch.num_rows, dtype=np.int32)), "integer"))
+    if places is not None:
+        fields.insert(0, _fields(pa.array(places), "integer"))
     head = pa.scalar(len(fields).to_bytes(2, "big"), pa.binary())
     rows = pc.binary_join_element_wise(head, *fields, b"") if batch.num_rows else pa.array([], pa.binary())
     offsets = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset : rows.offset + len(rows) + 1]
@@ -265,15 +267,47 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+# -- several rows of one key ----------------------------------------------------------------------------------------------
+
+
+def latest(key: Sequence[Any], version: Any = None) -> Any:
+    """The places of the rows that stay when a row replaces the earlier ones of its key, in order; `None` where all of them stay.
+
+    With `version` the last one of the highest version stays; NULL is below all. A key that holds NULL is nobody's equal. Values that the
+    server takes for equal, and Arrow does not, stay side by side.
+    """
+    count = len(key[0])
+    codes, alone = np.zeros(count, np.int64), np.zeros(count, bool)
+    for column in key:
+        if pa.types.is_floating(column.type):  # 0.0 and -0.0, NaN
+            return None
+        found = pc.dictionary_encode(column)
+        alone |= pc.is_null(column).to_numpy(zero_copy_only=False)
+        absent = len(found.dictionary)
+        numbers = pc.fill_null(found.indices.cast(pa.int64()), absent).to_numpy(zero_copy_only=False)
+        codes = np.unique(codes * (absent + 1) + numbers, return_inverse=True)[1]
+    order = np.arange(count) if version is None else pc.array_sort_indices(version, null_placement="at_start").to_numpy()
+    last = np.empty(count, np.int64)
+    last[codes[order]] = order  # of several values for one place the last one stays
+    stays = alone
+    stays[last[np.unique(codes)]] = True
+    return None if stays.all() else np.flatnonzero(stays)
+
+
+def _is_counted(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_date32(kind) or kind.equals(pa.timestamp("us", getattr(kind, "tz", None))))
+
+
 # -- the rows of one write ------------------------------------------------------------------------------------------------
 
 
 class ColumnRows(LazyRows):
-    """The rows of a record batch."""
+    """The rows of a record batch; `places` are theirs in the write, where that is not simply their order."""
 
-    def __init__(self, batch: Any, columns: Sequence[Column]) -> None:
+    def __init__(self, batch: Any, columns: Sequence[Column], places: Any = None) -> None:
         self._batch = batch
         self._columns = columns
+        self._places = places
         self._rows: list[tuple[Any, ...]] | None = None
 
     def __len__(self) -> int:
@@ -289,10 +323,24 @@ class ColumnRows(LazyRows):
         """Only the rows at these places."""
         return ColumnRows(self._batch.take(pa.array(places, pa.int64())), self._columns)
 
+    def place(self, line: int) -> int:
+        """The place in the write of the row that stands at `line`."""
+        return line if self._places is None else int(self._places[line])
+
+    def tells_apart(self, key: Sequence[str]) -> bool:
+        """Whether values of these columns that differ here also differ for the server."""
+        kinds = {column.name: column.loose for column in self._columns}
+        return all(kinds[name] in _COUNTED and _is_counted(self._batch.column(name).type) for name in key)
+
+    def latest(self, key: Sequence[str], version: str | None) -> ColumnRows:
+        """Without the rows that a later one of their key replaces."""
+        places = latest([self._batch.column(name) for name in key], None if version is None else self._batch.column(version))
+        return self if places is None else ColumnRows(self._batch.take(pa.array(places)), self._columns, places)
+
     def encoded(self, *, places: bool) -> memoryview | None:
         """The rows as binary COPY; `None` where a column has no encoder."""
         try:
-            return encoded(self._batch, self._columns, places=places)
+            return encoded(self._batch, self._columns, self._places if self._places is not None or not places else np.arange(len(self)))
         except NoEncoder:
             return None
 

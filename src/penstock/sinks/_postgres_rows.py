@@ -29,6 +29,18 @@ class LazyRows(Sequence[Row], ABC):
         """Only the rows at these places."""
 
     @abstractmethod
+    def latest(self, key: Sequence[str], version: str | None) -> LazyRows:
+        """Without the rows that a later one of their key (or one of a higher version) replaces; they keep their places."""
+
+    @abstractmethod
+    def tells_apart(self, key: Sequence[str]) -> bool:
+        """Whether `latest` leaves one row of a key, and not only one of those that look alike."""
+
+    @abstractmethod
+    def place(self, line: int) -> int:
+        """The place in the write of the row that is sent as number `line`."""
+
+    @abstractmethod
     def encoded(self, *, places: bool) -> memoryview | None:
         """All rows as binary COPY, with their places in front where asked for; `None` where that cannot be had."""
 

@@ -80,6 +80,11 @@ class Plan:
         return self._merge_from(f"{SCHEMA}.{EXACT}")
 
     @cached_property
+    def merge_distinct(self) -> str:
+        """The same where no two of the rows have one key."""
+        return self._plainly(f"{SCHEMA}.{EXACT}")
+
+    @cached_property
     def merge_arrays(self) -> str | None:
         """The same from an array per column; `None` where `unnest` would take the values themselves apart.
 
@@ -108,11 +113,14 @@ class Plan:
 
     def _merged(self, source: str) -> str:
         if self.mode != "update":
-            return f"{self._into} SELECT {self._all} FROM {source} ORDER BY o{self._on_conflict}"
+            return self._plainly(source)
         keys = self._staged(self.target or ())
         ranked = f"SELECT *, {self._rank(keys)} AS r FROM {source}"
         wanted = " OR ".join(["r = 1", *(f"{key} IS NULL" for key in keys)])
         return f"{self._into} SELECT {self._all} FROM ({ranked}) AS ranked WHERE {wanted} ORDER BY o{self._on_conflict}"
+
+    def _plainly(self, source: str) -> str:
+        return f"{self._into} SELECT {self._all} FROM {source} ORDER BY o{self._on_conflict}"
 
     def _rank(self, keys: list[str]) -> str:
         """1 for the row of its key that goes into the table: the first one, or the last one where it replaces."""

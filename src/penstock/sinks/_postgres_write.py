@@ -29,7 +29,7 @@ from ._postgres_rows import LazyRows
 from ._postgres_sql import EXACT, LOOSE, SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
@@ -67,6 +67,8 @@ class Write:
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, dict[str, Any]] = {}
         self._copying: str | None = None
+        self._line: Callable[[int], int] = int
+        """From a line of what is copied to its row's place."""
         self._explicit = False
         self._sealed = False
 
@@ -143,7 +145,7 @@ class Write:
             await self._con.executemany(statement, self._feed(rows))
 
     async def _copy(self, table: str, schema: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        self._copying = table
+        self._copying, self._line = table, int
         async with Guard(self._con):
             await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
 
@@ -151,15 +153,19 @@ class Write:
         """Send columns as they are; say whether they could be."""
         plan = self._plan
         staged = plan.mode != "error"
-        data = rows.encoded(places=staged)
+        key = plan.target if plan.mode == "update" and plan.target else ()
+        sent = rows.latest(key, plan.version) if key else rows
+        data = sent.encoded(places=staged)
         if data is None:
             return False
         if not staged:
+            self._line = int
             await self._copy_binary(plan.table.name, plan.table.schema, plan.columns, data)
             return True
         await self._begin(plan.staging)
+        self._line = sent.place
         await self._copy_binary(EXACT, SCHEMA, staged_columns(plan), data)
-        await self._merge(plan.merge)
+        await self._merge(plan.merge_distinct if key and sent.tells_apart(key) else plan.merge)
         await self._commit()
         return True
 
@@ -256,10 +262,10 @@ class Write:
                 raise error
             self._drop(refused)
             return True
-        place = None if self._copying is None else copy_row(error, self._copying, len(self._rows))
-        if place is not None:
-            self._drop({place: error})
-        return place is not None
+        line = None if self._copying is None else copy_row(error, self._copying, len(self._rows))
+        if line is not None:
+            self._drop({self._line(line): error})
+        return line is not None
 
     def _drop(self, refused: Mapping[int, Exception]) -> None:
         if not refused:
