@@ -50,6 +50,7 @@ DEFERRED = {
     ("penstock.testing.plugin", "penstock.testing._kafka"): "only tests that ask for the server pay for it",
     ("penstock.testing.plugin", "penstock.testing._opensearch"): "only tests that ask for the server pay for it",
     ("penstock.sinks.postgres", "penstock.sinks._postgres_columns"): "pyarrow and numpy are there when a batch of columns is",
+    ("penstock.sinks.postgres", "penstock.sinks._postgres_types"): "pyarrow is there when a schema is",
     ("penstock.testing.plugin", "penstock.testing._postgres"): "only tests that ask for the server pay for it",
 }
 

@@ -114,6 +114,13 @@ async def test_rows_that_cannot_be_encoded_are_all_found_at_once(
     assert len(await statements_for(embedded_postgres, with_bad(1000, bad, word=5), bad)) == 2
 
 
+async def test_rows_that_cannot_be_encoded_leave_no_lock_behind(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """What asyncpg has prepared and never sent must not keep the table from others."""
+    async with database(embedded_postgres.dsn) as db, db.sink() as sink:
+        assert len(await written(sink, [(1, 2), (2, 3)])) == 2
+        await db.con.execute(f"SET lock_timeout = '1s'; TRUNCATE {db.table}")
+
+
 async def test_many_conflicts_cost_no_more(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
     rows = [(number % 500, "x") for number in range(1000)]
     assert await statements_for(embedded_postgres, rows, range(500, 1000)) == [*["COPY"] * 4, "DO"]

@@ -58,6 +58,7 @@ async def refused_rows(con: PoolConnectionProxy[Any], plan: Plan, rows: Sequence
                 refused[place] = error
         if place not in refused and any(isinstance(value, str) and "\0" in value for value in row):
             refused[place] = ValueError("PostgreSQL's text cannot hold the character NUL (\\x00)")
+    await con.execute("SELECT")  # what asyncpg has prepared and not sent leaves the server in a transaction, with a lock on the table
     return refused
 
 

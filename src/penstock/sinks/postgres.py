@@ -139,6 +139,17 @@ class PostgresSink(Openable):
         """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
         return classify_postgres(error)
 
+    def refused_columns(self, schema: Any) -> Mapping[str, str]:
+        """The columns of a `pyarrow.Schema` that could not be written, and why; while the sink is open, by the table's own types.
+
+        With `row` every column is taken, since the function decides.
+        """
+        if self._row is not None:
+            return {}
+        from ._postgres_types import refused_columns  # whoever has a schema has pyarrow
+
+        return refused_columns(schema, self._target.columns, None if self._plan is None else self._plan.table)
+
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row, atomically; suspends for one round trip or, with conflicts or bad rows, for a few.
 

@@ -27,18 +27,22 @@ def foreach_batch(
         app_id: the name under which micro-batches are committed; default: the id of the query, which its checkpoint keeps over restarts. A
             query with a new checkpoint counts from 0 again, so under an old name its batches would be taken for repeated ones. Needed on Spark
             Connect, which does not tell the id.
-        options: those of `write_dataframe`; `version` is the number of the micro-batch.
+        options: those of `write_dataframe`; `version` is the number of the micro-batch. With `check` the sink is opened on the driver for the
+            first micro-batch only.
 
     A micro-batch that Spark runs again, because its end was not noted, is written again at `"at_least_once"`, and skipped where it was
     committed at the other levels. Raises `ConfigError` for `version`, and what `write_dataframe` raises, which ends the query.
     """
     if "version" in options:
         raise checks.bad("version", options["version"], "is the number of the micro-batch")
+    check = options.pop("check", True)
     is_named = options.get("key") is not None or options.get("delivery", "at_least_once") != "at_least_once"
 
     def write(df: DataFrame, batch_id: int) -> None:
+        nonlocal check
         name = (app_id or _query_id(df)) if is_named else None
-        report = write_dataframe(df, sink, app_id=name, version=batch_id if is_named else None, **options)
+        report = write_dataframe(df, sink, app_id=name, version=batch_id if is_named else None, check=check, **options)
+        check = False
         if on_report is not None:
             on_report(report)
 

@@ -14,6 +14,8 @@ from ._levels import level
 from ._partition import LINES, Partition, read_report
 from ._task import Cuts
 from ._travel import description
+from ._trial import try_out
+from ._types import check_types
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +57,7 @@ def write_dataframe(
     app_id: str | None = None,
     version: int | None = None,
     unit_buffer_bytes: int = UNIT_BUFFER_BYTES,
+    check: bool = True,
 ) -> SparkWriteReport:
     """Write every row of `df` to `sink`, on the executors; return exact counts. One action; blocks until it is done.
 
@@ -82,11 +85,14 @@ def write_dataframe(
             at `"at_least_once"`, so that a repeated write sends the same idempotency keys; `order_by` must then order the rows of a key fully.
         unit_buffer_bytes: how much of a bucket is kept in memory, to be written again inside the task when its transaction is lost; default
             32 MiB. A bucket that is larger is written again by Spark.
+        check: whether the sink is opened once here, before the job, so that a wrong address, table or column is told before a row is written.
+            Pass `False` where only the executors reach the destination.
 
-    Raises `ConfigError` for a bad argument and `NotPicklableError` for a sink that cannot travel, before anything runs; `DeadLettersError` for
-    more dead letters than allowed. What ends a task comes as Spark's error, with the task's traceback: `UnitRefused` for a version that was
-    written with another number of `buckets` or another `key`, `NonDeterministicReplay` for a bucket that was committed with another number
-    of rows.
+    Raises `ConfigError` for a bad argument or a column of a type that the sink cannot write, and `NotPicklableError` for a sink that cannot
+    travel; with `check` also whatever opening the sink raises (`UnavailableError` where nobody answers): all before anything runs.
+    Raises `DeadLettersError` for more dead letters than allowed. What ends a task comes as Spark's error, with the task's traceback:
+    `UnitRefused` for a version that was written with another number of `buckets` or another `key`, `NonDeterministicReplay` for a bucket
+    that was committed with another number of rows.
     """
     sink = as_sink(sink)
     names = check_columns(df, "key", key)
@@ -103,7 +109,11 @@ def write_dataframe(
     dead = _DeadRows.of(dead_letters, max_dead_letters, in_units=delivery != "at_least_once")
     promise = level(sink, delivery=delivery, app_id=app_id, version=version, key=names)
     units = promise.units(bucket_count(df, buckets), buffer_bytes=checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0))
-    writing = Partition(description(sink), cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=units)
+    check_types(sink, df.schema)
+    shipped = description(sink)
+    if check:
+        try_out(shipped, df.schema)
+    writing = Partition(shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=units)
     rows = df if key is None else keyed(df, key, order_by=order_by, buckets=buckets)
     rows = rows if units is None else with_bucket(rows)
     rows = rows if limit is None else rows.coalesce(limit)
