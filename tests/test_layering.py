@@ -48,6 +48,7 @@ REQUIRED = {"tenacity"}
 DEFERRED = {
     ("penstock.cli", "penstock.cli._demo"): "the demo's modules import the packages of its extra, which may be missing",
     ("penstock.testing.plugin", "penstock.testing._kafka"): "only tests that ask for the server pay for it",
+    ("penstock.spark.pipeline.pipeline", "penstock.spark.pipeline._run"): "a pipeline is checked without Spark, which only a run needs",
     ("penstock.testing.plugin", "penstock.testing._opensearch"): "only tests that ask for the server pay for it",
     ("penstock.sinks.postgres", "penstock.sinks._postgres_columns"): "pyarrow and numpy are there when a batch of columns is",
     ("penstock.sinks.postgres", "penstock.sinks._postgres_types"): "pyarrow is there when a schema is",
@@ -56,7 +57,7 @@ DEFERRED = {
 
 CLIENTS = [
     "aiokafka", "asyncpg", "confluent_kafka", "httpx", "hypothesis", "nats", "numpy", "opentelemetry", "pandas", "prometheus_client",
-    "psutil", "pyarrow", "pyspark", "pytest", "rich", "sqlalchemy",
+    "psutil", "pyarrow", "pyspark", "pytest", "rich", "sqlalchemy", "sqlglot",
 ]  # fmt: skip
 
 

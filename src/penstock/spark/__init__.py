@@ -2,6 +2,21 @@
 
 from .._core.errors import MissingExtra
 from .._core.public import publish
+from .pipeline import Pipeline, PipelineError, PipelineReport
+
+__all__ = [
+    "DeadLettersError",
+    "DeadRow",
+    "Pipeline",
+    "PipelineError",
+    "PipelineReport",
+    "SparkWriteReport",
+    "UnitReport",
+    "connector_jars",
+    "foreach_batch",
+    "keyed",
+    "write_dataframe",
+]
 
 try:
     from ._driver import keyed
@@ -10,11 +25,16 @@ try:
     from .streaming import foreach_batch
     from .write import write_dataframe
 except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] not in {"numpy", "pyarrow", "pyspark"}:
+    _missing = (error.name or "").partition(".")[0]
+    if _missing not in {"numpy", "pyarrow", "pyspark"}:
         raise
-    message = f'penstock.spark needs the package {error.name}: pip install "penstock[spark]"'
-    raise MissingExtra(message) from error
 
-__all__ = ["DeadLettersError", "DeadRow", "SparkWriteReport", "UnitReport", "connector_jars", "foreach_batch", "keyed", "write_dataframe"]
+    def __getattr__(name: str) -> object:
+        """A pipeline can be declared and checked without Spark; everything else needs it."""
+        if name not in __all__:
+            raise AttributeError(name)
+        message = f'penstock.spark needs the package {_missing}: pip install "penstock[spark]"'
+        raise MissingExtra(message)
 
-publish(__name__, *(globals()[name] for name in __all__))
+
+publish(__name__, *(globals()[name] for name in __all__ if name in globals()))

@@ -1,0 +1,27 @@
+"""Pipelines: declared in a file or in Python, checked as a whole, run on Spark.
+
+Declaring and checking needs neither PySpark nor Java; only `_run` does.
+"""
+
+from ..._core.public import publish
+from .declaration import Destination, Layer, Source, SparkSettings, Step, Stream, Watermark, Write
+from .mistakes import Mistake, PipelineError
+from .pipeline import Pipeline
+from .report import PipelineReport
+
+__all__ = [
+    "Destination",
+    "Layer",
+    "Mistake",
+    "Pipeline",
+    "PipelineError",
+    "PipelineReport",
+    "Source",
+    "SparkSettings",
+    "Step",
+    "Stream",
+    "Watermark",
+    "Write",
+]
+
+publish(__name__, *(globals()[name] for name in __all__))

@@ -1,0 +1,90 @@
+"""A pipeline in words."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import TYPE_CHECKING
+
+from .declaration import Destination, names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from .declaration import Layer, Source, Step
+    from .pipeline import Pipeline
+
+_SECRET = re.compile(
+    r"auth|connect_options|client_options|credential|dsn|headers|jaas|key$|params|password|secret|token|url", re.IGNORECASE
+)
+_REFERENCE = re.compile(r"\$\{[^}]*\}|env:\w+")
+_DELIVERY = {
+    "at_least_once": "at least once: a repeated attempt writes again",
+    "bucket": "exactly once per bucket of keys: each commits with its row in a ledger",
+}
+
+
+def explained(pipeline: Pipeline) -> str:
+    """The steps in order, one to a line or more."""
+    return "\n".join(_lines(pipeline))
+
+
+def _lines(pipeline: Pipeline) -> Iterator[str]:
+    stream = pipeline.stream
+    if stream is None:
+        yield f"{pipeline.name}: reads what is there, once"
+    else:
+        when = "what is there, and then ends" if stream.trigger == "available_now" else f"every {stream.trigger}"
+        yield f"{pipeline.name}: a stream, {when}; keeps its place in {stream.checkpoint}"
+    for name, source in pipeline.sources.items():
+        yield f"  read    {name}: {_source(source)}"
+        yield from _late_and_double(source)
+    for name, step in pipeline.steps.items():
+        yield f"  select  {name}:"
+        yield textwrap.indent(textwrap.dedent(step.sql).strip(), " " * 12)
+        yield from _late_and_double(step)
+    yield from _write(pipeline)
+
+
+def _source(source: Source) -> str:
+    where = f" from {', '.join(names(source.path))}" if names(source.path) else ""
+    options = f" ({_arguments(source.options)})" if source.options else ""
+    schema = f", as {' '.join(source.schema.split())}" if source.schema else ""
+    return f"{source.format}{where}{options}{schema}{', once' if source.static else ''}"
+
+
+def _late_and_double(view: Source | Step) -> Iterator[str]:
+    if view.watermark is not None:
+        yield f"          rows may come {view.watermark.delay} late by {view.watermark.column}"
+    if names(view.dedupe):
+        yield f"          one row for each {', '.join(names(view.dedupe))}"
+
+
+def _write(pipeline: Pipeline) -> Iterator[str]:
+    write = pipeline.write
+    yield f"  write   {write.view} to {write.sink}, {_DELIVERY[write.delivery]}"
+    if names(write.key):
+        order = f", in the order of {', '.join(names(write.order_by))}" if names(write.order_by) else ""
+        yield f"          rows of one {', '.join(names(write.key))} by one task{order}"
+    for name, sink in pipeline.sinks.items():
+        yield f"  sink    {name}: {_sink(sink)}"
+        for layer in sink.stack if isinstance(sink, Destination) else ():
+            yield f"          in {_sink(layer)}"
+
+
+def _sink(declared: object) -> str:
+    if not hasattr(declared, "arguments"):
+        return repr(declared)
+    described: Destination | Layer = declared  # type: ignore[assignment]  # the two that have them
+    return f"{described.kind}({_arguments(described.arguments)})"
+
+
+def _arguments(given: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={_value(name, value)}" for name, value in given.items())
+
+
+def _value(name: str, value: object) -> str:
+    """A reference is shown as it stands; another value of something that may be secret is not."""
+    if _SECRET.search(name):
+        return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else "..."
+    return repr(value)

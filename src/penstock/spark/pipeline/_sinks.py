@@ -1,0 +1,239 @@
+"""Sinks made from their declarations: by the classes themselves, whose own rules then hold.
+
+1. An argument is what the class's constructor calls it. One that the constructor refuses is left out and the constructor asked again, so
+   that each bad argument is found.
+2. A sink that another one names, as its dead letters or as a branch, is made for it anew. Sinks that name each other are a mistake.
+3. What an executor needs to be told otherwise has another default here: a file per process, the columns of the rows that are written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
+
+from ..._core.errors import ConfigError, MissingExtra
+from ..._core.function_sink import as_sink
+from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
+from ...sinks import (
+    DeadLetter,
+    DeadLetterRecord,
+    ElasticsearchSink,
+    FanOut,
+    FileSink,
+    HttpSink,
+    Isolate,
+    PostgresSink,
+    RateLimit,
+    Split,
+    Timeout,
+)
+from ...telemetry import Metrics
+from .declaration import Destination
+from .mistakes import Mistake, meant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..._core.sink import Sink
+    from .declaration import Layer
+    from .mistakes import Path
+
+TERMINALS: Mapping[str, Callable[..., Any]] = {
+    "elasticsearch": ElasticsearchSink,
+    "file": FileSink,
+    "http": HttpSink,
+    "postgres": PostgresSink,
+}
+LAYERS: Mapping[str, Callable[..., Any]] = {
+    "circuit_breaker": CircuitBreaker,
+    "dead_letter": DeadLetter,
+    "isolate": Isolate,
+    "metrics": Metrics,
+    "rate_limit": RateLimit,
+    "retry": Retry,
+    "split": Split,
+    "timeout": Timeout,
+}
+KINDS = frozenset({*TERMINALS, "fan_out", "python"})
+_TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {("retry", "backoff"): Backoff, ("retry", "budget"): RetryBudget}
+"""Arguments that are objects themselves, given as tables."""
+_NEEDED = {"postgres": ("dsn", "table")}
+"""What has a default in code, and no sensible one here."""
+_ARGUMENT = re.compile(r"\w+")
+
+
+class SinkMaker:
+    """Makes the sinks of one pipeline; `columns` are those of the rows that are written, if they are known. Adds to `mistakes`."""
+
+    def __init__(self, declared: Mapping[str, object], columns: Sequence[str] | None, mistakes: list[Mistake]) -> None:
+        self._declared = declared
+        self._columns = columns
+        self._mistakes = mistakes
+        self._making: list[str] = []
+
+    def make(self, name: str, *, is_for_letters: bool = False) -> Sink[Any] | None:
+        """The sink of that name with its stack; `None` if it cannot be made."""
+        declared, path = self._declared[name], ("sinks", name)
+        if not isinstance(declared, Destination):
+            return self._given(declared, path)
+        self._making.append(name)
+        try:
+            sink = self._base(declared, path, is_for_letters=is_for_letters)
+            for place, layer in enumerate(declared.stack):
+                decorator = self._decorator(layer, (*path, "stack", place))
+                if decorator is not None and sink is not None:
+                    sink = self._wrapped(decorator, sink, (*path, "stack", place))
+            return sink
+        finally:
+            self._making.pop()
+
+    def _given(self, value: Any, path: Path) -> Sink[Any] | None:
+        try:
+            return as_sink(value)
+        except ConfigError:
+            self._say(path, "must be a table, or in Python a sink")
+            return None
+
+    def _base(self, declared: Destination, path: Path, *, is_for_letters: bool) -> Sink[Any] | None:
+        arguments = dict(declared.arguments)
+        match declared.kind:
+            case "fan_out":
+                return self._fan_out(arguments, path)
+            case "python":
+                return self._made_by_factory(arguments, path)
+            case "file":
+                arguments.setdefault("per_process", True)
+            case "postgres":
+                arguments = {**(_for_letters(arguments) if is_for_letters else self._with_columns(arguments)), **arguments}
+            case kind if kind not in KINDS:
+                self._say((*path, "kind"), f"{kind!r} is no sink; {meant(kind, KINDS)}")
+                return None
+            case _:
+                pass
+        made: Sink[Any] | None = self._construct(TERMINALS[declared.kind], declared.kind, arguments, path)
+        return made
+
+    def _with_columns(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if self._columns is not None:
+            return {"columns": tuple(self._columns)}
+        named = [arguments.get(name, ()) for name in ("conflict_columns", "update_columns", "returning")]
+        version = arguments.get("version_column")
+        found = [column for names in named if isinstance(names, (list, tuple)) for column in names] + ([version] if version else [])
+        return {"columns": tuple(dict.fromkeys(found)) or ("?",)}
+
+    def _decorator(self, layer: Layer, path: Path) -> Any:
+        if layer.kind not in LAYERS:
+            self._say((*path, "kind"), f"{layer.kind!r} is no decorator; {meant(layer.kind, LAYERS)}")
+            return None
+        arguments = dict(layer.arguments)
+        if layer.kind == "dead_letter" and "target" in arguments:
+            target = self._named(arguments["target"], (*path, "target"), is_for_letters=True)
+            if target is None:
+                return None
+            arguments["target"] = target
+        return self._construct(LAYERS[layer.kind], layer.kind, arguments, path)
+
+    def _wrapped(self, decorator: Any, sink: Sink[Any], path: Path) -> Sink[Any]:
+        try:
+            made: Sink[Any] = decorator(sink)
+        except ConfigError as error:
+            self._say(path, str(error))
+            return sink
+        return made
+
+    def _fan_out(self, arguments: dict[str, Any], path: Path) -> Sink[Any] | None:
+        branches = {name: self._branches(arguments.pop(name, ()), (*path, name)) for name in ("sinks", "best_effort")}
+        made = [branch for branch in branches["sinks"] if branch is not None]
+        if not branches["sinks"]:
+            self._say((*path, "sinks"), "must name at least one sink")
+        if not made or None in branches["best_effort"]:
+            return None
+
+        def fan_out(mode: Any = "all") -> FanOut[Any]:
+            return FanOut(*made, best_effort=branches["best_effort"], mode=mode)
+
+        spread: Sink[Any] | None = self._construct(fan_out, "fan_out", arguments, path)
+        return spread
+
+    def _branches(self, names: Any, path: Path) -> list[Any]:
+        if not isinstance(names, (list, tuple)):
+            self._say(path, "must be a list of names of sinks")
+            return [None]
+        return [self._named(name, (*path, place)) for place, name in enumerate(names)]
+
+    def _named(self, name: Any, path: Path, *, is_for_letters: bool = False) -> Sink[Any] | None:
+        if not isinstance(name, str) or name not in self._declared:
+            self._say(path, f"there is no sink {name!r}; {meant(str(name), self._declared)}")
+            return None
+        if name in self._making:
+            circle = [*self._making[self._making.index(name) :], name]
+            self._say(path, f"a cycle of sinks: {' -> '.join(circle)}")
+            return None
+        return self.make(name, is_for_letters=is_for_letters)
+
+    def _made_by_factory(self, arguments: dict[str, Any], path: Path) -> Sink[Any] | None:
+        text = arguments.pop("factory", None)
+        path_of_it = (*path, "factory")
+        if not isinstance(text, str) or not re.fullmatch(r"[\w.]+:\w+", text):
+            self._say(path_of_it, 'must be "module:function"')
+            return None
+        module, _, name = text.partition(":")
+        try:
+            factory = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            self._say(path_of_it, f"cannot be imported: {error}")
+            return None
+        made = self._construct(factory, "python", arguments, path)
+        return None if made is None else self._given(made, path_of_it)
+
+    def _construct(self, make: Callable[..., Any], kind: str, arguments: Mapping[str, Any], path: Path) -> Any:
+        parameters = signature(make).parameters
+        given = {name: value for name, value in arguments.items() if self._is_known(name, kind, parameters, path)}
+        needed = [name for name, each in parameters.items() if each.default is Parameter.empty and each.kind is not Parameter.VAR_KEYWORD]
+        missing = [name for name in dict.fromkeys([*needed, *_NEEDED.get(kind, ())]) if name not in given]
+        for name in missing:
+            self._say((*path, name), "is missing")
+        for name, value in given.items():
+            inner = _TABLES.get((kind, name))
+            if inner is not None and isinstance(value, Mapping):
+                given[name] = self._construct(inner, name, value, (*path, name))
+        return None if missing else self._asked(make, given, path)
+
+    def _is_known(self, name: str, kind: str, parameters: Mapping[str, Parameter], path: Path) -> bool:
+        if name in parameters or any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
+            return True
+        self._say((*path, name), f"is unknown to {kind}; {meant(name, parameters)}")
+        return False
+
+    def _asked(self, make: Callable[..., Any], given: dict[str, Any], path: Path) -> Any:
+        """What `make` makes; if it refuses an argument, whatever it makes without it, or `None`."""
+        while True:
+            try:
+                return make(**given)
+            except MissingExtra as error:
+                self._say(path, f"needs what is not installed: {error}")
+                return None
+            except ConfigError as error:
+                match = _ARGUMENT.match(str(error))
+                name = match[0] if match else ""
+                self._say((*path, name) if name in given else path, str(error))
+            except Exception as error:
+                self._say(path, f"{type(error).__name__}: {error}")
+                return None
+            if name not in given or signature(make).parameters[name].default is Parameter.empty:
+                return None
+            del given[name]
+
+    def _say(self, path: Path, text: str) -> None:
+        mistake = Mistake(path, text)
+        if mistake not in self._mistakes:
+            self._mistakes.append(mistake)
+
+
+def _for_letters(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    if "columns" in arguments:
+        return {"on_conflict": "ignore"}
+    return {"on_conflict": "ignore", "columns": DeadLetterRecord.COLUMNS, "row": DeadLetterRecord.as_row}

@@ -1,0 +1,45 @@
+"""What the SQL of a step reads and gives, found without Spark, by sqlglot where it is installed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One step's SELECT, as far as it can be told."""
+
+    views: tuple[str, ...] = ()
+    """The unqualified names that it reads from."""
+    columns: tuple[str, ...] | None = None
+    """The columns that come out; `None` where a star hides them."""
+    fault: str = ""
+    """Why it is not one SELECT."""
+
+
+def can_read() -> bool:
+    """Whether sqlglot is there."""
+    return find_spec("sqlglot") is not None
+
+
+def read_select(sql: str) -> Reading:
+    """Read one SELECT. Needs sqlglot."""
+    from sqlglot import exp, parse
+    from sqlglot.errors import SqlglotError
+    from sqlglot.optimizer.scope import traverse_scope
+
+    try:
+        statements = [statement for statement in parse(sql, dialect="spark") if statement is not None]
+        if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+            return Reading(fault=f"must be one SELECT, and is {_called([type(each).__name__ for each in statements])}")
+        query = statements[0]
+        tables = [table for scope in traverse_scope(query) for table in scope.sources.values() if isinstance(table, exp.Table)]
+    except SqlglotError as error:
+        return Reading(fault=f"cannot be read as SQL: {str(error).splitlines()[0]} (where Spark takes it all the same: unchecked = true)")
+    names = dict.fromkeys(table.name for table in tables if table.name and not table.db)
+    return Reading(tuple(names), None if query.is_star else tuple(query.named_selects))
+
+
+def _called(kinds: list[str]) -> str:
+    return {0: "empty", 1: f"a statement of another kind ({''.join(kinds).upper()})"}.get(len(kinds), f"{len(kinds)} statements")

@@ -1,0 +1,49 @@
+"""What became of the rows of a whole run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..report import SparkWriteReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineReport:
+    """The exact counts of a run, over all of its writes: one of a batch, one for every micro-batch of a stream."""
+
+    name: str
+    writes: int = 0
+    rows: int = 0
+    """Rows that were read."""
+    delivered: int = 0
+    """Rows that the destination has, those included that it had already."""
+    dead_letters: int = 0
+    """Rows that failed for good, whether a dead-letter sink has them or not."""
+    failed: int = 0
+    """Rows that failed for good, and that no dead-letter sink has."""
+    retries: int = 0
+    """Tries that were made again inside of tasks."""
+    seconds: float = 0.0
+    """Of the task that took longest, added up over the writes."""
+    last: SparkWriteReport | None = None
+    """The report of the last write."""
+
+    def after(self, report: SparkWriteReport) -> PipelineReport:
+        """The counts with those of one more write."""
+        return PipelineReport(
+            name=self.name,
+            writes=self.writes + 1,
+            rows=self.rows + report.rows,
+            delivered=self.delivered + report.delivered,
+            dead_letters=self.dead_letters + report.dead_letters,
+            failed=self.failed + report.failed,
+            retries=self.retries + report.retries,
+            seconds=self.seconds + report.seconds,
+            last=report,
+        )
+
+    def __str__(self) -> str:
+        counts = f"{self.rows:,} rows: {self.delivered:,} delivered, {self.dead_letters:,} dead letters, {self.retries:,} retries"
+        return f"{self.name}: {counts}, in {self.writes:,} write{'s' if self.writes != 1 else ''}"

@@ -1,0 +1,302 @@
+"""Everything that is wrong with a pipeline is found at once, with its place, without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.sinks import MemorySink
+from penstock.spark.pipeline import Destination, Layer, Pipeline, PipelineError, Source, Step, Stream, Watermark, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "pipelines" / "flights.toml"
+SET = {"FLIGHTS": "flights.csv", "PG_DSN": "postgresql://me:much-too-secret@host/db", "REFUSED": "refused.jsonl"}
+
+BAD = """\
+nam = "x"
+
+[sources.flights]
+format = "csv"
+paht = "x"
+dedupe = 5
+
+[steps.a]
+sql = "SELECT x FROM b"
+[steps.b]
+sql = "SELECT y FROM a JOIN flihgts"
+[steps.c]
+sql = "SELEC y FROM a"
+
+[write]
+view = "bb"
+sink = "aircaft"
+order_by = "q"
+delivery = "bucketed"
+chunk_rows = 0
+
+[stream]
+trigger = "often"
+
+[sinks.aircraft]
+kind = "postgres"
+dsn = "${NOT_SET_ANYWHERE}"
+table = 5
+statement = "x"
+conflict_colums = ["tailnum"]
+pool_size = 0
+stack = [
+  { kind = "timeot", seconds = 20 },
+  { kind = "retry", attempts = 0, max_seconds = "x", backoff = { base = -1 } },
+  { kind = "dead_letter", target = "other" },
+  { kind = "dead_letter", target = "aircraft" },
+  { kind = "rate_limit" },
+]
+[sinks.f]
+kind = "file"
+[sinks.g]
+kind = "fan_out"
+sinks = ["f", "nn"]
+"""
+FOUND = """\
+: name: is missing
+:1: nam: is unknown here; did you mean 'name'?
+:3: sources.flights.path: is missing, and csv needs it
+:3: sources.flights.schema: is missing: csv in a stream does not say what its columns are
+:5: sources.flights.paht: is unknown here; did you mean 'path'?
+:6: sources.flights.dedupe: must be text or a list of text, and is a whole number
+:9: steps.a.sql: reads b, which comes later; a step reads what stands before it: a cycle, a -> b -> a
+:11: steps.b.sql: reads flihgts, and there is no such view; did you mean 'flights'?
+:13: steps.c.sql: cannot be read as SQL: *
+:16: write.view: there is no view 'bb'; did you mean 'b'?
+:17: write.sink: there is no sink 'aircaft'; did you mean 'aircraft'?
+:18: write.order_by: has no meaning without key
+:19: write.delivery: must be one of 'at_least_once', 'bucket', and is 'bucketed'
+:20: write.chunk_rows: chunk_rows=0: must be a whole number of at least 1
+:22: stream.checkpoint: is missing
+:23: stream.trigger: 'often' is neither a duration such as '10 seconds' nor 'available_now'
+:27: sinks.aircraft.dsn: the environment variable NOT_SET_ANYWHERE is not set
+:28: sinks.aircraft.table: table=5: must be a name: text that is not empty, without NUL
+:29: sinks.aircraft.statement: statement='x': must be one of 'auto', 'insert', 'unnest', 'copy'
+:30: sinks.aircraft.conflict_colums: is unknown to postgres; did you mean 'conflict_columns'?
+:31: sinks.aircraft.pool_size: pool_size=0: must be a whole number of at least 1
+:33: sinks.aircraft.stack[0].kind: 'timeot' is no decorator; did you mean 'timeout'?
+:34: sinks.aircraft.stack[1].backoff.base: base=-1: must be at least 0 seconds (a number or a timedelta)
+:34: sinks.aircraft.stack[1].attempts: attempts=0: must be a whole number of at least 1
+:34: sinks.aircraft.stack[1].max_seconds: max_seconds='x': must be more than 0 seconds (a number or a timedelta)
+:35: sinks.aircraft.stack[2].target: there is no sink 'other'; there is: aircraft, f, g
+:36: sinks.aircraft.stack[3].target: a cycle of sinks: aircraft -> aircraft
+:37: sinks.aircraft.stack[4]: items_per_second=None: must be given, *
+:39: sinks.f.path: is missing
+:43: sinks.g.sinks[1]: there is no sink 'nn'; there is: aircraft, f, g
+"""
+
+
+def test_every_mistake_has_its_line_and_what_may_be_meant(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(BAD)
+    with pytest.raises(PipelineError) as caught:
+        Pipeline.read(file)
+    found = str(caught.value).replace(str(file), "").splitlines()
+    for line, expected in zip(found, FOUND.splitlines(), strict=True):
+        assert line.startswith(expected[:-1]) if expected.endswith("*") else line == expected
+
+
+def test_a_text_that_is_no_toml_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("a = 1\nb = = 2\n")
+    with pytest.raises(PipelineError, match=r"bad\.toml: is no TOML: Invalid value \(at line 2, column 5\)"):
+        Pipeline.read(file)
+
+
+def test_the_example_is_right_once_its_variables_are_set() -> None:
+    pipeline = Pipeline.read(EXAMPLE)
+    assert pipeline.mistakes(SET) == pipeline.doubts(SET) == ()
+    found = [str(mistake) for mistake in pipeline.mistakes({})]
+    assert [line.rpartition(": ")[2] for line in found] == [f"the environment variable {name} is not set" for name in SET]
+    assert ":45: sinks.aircraft.dsn: " in found[1]
+
+
+def declared(**changes: object) -> Pipeline:
+    parts: dict[str, object] = {
+        "name": "test",
+        "sources": {"numbers": Source(format="rate")},
+        "steps": {"even": Step(sql="SELECT value, timestamp AS at FROM numbers WHERE value % 2 = 0")},
+        "sinks": {"memory": MemorySink()},
+        "write": Write(view="even", sink="memory"),
+        **changes,
+    }
+    return Pipeline(**parts)  # type: ignore[arg-type]
+
+
+def said(pipeline: Pipeline, environment: Mapping[str, str] | None = None) -> list[str]:
+    return [str(mistake) for mistake in pipeline.mistakes(environment)]
+
+
+STREAM = Stream(checkpoint="/tmp/c")
+POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"name": 5}, ["name: must be text, and is a whole number"]),
+        ({"sources": {}}, ["sources: must have at least one", "steps.even.sql: reads numbers, and there is no such view; there is: none"]),
+        (
+            {"sources": {"numbers": Source(format="csv", path="x")}},
+            ["sources.numbers.schema: is missing: csv does not say what its columns are"],
+        ),
+        (
+            {"sources": {"numbers": Source(format="parquet", path="x")}, "stream": STREAM},
+            ["sources.numbers.schema: is missing: parquet in a stream does not say what its columns are"],
+        ),
+        (
+            {"sources": {"numbers": Source(format="kafka")}},
+            [
+                "sources.numbers.options.kafka.bootstrap.servers: is missing, and kafka needs it",
+                "sources.numbers.options: must have one of subscribe, subscribePattern, assign",
+            ],
+        ),
+        (
+            {"sources": {"numbers": Source(format="rate", static=True)}, "stream": STREAM},
+            ["sources: all are static: there is nothing to stream"],
+        ),
+        ({"sources": {"numbers": Source(format="rate", static=True)}}, ["sources.numbers.static: has no meaning without [stream]"]),
+        (
+            {"sources": {"numbers": Source(format="rate", watermark=Watermark(column="timestamp", delay="late"))}},
+            [
+                "sources.numbers.watermark: has no meaning without [stream]",
+                "sources.numbers.watermark.delay: 'late' is no duration such as '10 minutes'",
+            ],
+        ),
+        (
+            {"sources": {"numbers": Source(format="rate", dedupe="value")}, "stream": STREAM},
+            ["sources.numbers.dedupe: needs a watermark in a stream, which would otherwise remember every row for ever"],
+        ),
+        ({"stream": Stream(checkpoint=" ")}, ["stream.checkpoint: must not be empty"]),
+        ({"steps": {"even": Step(sql="SELECT * FROM even")}}, ["steps.even.sql: a cycle: even reads itself"]),
+        (
+            {"steps": {"even": Step(sql="DROP TABLE numbers")}},
+            ["steps.even.sql: must be one SELECT, and is a statement of another kind (DROP)"],
+        ),
+        ({"steps": {"even": Step(sql="SELECT 1; SELECT 2")}}, ["steps.even.sql: must be one SELECT, and is 2 statements"]),
+        ({"steps": {"even": Step(sql=" ")}}, ["steps.even.sql: must not be empty"]),
+        ({"steps": {"even": Step(sql="SOMETHING NEW FROM numbers", unchecked=True)}}, []),
+        (
+            {"steps": {"Numbers": Step(sql="SELECT 1"), "even": Step(sql="SELECT 2")}},
+            ["steps.Numbers: there is another view of this name; *"],
+        ),
+        ({"steps": {"even": Step(sql="SELECT 1"), "1st": Step(sql="SELECT 2")}}, ["steps.1st: is no name for a view: *"]),
+        (
+            {"write": Write(view="even", sink="memory", delivery="bucket")},
+            ["write.delivery: 'bucket' needs key: *", "write.version: is missing, and delivery = 'bucket' needs it: *"],
+        ),
+        (
+            {"write": Write(view="even", sink="memory", key="value", delivery="bucket", version="${DAY}"), "sinks": {"memory": print}},
+            ["write.version: the environment variable DAY is not set", "write.delivery: 'bucket' cannot be kept: *"],
+        ),
+        ({"write": Write(view="even", sink="memory", key="value", delivery="bucket", version="20260131")}, []),
+        ({"write": Write(view="even", sink="memory", key="value", version=-1)}, ["write.version: -1 is no whole number of at least 0"]),
+        (
+            {"write": Write(view="even", sink="memory", key="value", version=1), "stream": STREAM},
+            ["write.version: is the number of the micro-batch in a stream"],
+        ),
+        (
+            {"write": Write(view="even", sink="memory", key="valeu", order_by=["at"])},
+            ["write.key: even has no column 'valeu'; did you mean 'value'?"],
+        ),
+        ({"sinks": {"memory": 5}}, ["sinks.memory: must be a table, or in Python a sink"]),
+        ({"sinks": {"memory": Destination(kind="memry")}}, ["sinks.memory.kind: 'memry' is no sink; *"]),
+        ({"sinks": {"memory": Destination(kind="fan_out")}}, ["sinks.memory.sinks: must name at least one sink"]),
+        (
+            {"sinks": {"memory": Destination(kind="postgres", arguments={"dsn": "postgresql://h/d"})}},
+            ["sinks.memory.table: is missing"],
+        ),
+        (
+            {"sinks": {"memory": Destination(kind="python", arguments={"factory": "penstock.nowhere:make"})}},
+            ["sinks.memory.factory: cannot be imported: No module named 'penstock.nowhere'"],
+        ),
+        ({"sinks": {"memory": Destination(kind="python", arguments={"factory": "penstock.sinks:MemorySink"})}}, []),
+        (
+            {
+                "sinks": {
+                    "memory": Destination(kind="fan_out", arguments={"sinks": ["a"]}, stack=[Layer(kind="retry")]),
+                    "a": Destination(kind="postgres", arguments=POSTGRES),
+                }
+            },
+            ["sinks.memory.stack[0]: Retry around=*"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, object], expected: list[str]) -> None:
+    found = said(declared(**changes))
+    for line, rule in zip(found, expected, strict=True):
+        assert line.startswith(rule[:-1]) if rule.endswith("*") else line == rule
+
+
+def test_a_missing_extra_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    sinks = {"memory": Destination(kind="postgres", arguments=POSTGRES)}
+    assert said(declared(sinks=sinks)) == ['sinks.memory: needs what is not installed: pip install "penstock[postgres]"']
+
+
+def test_no_value_of_the_environment_is_ever_shown() -> None:
+    """P-T18."""
+    environment = {"DSN": "mysql://me:much-too-secret@host", "RATE": "much-too-secret"}
+    sinks = {
+        "memory": Destination(
+            kind="postgres",
+            arguments={"dsn": "${DSN}", "table": "t", "statement": "env:RATE"},
+            stack=[Layer(kind="retry", arguments={"attempts": "x${RATE}x"})],
+        )
+    }
+    pipeline = declared(sinks=sinks)
+    shown = "\n".join([*said(pipeline, environment), pipeline.explain(), repr(pipeline)])
+    assert "much-too-secret" not in shown
+    assert "statement='${RATE}': must be one of" in shown
+    assert "dsn=${DSN}" in pipeline.explain()
+
+
+def test_a_literal_secret_is_not_explained() -> None:
+    """P-T18."""
+    source = Source(format="jdbc", options={"url": "jdbc:x", "password": "hush", "dbtable": "t"})
+    sinks = {"memory": Destination(kind="postgres", arguments={**POSTGRES, "dsn": "postgresql://u:hush@h/d"})}
+    text = declared(sources={"numbers": source}, sinks=sinks).explain()
+    assert "hush" not in text
+    assert "dbtable='t'" in text
+
+
+def test_what_nobody_reads_is_doubted() -> None:
+    pipeline = declared(sources={"numbers": Source(format="rate"), "spare": Source(format="rate")})
+    assert [str(doubt) for doubt in pipeline.doubts()] == ["sources.spare: nothing reads it"]
+
+
+def test_without_sqlglot_the_sql_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlglot", None)
+    monkeypatch.setattr("penstock.spark.pipeline._check.can_read", lambda: False)
+    pipeline = declared(steps={"even": Step(sql="SELECT * FROM nowhere")})
+    assert pipeline.mistakes() == ()
+    assert "the SQL was not looked at" in str(pipeline.doubts()[0])
+
+
+def test_checking_loads_neither_spark_nor_java() -> None:
+    """Where PySpark is missing a pipeline can be checked all the same, and the rest says what it needs."""
+    program = f"""
+import sys
+sys.modules["pyspark"] = None
+from penstock.spark import Pipeline
+assert Pipeline.read({str(EXAMPLE)!r}).mistakes({SET!r}) == ()
+import penstock
+try:
+    from penstock.spark import write_dataframe
+except penstock.MissingExtra as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == 'penstock.spark needs the package pyspark: pip install "penstock[spark]"\n'
