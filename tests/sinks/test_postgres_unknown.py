@@ -200,9 +200,9 @@ async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
     async with database(embedded_postgres.dsn) as db:
         async with db.sink(pool_size=1, on_conflict=mode) as sink:
             assert await written(sink, [(1000, "x")]) == {}
-            pool = sink._pool
-            assert pool is not None
-            async with pool.acquire() as con:
+            connections = sink._connections
+            assert connections is not None
+            async with connections.pool.acquire() as con:
                 fields = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
                 inside: Any = con
                 inside._protocol.data_received(b"E" + (len(fields) + 4).to_bytes(4) + fields)  # as the transport hands it over

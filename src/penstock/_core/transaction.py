@@ -39,6 +39,8 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 logger = logging.getLogger("penstock.transaction")
 
+_LETTERS_LOST = "unit %s was committed before, but %d of its dead letters were perhaps never written, and are not written now"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
@@ -162,18 +164,20 @@ def check_transactional(sink: object) -> None:
 class Attempt:
     """What every transaction has beside its writes: base of those of the destinations."""
 
-    def __init__(self, unit: Unit | None, committed: Committed | None = None) -> None:
+    def __init__(self, unit: Unit | None) -> None:
         self._unit = unit
-        self._committed = committed
+        self._committed: Committed | None = None
+        self._found = False
         self.counts = Counts()
         """What the commit stores."""
         self.letters_held = 0
-        if committed is not None and committed.letters_held:
-            logger.error(
-                "%s was committed, but of its dead letters %d were perhaps never written, and are not written now",
-                unit,
-                committed.letters_held,
-            )
+
+    def found(self, committed: Committed | None) -> None:
+        """This is what an earlier attempt has committed."""
+        self._committed = committed
+        self._found = committed is not None
+        if self._unit is not None and committed is not None and committed.letters_held:
+            logger.error(_LETTERS_LOST, self._unit.name, committed.letters_held)
 
     @property
     def unit(self) -> Unit | None:
@@ -188,11 +192,11 @@ class Attempt:
     @property
     def is_replay(self) -> bool:
         """Whether the unit was committed before this attempt began."""
-        return self._committed is not None
+        return self._found
 
     def record(self, counts: Counts) -> None:
         """Store `counts` with the commit; compare them with what an earlier attempt has stored."""
-        if self._committed is not None and self._committed.counts.rows != counts.rows:
+        if self._found and self._committed is not None and self._committed.counts.rows != counts.rows:
             raise NonDeterministicReplay(
                 f"{self._unit} was committed with {self._committed.counts.rows} rows, and now has {counts.rows}: other rows than before "
                 "come under the same name, so some of them would be lost; what makes the rows must give the same ones each time"

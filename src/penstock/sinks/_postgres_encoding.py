@@ -27,7 +27,7 @@ async def can_copy(con: PoolConnectionProxy[Any], plan: Plan) -> bool:
     """Whether asyncpg can encode every column's type for `COPY`; asked by copying no rows into a staging table. Suspends."""
     from asyncpg import InternalClientError  # an optional dependency
 
-    await con.execute(plan.staging)
+    await con.execute(f"BEGIN; {plan.staging()}")
     try:
         await con.copy_records_to_table(EXACT, records=(), columns=staged_columns(plan), schema_name=SCHEMA)
     except InternalClientError:

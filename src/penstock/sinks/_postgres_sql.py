@@ -28,6 +28,7 @@ LOOSE = "penstock_loose"
 VERDICT = "penstock_verdict"
 RETURNED = "penstock_returned"
 SCHEMA = "pg_temp"
+VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text)"
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,10 @@ class Plan:
         values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 2))
         return f"INSERT INTO {SCHEMA}.{name} VALUES ({values})"
 
-    @cached_property
-    def staging(self) -> str:
-        """Begin a transaction with exact staging in it."""
+    def staging(self, *, again: bool = False) -> str:
+        """Empty exact staging, for the transaction that is open; `again`: it may be there from an earlier write."""
         types = [self.table.column(name).exact for name in self.columns]
-        return f"BEGIN; {_create(EXACT, types)}"
+        return _create(EXACT, types, again=again)
 
     @cached_property
     def merge(self) -> str:
@@ -158,14 +158,13 @@ class Plan:
             f" SELECT s.o, s.r > 1 AS again FROM s LEFT JOIN d ON {same} WHERE d.k0 IS NULL OR s.r > 1"
         )
 
-    @cached_property
-    def sifting(self) -> str:
-        """Begin a transaction with loose staging and an empty verdict in it; deferred constraints answer at once."""
-        verdict = f"CREATE TEMP TABLE {VERDICT} (o int4, code text, message text, detail text, rule text) ON COMMIT DROP"
-        back = ""
+    def sifting(self, *, again: bool = False) -> str:
+        """Empty loose staging and an empty verdict, for the transaction that is open; deferred constraints answer at once."""
+        tables = [_create(LOOSE, self._loose, again=again), _temporary(VERDICT, VERDICT_COLUMNS, again=again)]
         if self.returning:
-            back = f"CREATE TEMP TABLE {RETURNED} ON COMMIT DROP AS SELECT 0::int4 AS o, {self._values()} FROM {self.table.qualified} WITH NO DATA;"
-        return f"BEGIN; SET CONSTRAINTS ALL IMMEDIATE; {_create(LOOSE, self._loose)}; {verdict}; {back} SAVEPOINT penstock"
+            query = f"AS SELECT 0::int4 AS o, {self._values()} FROM {self.table.qualified} WITH NO DATA"
+            tables.append(_temporary(RETURNED, query=query, again=again))
+        return f"SET CONSTRAINTS ALL IMMEDIATE; {'; '.join(tables)}; SAVEPOINT penstock"
 
     @cached_property
     def sift(self) -> str:
@@ -258,9 +257,15 @@ END
         return [f"c{self.columns.index(name)}" for name in names]
 
 
-def _create(name: str, types: list[str]) -> str:
+def _create(name: str, types: list[str], *, again: bool) -> str:
     columns = ", ".join(f"c{place} {kind}" for place, kind in enumerate(types))
-    return f"CREATE TEMP TABLE {name} (o int4, {columns}) ON COMMIT DROP"
+    return _temporary(name, f"(o int4, {columns})", again=again)
+
+
+def _temporary(name: str, columns: str = "", *, query: str = "", again: bool) -> str:
+    """An empty table until the transaction ends. Made once: each one dropped before that would keep its locks as well."""
+    made = f"{name}{columns} ON COMMIT DROP {query}"
+    return f"CREATE TEMP TABLE IF NOT EXISTS {made}; TRUNCATE {SCHEMA}.{name}" if again else f"CREATE TEMP TABLE {made}"
 
 
 def _unused_tag(body: str) -> str:

@@ -12,6 +12,7 @@
 4. After an unknown outcome the rows go through staging and `ON CONFLICT DO NOTHING`, once. A conflict is a `duplicate` only where the
    item was in the unknown try; elsewhere it is the item's own fault.
 5. *Sealed* means: the server has been told to keep the rows. A connection lost before that is transient, one lost after it is unknown.
+   A write within a larger transaction (`Scope`) is never sealed: only that transaction's commit keeps its rows.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ._postgres_encoding import refused_rows, staged_columns
 from ._postgres_errors import copy_row, for_item, for_write, is_about_items, is_from_server, is_gone, is_lost, sqlstate
 from ._postgres_guard import Guard
 from ._postgres_rows import LazyRows
+from ._postgres_scope import ALONE
 from ._postgres_sql import EXACT, LOOSE, SCHEMA
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ._postgres_rows import Row
+    from ._postgres_scope import Scope
     from ._postgres_sql import Plan
     from ._postgres_ways import Ways
 
@@ -57,8 +60,10 @@ class Write:
         rows: Sequence[Row],
         errors: dict[int, Exception],
         maybe: frozenset[int],
+        scope: Scope = ALONE,
     ) -> None:
         self._con = con
+        self._scope = scope
         self._plan = plan
         self._indices = indices
         self._rows = rows
@@ -69,7 +74,7 @@ class Write:
         self._copying: str | None = None
         self._line: Callable[[int], int] = int
         """From a line of what is copied to its row's place."""
-        self._explicit = False
+        self._explicit = scope.is_inside
         self._sealed = False
 
     async def run(self, ways: Ways) -> None:
@@ -106,11 +111,11 @@ class Write:
         if way == "insert":
             return await self._insert_rows()
         if way == "unnest" and plan.merge_arrays is not None:
-            self._copying, self._sealed = None, True
+            self._copying, self._sealed = None, not self._explicit
             return await self._merge(plan.merge_arrays, *zip(*self._rows, strict=True))
         if way == "copy":
             return await self._copy(plan.table.name, plan.table.schema, plan.columns, self._rows)
-        await self._begin(plan.staging)
+        await self._begin(plan.staging(again=self._scope.is_inside))
         await self._stage(EXACT)
         await self._merge(plan.merge)
         return await self._commit()
@@ -162,7 +167,7 @@ class Write:
             self._line = int
             await self._copy_binary(plan.table.name, plan.table.schema, plan.columns, data)
             return True
-        await self._begin(plan.staging)
+        await self._begin(plan.staging(again=self._scope.is_inside))
         self._line = sent.place
         await self._copy_binary(EXACT, SCHEMA, staged_columns(plan), data)
         await self._merge(plan.merge_distinct if key and sent.tells_apart(key) else plan.merge)
@@ -216,12 +221,12 @@ class Write:
         self._drop({place: UnknownOutcomeError(message) for place in lost})
 
     async def _resend(self) -> None:
-        await self._begin(self._plan.staging)
+        await self._begin(self._plan.staging(again=self._scope.is_inside))
         await self._stage(EXACT)
         skipped = await self._con.fetch(self._plan.resend)
         conflicts = [row for row in skipped if self._is_conflict(row["o"], again=row["again"])]
         if conflicts:  # rows that are at fault without an earlier try: sifting finds the server's own error for each
-            await self._con.execute("ROLLBACK")
+            await self._scope.undo(self._con)
             return await self._guarded_sift()
         self._note_duplicates([row["o"] for row in skipped])
         await self._find(EXACT, {row["o"] for row in skipped})
@@ -251,9 +256,8 @@ class Write:
             raise error
         if is_lost(error) or is_gone(self._con) or not is_about_items(error):
             raise for_write(error, sealed=self._sealed)  # it has its cause
-        if self._con.is_in_transaction():
-            await self._con.execute("ROLLBACK")
-        self._explicit = self._sealed = False
+        await self._scope.undo(self._con)
+        self._explicit, self._sealed = self._scope.is_inside, False
 
     async def _drop_named(self, error: Exception) -> bool:
         if not is_from_server(error):
@@ -297,7 +301,7 @@ class Write:
             raise for_write(error, sealed=self._sealed)  # noqa: B904  # it has its cause
 
     async def _sift(self) -> None:
-        await self._begin(self._plan.sifting)
+        await self._begin(self._plan.sifting(again=self._scope.is_inside))
         await self._stage_loosely()
         if self._rows:
             await self._con.execute(self._plan.sift)
@@ -338,11 +342,11 @@ class Write:
 
     async def _begin(self, script: str) -> None:
         self._explicit, self._sealed = True, False
-        await self._con.execute(script)
+        await self._scope.begin(self._con, script)
 
     async def _commit(self) -> None:
-        self._sealed = True
-        await self._con.execute("COMMIT")
+        self._sealed = not self._scope.is_inside
+        await self._scope.commit(self._con)
 
 
 def _server_error(row: Record) -> Exception:

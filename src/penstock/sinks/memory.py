@@ -67,11 +67,12 @@ class MemorySink(Generic[T]):
             over.set()
 
     def _attempt(self, unit: Unit | None) -> _Attempt[T]:
-        if unit is None:
-            return _Attempt(self.ledger, None)
-        for known in self.ledger:
-            check_same_parts(unit, known)
-        return _Attempt(self.ledger, unit, self.ledger.get(unit))
+        attempt = _Attempt[T](self.ledger, unit)
+        if unit is not None:
+            for known in self.ledger:
+                check_same_parts(unit, known)
+            attempt.found(self.ledger.get(unit))
+        return attempt
 
     def _keep(self, attempt: _Attempt[T]) -> None:
         if attempt.is_replay:
@@ -91,8 +92,8 @@ class MemorySink(Generic[T]):
 class _Attempt(Attempt, Generic[T]):
     """A transaction of a `MemorySink`."""
 
-    def __init__(self, ledger: dict[Unit, Committed], unit: Unit | None, committed: Committed | None = None) -> None:
-        super().__init__(unit, committed)
+    def __init__(self, ledger: dict[Unit, Committed], unit: Unit | None) -> None:
+        super().__init__(unit)
         self._ledger = ledger
         self.batches: list[Batch[T]] = []
         self.is_over = False

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import ssl
+import logging
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._core import checks
 from .._core.arrow import ArrowBatch
-from .._core.checks import bad
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ClosedError, ConfigError, ErrorClass
+from .._core.errors import ClosedError, ConfigError, ErrorClass, TransactionLost, UnknownOutcomeError
 from .._core.opening import Openable
 from .._core.sink import Capabilities
 from . import _postgres_config as config
+from ._postgres_connections import Connections, opening_error
 from ._postgres_encoding import can_copy
-from ._postgres_errors import classify_postgres, for_connecting, is_gone, sqlstate
+from ._postgres_errors import classify_postgres
+from ._postgres_ledger import Ledger
 from ._postgres_rows import RowMaker
 from ._postgres_table import read_table
+from ._postgres_transaction import PostgresTransaction
 from ._postgres_ways import Ways
 from ._postgres_write import Write, answer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
-    from asyncpg.pool import Pool, PoolConnectionProxy
+    from asyncpg.pool import Pool
 
     from .._core.batch import Batch
     from .._core.result import WriteResult
+    from .._core.transaction import Transaction, Unit
     from ._postgres_config import PoolFactory
     from ._postgres_rows import Row, RowFunction
     from ._postgres_sql import Plan
 
 __all__ = ["PostgresSink", "classify_postgres"]
 
-_REFUSED_HERE = frozenset({"28000", "28P01", "3D000", "42501"})
+logger = logging.getLogger("penstock.postgres")
 
 
 class PostgresSink(Openable):
@@ -75,13 +77,16 @@ class PostgresSink(Openable):
         connect_options: any option of `asyncpg.create_pool`; `ssl` may be a function that makes the `SSLContext`.
         close_timeout: seconds for closing and for resetting a connection after a cancelled write; then it is terminated. Default 5.
         statement_timeout: seconds that one statement may run on the server; default: the server's. Exceeding it is transient.
+        ledger: the table in which `transaction` keeps what was committed; made where it is missing, taken literally.
+        ledger_schema: its schema; default: that of `schema`.
+        ledger_versions: how many versions of an application it keeps; default 100. An older one is refused.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does not suspend and connects to nothing.
     Opening suspends; it connects and reads the table once. It raises `ConfigError` for a table, column, user, password, database or
     certificate that is not right, naming what is there, and `UnavailableError` where no server answers.
     """
 
-    _run_time = ("_pool", "_plan", "_returning")
+    _run_time = ("_connections", "_plan", "_pruned")
 
     def __init__(
         self,
@@ -104,6 +109,9 @@ class PostgresSink(Openable):
         connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
         statement_timeout: float | timedelta | None = None,
+        ledger: str = "penstock_ledger",
+        ledger_schema: str | None = None,
+        ledger_versions: int = 100,
     ) -> None:
         self._target = config.Target(
             table=table,
@@ -122,10 +130,11 @@ class PostgresSink(Openable):
         self._row = config.row_function(row)
         self._maker = RowMaker(self._target.columns, self._row)
         self._close_timeout = checks.seconds("close_timeout", close_timeout)
+        self._ledger = Ledger(table=ledger, schema=schema if ledger_schema is None else ledger_schema, versions=ledger_versions)
         config.need_asyncpg()
-        self._pool: Pool[Any] | None = None
+        self._connections: Connections | None = None
         self._plan: Plan | None = None
-        self._returning: set[asyncio.Task[None]] | None = None
+        self._pruned: dict[str, int] | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -133,7 +142,8 @@ class PostgresSink(Openable):
 
         Not `key_prefix_safe`: a row that is refused does not keep a later row of its key from being written.
         """
-        return Capabilities(idempotent=self._target.mode != "error", columnar=True, max_concurrency=self._access.size)
+        idempotent = self._target.mode != "error"
+        return Capabilities(idempotent=idempotent, transactional=True, columnar=True, max_concurrency=self._access.size)
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
@@ -160,21 +170,17 @@ class PostgresSink(Openable):
         Cancellation cancels the statement. Where the server had the last row already, it may have stored the batch. The connection is
         reset behind the caller's back, within `close_timeout`, or terminated.
         """
-        if self._pool is None or self._plan is None:
-            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        indices, rows, errors = self._rows_of(batch, self._plan)
-        con = await self._connection(self._pool)
-        write = Write(con, self._plan, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied)
-        try:
+        connections, plan = self._opened()
+        indices, rows, errors = self._rows_of(batch, plan)
+        async with connections.lent() as con:
+            write = Write(con, plan, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied)
             await write.run(self._target.ways)
-        except asyncio.CancelledError:
-            self._give_back_later(self._pool, con)
-            raise
-        except BaseException:
-            await self._give_back(self._pool, con)
-            raise
-        await self._give_back(self._pool, con)
         return answer(batch, write)
+
+    def _opened(self) -> tuple[Connections, Plan]:
+        if self._connections is None or self._plan is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        return self._connections, self._plan
 
     def _rows_of(self, batch: Batch[Any], plan: Plan) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
         if isinstance(batch, ArrowBatch) and self._row is None and plan.copies and plan.reads_text:
@@ -185,75 +191,73 @@ class PostgresSink(Openable):
                 return found
         return self._maker.rows(batch)
 
-    # -- connections --------------------------------------------------------------------------------------------------
+    # -- transactions -------------------------------------------------------------------------------------------------
 
-    async def _connection(self, pool: Pool[Any]) -> PoolConnectionProxy[Any]:
+    @asynccontextmanager
+    async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[Any]]:
+        """A transaction on a connection of its own; enter it by `penstock.transaction(sink, unit)`, which says what it does and raises.
+
+        With a unit the ledger has its row; entering suspends while another attempt of it is under way. Bad rows are refused as by `write`,
+        each write in a savepoint. Deferred constraints are checked at once, and isolation is `READ COMMITTED`. If the answer to the COMMIT
+        is lost, the ledger is asked on another connection, within `close_timeout`.
+        """
+        connections, plan = self._opened()
+        async with connections.lent() as con:
+            ways, ledger = self._target.ways, self._ledger
+            made = PostgresTransaction(con, plan, ways, self._rows_of, ledger=ledger, unit=unit, confirm=self._confirm_letters)
+            try:
+                await made.begin()
+                yield made
+                await made.commit()
+            finally:
+                made.end()
+        if made.in_doubt is not None:
+            await self._resolve(made, made.in_doubt)
+        if unit is not None and not made.is_replay:
+            await self._prune(unit)
+
+    async def _resolve(self, made: PostgresTransaction, error: Exception) -> None:
+        """Nobody has answered the COMMIT: ask the ledger."""
+        if made.unit is None:
+            raise UnknownOutcomeError(
+                f"no answer to the COMMIT, and without a unit nobody can tell whether it was applied ({error})"
+            ) from error
+        connections, _ = self._opened()
         try:
-            return await pool.acquire()
-        except Exception as error:
-            raise for_connecting(error, self._access.place)  # noqa: B904  # it has its cause
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout), connections.lent() as con:
+                is_there = await self._ledger.has(con, made.unit)
+        except Exception as second:
+            message = f"no answer to the COMMIT of {made.unit.name}, and none from the ledger either ({second}); another attempt will know"
+            raise UnknownOutcomeError(message) from error
+        if not is_there:
+            raise TransactionLost(f"no answer to the COMMIT of {made.unit.name}; the ledger says that nothing of it was applied") from error
+        made.commits()
 
-    async def _give_back(self, pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
-        """Return a connection, out of any transaction; one that cannot be brought there in time is terminated."""
-        try:
-            if not is_gone(con) and con.is_in_transaction():
-                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
-                    await con.execute("ROLLBACK")
-            await pool.release(con, timeout=self._close_timeout)
-        except asyncio.CancelledError:
-            self._give_back_later(pool, con)
-            raise
-        except Exception:
-            await _drop(pool, con)
+    async def _confirm_letters(self, unit: Unit, count: int) -> None:
+        connections, _ = self._opened()
+        async with connections.lent() as con:
+            await self._ledger.wrote_letters(con, unit, count)
 
-    def _give_back_later(self, pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
-        if self._returning is None:
-            con.terminate()
+    async def _prune(self, unit: Unit) -> None:
+        """Once per version, and only for tidiness."""
+        connections, _ = self._opened()
+        pruned = self._pruned
+        if pruned is None or pruned.get(unit.application, -1) >= unit.version:
             return
-        task = asyncio.get_running_loop().create_task(self._reset(pool, con))
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
-
-    async def _reset(self, pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
-        """Wait for the cancelled statement's end, then return the connection."""
+        pruned[unit.application] = unit.version
         try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
-                await con.execute("ROLLBACK")  # waits for the end; without a transaction the server only gives a notice
-            await pool.release(con, timeout=self._close_timeout)
-        except Exception:
-            await _drop(pool, con)
+            async with connections.lent() as con:
+                await self._ledger.prune(con, unit.application)
+        except Exception as error:
+            logger.warning("old versions of %r are still in the ledger %s: %r", unit.application, self._ledger.qualified, error)
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        self._returning = set()
-        pool = await self._make_pool()
-        self._pool = pool
-        stack.push_async_callback(self._close, pool)
-        self._plan = await self._read_plan(pool)
-
-    async def _make_pool(self) -> Pool[Any]:
-        import asyncpg  # an optional dependency
-
-        access = self._access
-        if access.pool is None:
-            options: dict[str, Any] = {"reset": _nothing_to_reset, **access.pool_options()}
-            made: Any = asyncpg.create_pool(access.dsn, **options)
-        else:
-            made = access.pool()
-        if inspect.isawaitable(made) and not isinstance(made, asyncpg.Pool):
-            made = await made
-        if not isinstance(made, asyncpg.Pool):
-            raise bad("pool", type(made).__name__, "the function must return an asyncpg pool")
-        try:
-            await made
-        except Exception as error:
-            made.terminate()
-            raise self._opening_error(error)  # noqa: B904  # it has its cause
-        if access.pool is not None and made.get_max_size() < access.size:
-            made.terminate()
-            raise bad("pool_size", access.size, f"the pool that pool= makes has {made.get_max_size()} connections at most")
-        return cast("Pool[Any]", made)
+        self._connections = await Connections.to(self._access, self._close_timeout)
+        stack.push_async_callback(self._connections.close)
+        self._plan = await self._read_plan(self._connections.pool)
+        self._pruned = {}
 
     async def _read_plan(self, pool: Pool[Any]) -> Plan:
         target = self._target
@@ -268,38 +272,12 @@ class PostgresSink(Openable):
         except ConfigError:
             raise
         except Exception as error:
-            raise self._opening_error(error)  # noqa: B904  # it has its cause
-
-    def _opening_error(self, error: Exception) -> Exception:
-        if sqlstate(error) in _REFUSED_HERE or isinstance(error, ssl.SSLCertVerificationError):
-            made = ConfigError(f"dsn={self._access.place!r}: {error}")
-            made.__cause__ = error
-            return made
-        return for_connecting(error, self._access.place)
-
-    async def _close(self, pool: Pool[Any]) -> None:
-        try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
-                await asyncio.gather(*(self._returning or ()), return_exceptions=True)
-                await pool.close()
-        except Exception:
-            pool.terminate()
+            raise opening_error(error, self._access.place)  # noqa: B904  # it has its cause
 
     def _terminate(self) -> None:
-        if self._pool is not None:
-            self._pool.terminate()
+        if self._connections is not None:
+            self._connections.pool.terminate()
 
     def __repr__(self) -> str:
         table = self._target.table if self._target.schema is None else f"{self._target.schema}.{self._target.table}"
         return f"PostgresSink({self._access.place}, table={table!r}, on_conflict={self._target.mode!r})"
-
-
-async def _drop(pool: Pool[Any], con: PoolConnectionProxy[Any]) -> None:
-    """Give up a connection; the pool makes another one in its place."""
-    if not is_gone(con):
-        con.terminate()
-    await pool.release(con)
-
-
-async def _nothing_to_reset(con: object) -> None:
-    """Writes leave nothing behind in a session, so returning a connection costs no round trip."""

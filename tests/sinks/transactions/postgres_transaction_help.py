@@ -1,0 +1,41 @@
+"""What the tests of transactions in PostgreSQL share."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.sinks.postgres_help import Database, database
+
+from penstock import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from penstock.sinks import PostgresSink
+
+UNIT = Unit(application="orders", version=7, part=1, parts=4, rule="id")
+
+
+class Place(Database):
+    """A table and a ledger of this test's own."""
+
+    @property
+    def ledger(self) -> str:
+        return f"{self.table}_ledger"
+
+    def sink(self, columns: Sequence[str] = ("id", "word"), *, dsn: str | None = None, **options: Any) -> PostgresSink:
+        return super().sink(columns, dsn=dsn, ledger=self.ledger, **options)
+
+    async def entries(self, what: str = "version, part") -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await self.con.fetch(f"SELECT {what} FROM {self.ledger} ORDER BY 1, 2")]
+
+
+@asynccontextmanager
+async def place(dsn: str, columns: str = "id int PRIMARY KEY, word text") -> AsyncGenerator[Place]:
+    async with database(dsn, columns) as db:
+        yield Place(db.dsn, db.table, db.con)
+
+
+def words(count: int, start: int = 0) -> list[tuple[int, str]]:
+    return [(number, f"word {number}") for number in range(start, start + count)]
