@@ -237,7 +237,8 @@ def _compare(
     first: set[int] = set()
     for index, (number, word) in enumerate(rows):
         if word != "fine":
-            assert index in errors, "a bad row"
+            is_replaced = mode == "update" and number in dict(rows[index + 1 :])
+            assert index in errors or is_replaced, "a bad row, of which the server gets to see none but the last of its key"
             continue
         taken = number in stored
         if not taken or mode == "update":
