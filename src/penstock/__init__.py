@@ -26,6 +26,8 @@ from ._core.errors import (
     SinkError,
     StoppedError,
     ThrottledError,
+    TimedOutError,
+    TooLargeError,
     TransactionLost,
     TransientError,
     UnavailableError,
@@ -43,7 +45,20 @@ from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
 from ._core.transaction import Committed, Counts, Transaction, Unit, check_transactional, transaction
-from .batcher import Batcher, BlockingBatcher, BlockingReceipt, FlushReport, Limits, NoFeedback, Receipt, ShutdownReport, Stats, gather, run
+from .batcher import (
+    Adaptive,
+    Batcher,
+    BlockingBatcher,
+    BlockingReceipt,
+    FlushReport,
+    Limits,
+    NoFeedback,
+    Receipt,
+    ShutdownReport,
+    Stats,
+    gather,
+    run,
+)
 from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
 from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Isolate, RateLimit, Router, Split, Timeout
 from .telemetry import Metrics, Observed, Tracing
@@ -51,6 +66,7 @@ from .telemetry import Metrics, Observed, Tracing
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Adaptive",
     "AddTimeout",
     "ArrowBatch",
     "Backoff",
@@ -114,7 +130,9 @@ __all__ = [
     "StoppedError",
     "Tally",
     "ThrottledError",
+    "TimedOutError",
     "Timeout",
+    "TooLargeError",
     "Tracing",
     "Transaction",
     "TransactionLost",

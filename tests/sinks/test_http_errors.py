@@ -11,7 +11,7 @@ import httpx
 import httpx2
 import pytest
 
-from penstock import ErrorClass, PermanentError, ThrottledError, TransientError, UnavailableError, UnknownOutcomeError
+from penstock import ErrorClass, PermanentError, ThrottledError, TimedOutError, TooLargeError, TransientError, UnavailableError
 from penstock.sinks import HttpStatusError, classify_http
 from penstock.sinks._http_errors import for_item, for_status, for_transport, seconds_of
 
@@ -89,7 +89,14 @@ def test_causes_that_go_round_end() -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(429, ThrottledError), (503, UnavailableError), (500, TransientError), (504, UnknownOutcomeError), (404, PermanentError)],
+    [
+        (429, ThrottledError),
+        (503, UnavailableError),
+        (500, TransientError),
+        (504, TimedOutError),
+        (404, PermanentError),
+        (413, TooLargeError),
+    ],
 )
 def test_an_answer_raises_our_error_from_the_servers(status: int, kind: type[Exception]) -> None:
     """batcher/B41: the status and the body are in the error."""

@@ -22,6 +22,7 @@ from penstock import (
     ResultMismatch,
     Retry,
     ThrottledError,
+    TimedOutError,
     Timeout,
     TransientError,
     UnavailableError,
@@ -233,7 +234,7 @@ async def test_a_throttled_write_sends_nothing_more(real_clock: LoopClock) -> No
         assert {getattr(error, "retry_after", None) for error in errors.values()} == {3.0}
 
 
-@pytest.mark.parametrize(("status", "kind"), [(400, PermanentError), (500, TransientError), (504, UnknownOutcomeError)])
+@pytest.mark.parametrize(("status", "kind"), [(400, PermanentError), (500, TransientError), (504, TimedOutError)])
 async def test_another_failure_keeps_no_other_request_from_being_sent(real_clock: LoopClock, status: int, kind: type[Exception]) -> None:
     async with serving() as server, HttpSink(server.url, max_bytes=70) as sink:
         server.steps.extend([reply(), reply(status)])
@@ -250,7 +251,7 @@ async def test_what_a_request_delivered_is_settled_before_the_next_one(real_cloc
         batch = batch_of(ITEMS)
         errors = await send(stack(sink, Timeout(0.05)), batch)
         assert list(errors) == ALL[2:]
-        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
+        assert {type(error) for error in errors.values()} == {TimedOutError}
         assert outcomes(batch)[:2] == [Outcome.DELIVERED] * 2
 
 
@@ -290,7 +291,7 @@ async def test_silence_leaves_the_outcome_unknown(real_clock: LoopClock) -> None
     async with serving() as server, HttpSink(server.url, timeout=0.05) as sink:
         server.steps.append(hang())
         errors = await send(sink, batch_of(ITEMS))
-        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
+        assert {type(error) for error in errors.values()} == {TimedOutError}
         assert "ReadTimeout" in str(errors[0])
 
 

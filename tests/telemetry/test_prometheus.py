@@ -47,6 +47,8 @@ NAMES = {
     "batcher_dropped": ("counter", {"name", "reason"}),
     "batcher_queue_depth": ("gauge", {"name"}),
     "batcher_queue_capacity_items": ("gauge", {"name"}),
+    "batcher_max_items": ("gauge", {"name"}),
+    "batcher_workers": ("gauge", {"name"}),
     "batcher_flush_in_flight": ("gauge", {"name"}),
     "batcher_backing_off_items": ("gauge", {"name"}),
     "batcher_oldest_age_seconds": ("gauge", {"name"}),

@@ -101,6 +101,9 @@ class Host(Protocol):
     def throttled(self, until: float) -> None:
         """The destination asked for a pause."""
 
+    def heard(self, errors: Iterable[BaseException]) -> None:
+        """A write, or a part of one, has ended with these errors, whatever becomes of its items."""
+
 
 class Delivery:
     """The progress of one sealed batch, or of one branch of it."""
@@ -297,6 +300,13 @@ class Delivery:
         self._mark(errors, _FAILED)
         self._errors.update(errors)
         self._maybe.update(i for i, error in errors.items() if isinstance(error, UnknownOutcomeError))
+        self.heard(errors.values())
+
+    def heard(self, errors: Iterable[BaseException]) -> None:
+        """A write, or a part of one, has ended with these errors, whatever becomes of its items: what they say about load is the batcher's."""
+        host = self._root._host
+        if host is not None:
+            host.heard(errors)
 
     def interrupted(self, indices: Iterable[int]) -> None:
         """A write of these items was cancelled: those still at the destination may have been applied."""

@@ -17,11 +17,13 @@
     ├── ItemFailed                        what awaiting a receipt raises: the outcome and its cause
     └── SinkError                         the destination
         ├── PermanentError                trying again does not help
+        │   └── TooLargeError             too much in one write; less of it may be taken
         ├── TransientError                may work next time; counts as an attempt
         │   └── UnavailableError          nobody there; does not count as an attempt
         │       └── CircuitOpenError      not tried: the breaker is open; carries retry_after
         ├── ThrottledError                slow down; carries retry_after; does not count as an attempt
         ├── UnknownOutcomeError           the write may or may not have been applied
+        │   ├── TimedOutError             cut off because it took too long
         │   └── ResultMismatch            an answer that does not fit its batch; never sent again by itself
         └── StoppedError                  given up because the batcher is stopping; not applied
             ├── DeadLetterLimit           too much goes to the dead letters: the batcher stops
@@ -121,6 +123,10 @@ class PermanentError(SinkError):
     """The item or batch is refused, and will be again. Not tried again."""
 
 
+class TooLargeError(PermanentError):
+    """One write was more than the destination takes at once; a smaller one may be taken."""
+
+
 class TransientError(SinkError):
     """May work next time. Counts as an attempt."""
 
@@ -149,6 +155,10 @@ class ThrottledError(SinkError):
 
 class UnknownOutcomeError(SinkError):
     """The write was cut off: it may have been applied, or not."""
+
+
+class TimedOutError(UnknownOutcomeError):
+    """The write took too long and was cut off, or its answer did not come in time."""
 
 
 class ResultMismatch(UnknownOutcomeError):

@@ -1,6 +1,7 @@
 """The batcher: items one at a time in, batches out, every item accounted for."""
 
 from .._core.public import publish
+from .adaptive import Adaptive
 from .batcher import Batcher
 from .blocking import BlockingBatcher
 from .feedback import NoFeedback
@@ -10,6 +11,7 @@ from .report import FlushReport, ShutdownReport, Stats
 from .run import run
 
 __all__ = [
+    "Adaptive",
     "Batcher",
     "BlockingBatcher",
     "BlockingReceipt",
@@ -23,4 +25,18 @@ __all__ = [
     "run",
 ]
 
-publish(__name__, Batcher, BlockingBatcher, BlockingReceipt, FlushReport, Limits, NoFeedback, Receipt, ShutdownReport, Stats, gather, run)
+publish(
+    __name__,
+    Adaptive,
+    Batcher,
+    BlockingBatcher,
+    BlockingReceipt,
+    FlushReport,
+    Limits,
+    NoFeedback,
+    Receipt,
+    ShutdownReport,
+    Stats,
+    gather,
+    run,
+)

@@ -9,12 +9,14 @@ This is the plain one: arrival order.
 2. The open batch never exceeds `max_items`. It is sealed when it is full, before an item that would take it over `max_bytes`, when it
    is due and somebody takes it, or when told to.
 3. A batch that is due while nobody takes it goes on filling.
+4. A new `max_items` holds for everything that nobody has taken: what is open and has reached it is sealed, and what was sealed larger is
+   cut when it is taken. The parts keep reason, number and times.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.batch import Reason
@@ -55,7 +57,8 @@ class PlainAccumulator(Generic[T]):
     """Items in arrival order. Times are monotonic seconds, given by the caller."""
 
     def __init__(self, *, max_items: int, max_bytes: int | None, max_delay: float, sized: bool) -> None:
-        self._max_items = max_items
+        self.max_items = max_items
+        """Items in a batch, from now on."""
         self._max_bytes = max_bytes
         self._max_delay = max_delay
         self._sized = sized
@@ -116,7 +119,7 @@ class PlainAccumulator(Generic[T]):
         if self._sizes is not None:
             self._sizes.append(size)
             self._open_bytes += size
-        if len(self.items) >= self._max_items:
+        if len(self.items) >= self.max_items:
             self.seal(Reason.SIZE, now)
         elif self._max_bytes is not None and self._open_bytes >= self._max_bytes:
             self.seal(Reason.BYTES, now)
@@ -127,10 +130,10 @@ class PlainAccumulator(Generic[T]):
         while start < len(items):
             if not self.items:
                 self._oldest_at = now
-            end = start + self._max_items - len(self.items)
+            end = start + self.max_items - len(self.items)
             self.items.extend(items[start:end])
             start = end
-            if len(self.items) >= self._max_items:
+            if len(self.items) >= self.max_items:
                 self.seal(Reason.SIZE, now)
 
     def seal(self, reason: Reason, now: float) -> None:
@@ -155,8 +158,17 @@ class PlainAccumulator(Generic[T]):
         if not self._sealed:
             return None
         taken = self._sealed.popleft()
+        if len(taken.items) > self.max_items:
+            taken, rest = _cut(taken, self.max_items)
+            self._sealed.appendleft(rest)
         self._sealed_items -= len(taken.items)
         return taken
+
+    def resize(self, max_items: int, now: float) -> None:
+        """Change `max_items`, for all that nobody has taken."""
+        self.max_items = max_items
+        if len(self.items) >= max_items:
+            self.seal(Reason.SIZE, now)
 
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
         """A batch has ended. Arrival order alone holds nothing back, so nothing follows from it."""
@@ -176,6 +188,19 @@ class PlainAccumulator(Generic[T]):
         evicted = _pop_first(self.items, self.receipts, self._sizes)
         self._open_bytes -= evicted.size
         return evicted
+
+
+def _cut(batch: Sealed[T], at: int) -> tuple[Sealed[T], Sealed[T]]:
+    """A sealed batch in two."""
+    sizes = (None, None) if batch.sizes is None else (batch.sizes[:at], batch.sizes[at:])
+    receipts: tuple[dict[int, Slip], dict[int, Slip]] = ({}, {})
+    for index, receipt in batch.receipts.items():
+        receipts[index >= at][index if index < at else index - at] = receipt
+    head, tail = (
+        replace(batch, items=items, receipts=slips, sizes=lengths, bytes=sum(lengths or ()))
+        for items, slips, lengths in zip((batch.items[:at], batch.items[at:]), receipts, sizes, strict=True)
+    )
+    return head, tail
 
 
 def _pop_first(items: list[T], receipts: dict[int, Slip], sizes: list[int] | None) -> Evicted[T]:

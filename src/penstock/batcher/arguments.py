@@ -14,6 +14,7 @@ from .._core.errors import PermanentError
 from .._core.function_sink import as_sink
 from .._core.observer import Observer
 from .._core.sink import capabilities_of, walk
+from .adaptive import Adaptive
 from .limits import Limits
 
 if TYPE_CHECKING:
@@ -57,6 +58,16 @@ def checked_limits(limits: object, sink: object) -> Limits:
             rule = f"must be longer than the Timeout({stretch}) in the stack, or a try is cut before it can be tried again"
             raise checks.bad("flush_timeout", limits.stretch, rule)
     return limits
+
+
+def checked_adaptive(adaptive: object, limits: Limits) -> Adaptive | None:
+    """Rules that lie below the limits."""
+    if adaptive is None:
+        return None
+    if not isinstance(adaptive, Adaptive):
+        raise checks.bad("adaptive", adaptive, "must be an Adaptive(...), or None")
+    adaptive.check_against(limits)
+    return adaptive
 
 
 def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Callable[[T], int]:

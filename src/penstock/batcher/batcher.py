@@ -18,7 +18,16 @@ from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, F
 from .._core.function_sink import as_sink
 from .._core.opening import opened
 from . import log
-from .arguments import checked_handler, checked_limits, checked_measure, checked_name, checked_observers, dead_letters_of, refuse_misplaced
+from .arguments import (
+    checked_adaptive,
+    checked_handler,
+    checked_limits,
+    checked_measure,
+    checked_name,
+    checked_observers,
+    dead_letters_of,
+    refuse_misplaced,
+)
 from .drain import Drain
 from .engine import Engine
 from .limits import Limits
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
     from .._core.outcome import Outcome
     from .._core.sink import SinkLike
     from .._core.tally import Tally
+    from .adaptive import Adaptive
     from .engine import FailureHandler
 
 T = TypeVar("T")
@@ -70,6 +80,8 @@ class Batcher(Generic[T]):
         shutdown_deadline: seconds that leaving the block may take, everything included.
         last_resort: a sink (or function) that is given what is known not to be applied when a shutdown's deadline nears, within a
             fifth of the deadline; what it takes ends `dead_lettered`, the rest `unsent`. Opened and closed with the batcher.
+        adaptive: let the batcher find its concurrency and batch size below the limits; see `Adaptive`. Off by default. With `workers=1` only
+            the size adapts, and order stays total.
         observers: watchers of this batcher.
         clock: where the time comes from; the running loop by default.
 
@@ -89,6 +101,7 @@ class Batcher(Generic[T]):
         on_failure: Literal["log", "crash"] | FailureHandler = "log",
         shutdown_deadline: float | timedelta = 25.0,
         last_resort: SinkLike[T] | None = None,
+        adaptive: Adaptive | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
         **misplaced: Never,
@@ -105,6 +118,7 @@ class Batcher(Generic[T]):
         self._on_failure = checked_handler(on_failure)
         self._shutdown_deadline = checks.seconds("shutdown_deadline", shutdown_deadline, zero=True)
         self._last_resort = None if last_resort is None else as_sink(last_resort)
+        self._adaptive = checked_adaptive(adaptive, self._limits)
         self._observers = checked_observers(observers)
         self._clock: Clock = LOOP_CLOCK if clock is None else clock
         self._state = "new"
@@ -125,6 +139,7 @@ class Batcher(Generic[T]):
             on_failure=self._on_failure,
             sized=self._sized,
             sink_of_oversize=self._sink_of_oversize,
+            adaptive=self._adaptive,
         )
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -423,7 +438,7 @@ class Batcher(Generic[T]):
 
     @property
     def limits(self) -> Limits:
-        """The limits in force."""
+        """The limits. What an adaptive batcher has found below them is in `stats()`."""
         return self._limits
 
     def tally(self) -> Tally:
@@ -444,6 +459,8 @@ class Batcher(Generic[T]):
             state="broken" if engine.broken is not None and self._state == "open" else self._state,
             tally=engine.tally(),
             capacity_items=engine.room.max_items,
+            max_items=accumulator.max_items,
+            workers=engine.slots.limit,
             open_items=len(accumulator.items),
             sealed_batches=accumulator.sealed,
             in_flight_batches=sum(1 for flight in tuple(engine.flights) if not flight.backing_off),

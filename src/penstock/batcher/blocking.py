@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .._core.observer import Observer
     from .._core.outcome import Outcome
     from .._core.sink import SinkLike
+    from .adaptive import Adaptive
     from .batcher import Overflow, Oversize
     from .engine import FailureHandler
     from .limits import Limits
@@ -68,6 +69,7 @@ class BlockingBatcher(Generic[T]):
         on_failure: what to do with items that end rejected or unknown; see `Batcher`. A function is called on the batcher's thread.
         shutdown_deadline: seconds that leaving the block may take, everything included.
         last_resort: a sink for what a shutdown could not send; see `Batcher`.
+        adaptive: let the batcher find its concurrency and batch size below the limits; see `Batcher`.
         observers: watchers of this batcher, called on its thread.
         clock: where the time comes from; the batcher's own loop by default.
 
@@ -87,6 +89,7 @@ class BlockingBatcher(Generic[T]):
         on_failure: Literal["log", "crash"] | FailureHandler = "log",
         shutdown_deadline: float | timedelta = 25.0,
         last_resort: SinkLike[T] | None = None,
+        adaptive: Adaptive | None = None,
         observers: Iterable[Observer] = (),
         clock: Clock | None = None,
         **misplaced: Never,
@@ -103,6 +106,7 @@ class BlockingBatcher(Generic[T]):
             on_failure=on_failure,
             shutdown_deadline=shutdown_deadline,
             last_resort=last_resort,
+            adaptive=adaptive,
             observers=observers,
             clock=clock,
         )

@@ -29,6 +29,7 @@ from . import log
 from .accumulator import Evicted, PlainAccumulator, Sealed
 from .feedback import own_context
 from .flight import Flight
+from .governor import Governor
 from .room import Room
 from .slots import FifoSlots
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from .._core.clock import Clock, TimerHandle
     from .._core.sink import Sink
+    from .adaptive import Adaptive
     from .limits import Limits
     from .receipt import Slip
 
@@ -90,6 +92,7 @@ class Engine(Generic[T]):
         on_failure: str | FailureHandler,
         sized: bool,
         sink_of_oversize: Sink[T] | None = None,
+        adaptive: Adaptive | None = None,
     ) -> None:
         self.clock = clock
         self.limits = limits
@@ -140,6 +143,9 @@ class Engine(Generic[T]):
         self._context = own_context()
         self._unyielded = 0
         self._counted = 0
+        self._governor = None if adaptive is None else Governor(adaptive, limits, sink)
+        if self._governor is not None:
+            self.slots.limit, self.accumulator.max_items = self._governor.setting
 
     # -- what is inside -----------------------------------------------------------------------------------------------
 
@@ -248,7 +254,7 @@ class Engine(Generic[T]):
         if not self.accepting or self._sized or filled == 0 or self.room.contended:
             self.limit = self.try_limit = 0
             return
-        self.try_limit = min(self.limits.max_items - 1, filled + self.room.left(self.inside))
+        self.try_limit = min(self.accumulator.max_items - 1, filled + self.room.left(self.inside))
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
 
     def _arm(self, now: float) -> None:
@@ -291,6 +297,7 @@ class Engine(Generic[T]):
         flight = Flight(self, sealed, batch_id=batch_id, name=self.name, stretch=self.limits.stretch)
         self.slots.take()
         flight.has_slot = True
+        self.try_begins(flight)
         self.flights.add(flight)
         self._flying += len(sealed.items)
         self.flushes[sealed.reason.value] = self.flushes.get(sealed.reason.value, 0) + 1
@@ -313,6 +320,7 @@ class Engine(Generic[T]):
         """A write has ended, however that came about: even before its task had its first step."""
         flight.ended()
         try:
+            self.try_ends(flight)
             failed = self._book_failures(flight, _errors_of(task))
             self.flights.discard(flight)
             self.accumulator.done(flight.sealed, list(failed))
@@ -434,6 +442,32 @@ class Engine(Generic[T]):
     def seal_open(self, now: float) -> None:
         """Seal the open batch because somebody asked for it."""
         self.accumulator.seal(Reason.MANUAL, now)
+
+    # -- adapting -----------------------------------------------------------------------------------------------------
+
+    def try_begins(self, flight: Flight[T]) -> None:
+        """A flight has its slot, and goes to its destination."""
+        if self._governor is not None and flight.running is None:
+            flight.running = self._governor.begins(flight.left, self.clock.now())
+
+    def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None:
+        """Its try has met errors."""
+        if self._governor is not None and flight.running is not None:
+            self._governor.heard(flight.running, errors)
+
+    def try_ends(self, flight: Flight[T], *, rests: bool = False) -> None:
+        """A flight backs off, or has ended."""
+        if self._governor is None or flight.running is None:
+            return
+        one, flight.running = flight.running, None
+        if self._governor.ends(one, self.clock.now(), rests=rests, told=not self.stopping):
+            self._follow(self._governor)
+
+    def _follow(self, governor: Governor) -> None:
+        """Apply a setting. What is under way goes on; what waits is cut when it is taken."""
+        self.slots.limit, max_items = governor.setting
+        self.accumulator.resize(max_items, self.clock.now())
+        self.refresh()
 
     # -- fences -------------------------------------------------------------------------------------------------------
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from .._core.batch import Lineage, RowBatch
 from .._core.delivery import GRACE, Delivery
-from .._core.errors import UnknownOutcomeError
+from .._core.errors import TimedOutError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .._core.clock import Clock, Signal, TimerHandle
     from .._core.outcome import Outcome
     from .accumulator import Sealed
+    from .governor import Running
     from .slots import FifoSlots
 
 T = TypeVar("T")
@@ -35,6 +36,9 @@ class Engine(Protocol[T]):
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None: ...
     def slot_given(self) -> None: ...
     def throttled(self, until: float) -> None: ...
+    def try_begins(self, flight: Flight[T]) -> None: ...
+    def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None: ...
+    def try_ends(self, flight: Flight[T], *, rests: bool = False) -> None: ...
     def item_settled(self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None: ...
 
 
@@ -51,6 +55,7 @@ class Flight(Generic[T]):
         "cut_cause",
         "has_slot",
         "outcomes",
+        "running",
         "sealed",
         "started_at",
         "task",
@@ -64,6 +69,8 @@ class Flight(Generic[T]):
         self.started_at = engine.clock.now()
         self.outcomes: dict[Outcome, int] = {}
         self.cut_cause: BaseException | None = None
+        self.running: Running | None = None
+        """The try that is under way, where somebody adapts to it."""
         self._engine = engine
         self._stretch = stretch
         self._timers: dict[Delivery, TimerHandle] = {}
@@ -111,7 +118,9 @@ class Flight(Generic[T]):
 
     def _timed_out(self) -> None:
         message = f"the write was cut off: it ran for more than flush_timeout={self._stretch} s"
-        self.cut(UnknownOutcomeError(message), self.clock.now() + GRACE)
+        error = TimedOutError(message)
+        self.heard((error,))
+        self.cut(error, self.clock.now() + GRACE)
 
     def cut(self, cause: BaseException, verdict_at: float) -> None:
         """Cancel the write; at `verdict_at` its items get their verdicts, whether or not it has ended."""
@@ -151,6 +160,7 @@ class Flight(Generic[T]):
     def give_slot(self, delivery: Delivery) -> None:
         """A backoff begins: the slot serves others unless total order needs it."""
         self.backing_off = True
+        self._engine.try_ends(self, rests=True)
         if self.has_slot and not self._engine.keeps_slot:
             self.has_slot = False
             self._engine.slots.give()
@@ -170,6 +180,7 @@ class Flight(Generic[T]):
                 raise
             self._got_slot()
         self.backing_off = False
+        self._engine.try_begins(self)
 
     def _got_slot(self) -> None:
         if self.has_slot:  # another branch was faster
@@ -183,7 +194,12 @@ class Flight(Generic[T]):
             self.has_slot = True
             self._engine.slots.take()
         self.backing_off = False
+        self._engine.try_begins(self)
 
     def throttled(self, until: float) -> None:
         """The destination asked for a pause."""
         self._engine.throttled(until)
+
+    def heard(self, errors: Iterable[BaseException]) -> None:
+        """A write, or a part of one, has ended with these errors."""
+        self._engine.heard(self, errors)

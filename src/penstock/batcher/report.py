@@ -26,6 +26,10 @@ class Stats:
     tally: Tally
     capacity_items: int
     """The ledger's bound."""
+    max_items: int
+    """Items in a batch, as they are in force: the limit, or what an adaptive batcher has found below it."""
+    workers: int
+    """Batches in flight at once, as they are in force."""
     open_items: int
     sealed_batches: int
     in_flight_batches: int

@@ -22,6 +22,8 @@ from .._core.errors import (
     PermanentError,
     SinkError,
     ThrottledError,
+    TimedOutError,
+    TooLargeError,
     TransientError,
     UnavailableError,
     UnknownOutcomeError,
@@ -54,6 +56,8 @@ _NAMES = {
     "NetworkError": _T,
     "TransportError": _T,
 }
+_BY_STATUS: dict[int, type[SinkError]] = {413: TooLargeError, 504: TimedOutError}
+_TIMEOUTS = frozenset({"ReadTimeout", "WriteTimeout"})
 _SHOWN = 500
 """How many characters of an answer's body a message shows."""
 
@@ -123,7 +127,7 @@ def for_status(status: int, place: str, body: str, retry_after: float | None) ->
         return caused(ThrottledError(str(cause), retry_after=retry_after), cause)
     if kind is ErrorClass.UNAVAILABLE:
         return caused(_unavailable(str(cause), retry_after), cause)
-    made = {_P: PermanentError, _T: TransientError, _X: UnknownOutcomeError}[kind]
+    made = _BY_STATUS.get(status) or {_P: PermanentError, _T: TransientError, _X: UnknownOutcomeError}[kind]
     return caused(made(str(cause)), cause)
 
 
@@ -141,7 +145,8 @@ def for_transport(error: Exception, place: str) -> Exception:
     if kind is _U:
         return caused(UnavailableError(f"no connection to {place}: {told}"), error)
     if kind is _X:
-        return caused(UnknownOutcomeError(f"no answer from {place} ({told}); the request may have been applied"), error)
+        made = TimedOutError if any(kind.__name__ in _TIMEOUTS for kind in type(error).__mro__) else UnknownOutcomeError
+        return caused(made(f"no answer from {place} ({told}); the request may have been applied"), error)
     if kind is _T:
         return caused(TransientError(f"not sent to {place}: {type(error).__name__}: {told}"), error)
     return error

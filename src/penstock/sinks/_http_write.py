@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.errors import ResultMismatch, SinkError, ThrottledError, UnavailableError
+from .._core.errors import ResultMismatch, SinkError, ThrottledError, TooLargeError, UnavailableError
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from ._causes import caused
 from ._http_body import Body, bodies, halves
-from ._http_errors import HttpStatusError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,7 +95,8 @@ class Write:
         return self._batch if whole else self._batch.pick(self._indices(body))
 
     def _failed(self, body: Body, error: Exception) -> None:
-        if _is_too_large(error) and len(body.places) > 1:
+        if isinstance(error, TooLargeError) and len(body.places) > 1:
+            self._batch.delivery.heard((error,))
             self._todo.extendleft(reversed([half for places in halves(body.places) for half in self._bodies(places)]))
             return
         self._errors.update(dict.fromkeys(self._indices(body), error))
@@ -137,8 +136,3 @@ def _parsed(parse: Parse, response: HttpResponse, part: Batch[Any]) -> WriteResu
         return result
     said = f"a result for {result.size} items" if isinstance(result, WriteResult) else repr(type(result))
     raise ResultMismatch(f"parse returned {said}, for a request of {len(part)}; the outcome of every item is unknown")
-
-
-def _is_too_large(error: Exception) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, HttpStatusError) and cause.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE

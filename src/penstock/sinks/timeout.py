@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .._core import checks
 from .._core.decorator import WrappingSink
 from .._core.delivery import GRACE
-from .._core.errors import StoppedError, UnavailableError, UnknownOutcomeError
+from .._core.errors import StoppedError, TimedOutError, UnavailableError
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from .._core.send import send
@@ -80,7 +80,7 @@ class _TimeoutSink(WrappingSink[T]):
         elif verdict is Outcome.UNSENT:
             error = StoppedError(f"cut off after {self.stretch_limit} s while waiting to be sent again")
         else:
-            error = UnknownOutcomeError(f"the write was cut off after {self.stretch_limit} s")
+            error = TimedOutError(f"the write was cut off after {self.stretch_limit} s")
         error.__cause__ = cause
         return error
 

@@ -98,6 +98,9 @@ class ChunkHost:
     def throttled(self, until: float) -> None:
         """Nobody adds."""
 
+    def heard(self, errors: Iterable[BaseException]) -> None:
+        """Nothing adapts."""
+
 
 @dataclass(slots=True)
 class Written:

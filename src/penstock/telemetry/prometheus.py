@@ -42,6 +42,8 @@ SECONDS = tuple(0.001 * 2**power for power in range(16))
 _GAUGES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
     ("batcher_queue_depth", "Items accepted and not yet taken by a worker.", lambda stats: stats.tally.queued),
     ("batcher_queue_capacity_items", "Items that may be inside at once.", lambda stats: stats.capacity_items),
+    ("batcher_max_items", "Items in a batch at most; what an adaptive batcher has found.", lambda stats: stats.max_items),
+    ("batcher_workers", "Batches in flight at most; what an adaptive batcher has found.", lambda stats: stats.workers),
     ("batcher_flush_in_flight", "Batches being written.", lambda stats: stats.in_flight_batches),
     ("batcher_backing_off_items", "Items in batches that wait before their next try.", lambda stats: stats.tally.backing_off),
     ("batcher_oldest_age_seconds", "Age of the oldest item that no worker has taken.", lambda stats: stats.oldest_age or 0.0),
