@@ -7,6 +7,7 @@ The rules read the sources and never run them; each takes a mapping of module na
 2. What a part may import stands in `BELOW`. A part that is not in the table is a violation: new parts declare themselves there.
 3. Imports inside functions are for optional third-party packages.
 4. Only `send` hands a batch to a sink.
+5. The wheel owns one name, and a second one that only points into the first: Spark looks for data sources in modules named `pyspark_*`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -44,8 +46,12 @@ BELOW: Mapping[str, frozenset[str]] = {
 }
 REQUIRED = {"tenacity"}
 
+SIGNPOSTS = {"pyspark_penstock": {"penstock.spark.source"}}
+"""Top-level modules beside the package, and the one thing of ours that each may import."""
+
 # Imports inside functions that reach a module of our own, and why.
 DEFERRED = {
+    ("penstock.spark._register", "penstock.spark.source"): "PySpark 3.5 has no data sources of Python",
     ("penstock.cli", "penstock.cli._demo"): "the demo's modules import the packages of its extra, which may be missing",
     ("penstock.testing.plugin", "penstock.testing._kafka"): "only tests that ask for the server pay for it",
     ("penstock.spark.pipeline.pipeline", "penstock.spark.pipeline._run"): "a pipeline is checked without Spark, which only a run needs",
@@ -224,6 +230,21 @@ def test_every_listed_deferral_is_still_made() -> None:
     known = sources()
     made = {(found.source, found.target(known)) for found in edges(known) if found.is_deferred}
     assert set(DEFERRED) <= made
+
+
+def test_the_wheel_owns_one_name_and_signposts_to_it() -> None:
+    """Each is one file that imports nothing else and defines nothing of its own."""
+    root = SOURCE.parent
+    shipped = {f"src/{PACKAGE}", *(f"src/{name}" for name in SIGNPOSTS)}
+    assert {f"src/{path.name}" for path in root.iterdir() if path.is_dir() and path.name != "__pycache__"} == shipped
+    with (root.parent / "pyproject.toml").open("rb") as file:
+        assert set(tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == shipped
+    known = sources()
+    for name, targets in SIGNPOSTS.items():
+        assert [path.name for path in (root / name).glob("*.py")] == ["__init__.py"]
+        text = (root / name / "__init__.py").read_text(encoding="utf-8")
+        assert {found.target(known) for found in imports(name, {**known, name: text})} == targets
+        assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
 
 
 def test_a_bare_import_loads_no_client() -> None:

@@ -10,17 +10,20 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "PipelineReport",
+    "Registration",
     "SparkWriteReport",
     "UnitReport",
     "connector_jars",
     "foreach_batch",
     "keyed",
+    "register",
     "write_dataframe",
 ]
 
 try:
     from ._driver import keyed
     from ._jars import connector_jars
+    from ._register import Registration, register
     from .report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
     from .streaming import foreach_batch
     from .write import write_dataframe

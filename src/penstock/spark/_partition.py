@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 Line = tuple[str, str]
 """Its kind, `unit`, `refused` or `dead`, and its JSON."""
 LINES = "kind string, json string"
+SHOWN = 20
+"""Dead rows that a task sends back for the message of an error."""
+HOPELESS = 1000
+"""Dead rows in one task, beyond what is allowed, after which it does not go on."""
 
 
 class Partition(Traveller):

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from ._chunks import Chunk
     from ._worker import Worker
 
+CHUNK_ROWS = 50_000
+CHUNK_BYTES = 8 << 20
+WINDOW = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:

@@ -11,8 +11,8 @@ from .._core import checks
 from .._core.function_sink import as_sink
 from ._driver import bucket_count, check_columns, keyed, with_bucket
 from ._levels import level
-from ._partition import LINES, Partition, read_report
-from ._task import Cuts
+from ._partition import HOPELESS, LINES, SHOWN, Partition, read_report
+from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 from ._travel import description
 from ._trial import try_out
 from ._types import check_types
@@ -27,15 +27,7 @@ if TYPE_CHECKING:
     from .report import SparkWriteReport
 
 DeadLetters = Literal["raise", "return"]
-_SHOWN = 20
-"""Dead rows that a task sends back for the message of an error."""
 _RETURNED = 1000
-_HOPELESS = 1000
-"""Dead rows in one task, beyond what is allowed, after which it does not go on."""
-
-CHUNK_ROWS = 50_000
-CHUNK_BYTES = 8 << 20
-WINDOW = 4
 UNIT_BUFFER_BYTES = 32 << 20
 
 
@@ -144,5 +136,5 @@ class _DeadRows:
         if not raises:
             return cls(keep=most, stop_at=math.inf, most=math.inf)
         if in_units:
-            return cls(keep=_SHOWN, stop_at=most, most=math.inf)
-        return cls(keep=_SHOWN, stop_at=most + _HOPELESS, most=most)
+            return cls(keep=SHOWN, stop_at=most, most=math.inf)
+        return cls(keep=SHOWN, stop_at=most + HOPELESS, most=most)
