@@ -17,6 +17,8 @@ INTERRUPTED = 130
 _EXTRAS = {"asyncpg": "postgres", "zstandard": "files"}
 _DLQ_HELP = "dead letters: look at them, send them again, remove them"
 _DLQ = "Look at the dead letters in a file or a table, send them again through a stack of sinks, or remove them."
+_PIPELINE_HELP = "pipelines on Spark: check one, explain it, run it"
+_PIPELINE = "Check the file of a pipeline, explain what it does, or run it on Spark."
 _DEMO_HELP = "a year of flights into a PostgreSQL that is killed on the way"
 _DEMO = (
     "Write 336,776 real flights, and some spoiled ones among them, through a full stack into PostgreSQL; kill the server half-way; "
@@ -30,12 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "dlq":
             return dlq(options)
+        if options.command == "pipeline":
+            from ._pipeline import pipeline
+
+            return pipeline(options)
         from ._demo import demo
 
         return demo(options)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        extra = _EXTRAS.get(package, "demo") if options.command == "dlq" else "demo"
+        extra = {"dlq": _EXTRAS.get(package, "demo"), "pipeline": "pipeline"}.get(options.command, "demo")
         print(f'penstock {options.command} needs the package {package}: pip install "penstock[{extra}]"', file=sys.stderr)
         return BAD_USE
     except KeyboardInterrupt:  # before there was anything to end in order
@@ -49,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
     dlq_options(commands.add_parser("dlq", help=_DLQ_HELP, description=_DLQ), _count())
+    _pipeline_options(commands.add_parser("pipeline", help=_PIPELINE_HELP, description=_PIPELINE))
     return parser
 
 
@@ -63,6 +70,18 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
         "--poison", type=_count(least=0), default=2000, metavar="N", help="spoil a copy of one flight in N; 0 spoils none (default: 2000)"
     )
     parser.add_argument("--plain", action="store_true", help="plain lines of progress, also on a terminal")
+
+
+def _pipeline_options(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    helps = {"run": "run it to its end", "validate": "name everything that is wrong with it", "explain": "say what it does, step by step"}
+    for action, text in helps.items():
+        command = actions.add_parser(action, help=text, description=f"{text.capitalize()}.")
+        command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
+        if action == "run":
+            command.add_argument("--plain", action="store_true", help="plain lines of progress, also on a terminal")
+        else:
+            command.add_argument("--spark", action="store_true", help="start Spark, and let it look too")
 
 
 def _count(*, least: int = 1, most: int | None = None) -> Callable[[str], int]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -58,22 +59,24 @@ def run(
     return running.report
 
 
-def plan(checked: Checked, given: SparkSession | None) -> DataFrame:
-    """The rows that would be written, analysed; nothing is read. The session stays open."""
-    with session(checked.pipeline, given, stops=False) as spark:
+def plan(checked: Checked, given: SparkSession | None) -> str:
+    """Spark's plan for the rows that would be written; nothing is read."""
+    with session(checked.pipeline, given) as spark:
         df = views(checked, spark)[checked.pipeline.write.view]
         _sink(checked, df)
-        return df
+        with redirect_stdout(StringIO()) as printed:
+            df.explain(mode="formatted")
+        return printed.getvalue()
 
 
 @contextmanager
-def session(pipeline: Pipeline, given: SparkSession | None, *, stops: bool = True) -> Iterator[SparkSession]:
+def session(pipeline: Pipeline, given: SparkSession | None) -> Iterator[SparkSession]:
     """A session to work in."""
     made = _make_session(pipeline) if given is None else _beside(given, pipeline.spark)
     try:
         yield made
     finally:
-        if given is None and stops:
+        if given is None:
             made.stop()
 
 

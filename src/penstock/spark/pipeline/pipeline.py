@@ -75,6 +75,24 @@ class Pipeline(Declared):
         """What a run does, step by step, in words. References are not followed, and what may be secret is not shown."""
         return explained(self)
 
+    def plan(self, spark: SparkSession | None = None, *, environment: Mapping[str, str] | None = None) -> str:
+        """Validate, have Spark analyse every step, and return its plan as text. Nothing is read.
+
+        Args:
+            spark: the session to ask; default: one of its own, stopped at the end.
+            environment: what `${NAME}` refers to; default: the process's.
+
+        Raises `PipelineError`, also for what Spark refuses, and `MissingExtra` without PySpark.
+        """
+        from ._run import plan
+
+        checked = self._sound(environment)
+        return checked.environment.hide(plan(checked, spark))
+
+    def without_secrets(self, text: str, environment: Mapping[str, str] | None = None) -> str:
+        """`text` with the values of the variables that the pipeline refers to replaced by the references."""
+        return self._checked(environment).environment.hide(text)
+
     def run(
         self,
         spark: SparkSession | None = None,
@@ -95,10 +113,13 @@ class Pipeline(Declared):
         """
         from ._run import run
 
+        return run(self._sound(environment), spark, on_report=on_report, stop=stop)
+
+    def _sound(self, environment: Mapping[str, str] | None) -> Checked:
         checked = self._checked(environment)
         if checked.mistakes:
             raise PipelineError(self.placed(checked.mistakes))
-        return run(checked, spark, on_report=on_report, stop=stop)
+        return checked
 
     def _checked(self, environment: Mapping[str, str] | None) -> Checked:
         mistakes: list[Mistake] = []

@@ -1,0 +1,98 @@
+"""`penstock pipeline`, as a person runs it: in a process of its own, with its exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pipelines" / "flights.toml"
+SET = {"FLIGHTS": "flights.csv", "PG_DSN": "postgresql://me:much-too-secret@host/db", "REFUSED": "refused.jsonl"}
+
+STREAM = """
+name = "numbers"
+[spark]
+master = "local[1]"
+conf = { "spark.ui.enabled" = false, "spark.driver.host" = "127.0.0.1", "spark.driver.bindAddress" = "127.0.0.1" }
+[sources.rate]
+format = "rate"
+options = { rowsPerSecond = 10 }
+[steps.numbers]
+sql = "SELECT value FROM rate"
+[stream]
+checkpoint = "${HERE}/checkpoint"
+[write]
+view = "numbers"
+sink = "file"
+[sinks.file]
+kind = "file"
+path = "${HERE}/numbers.jsonl"
+"""
+
+
+@pytest.fixture
+def is_set(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    for name, value in SET.items():
+        monkeypatch.setenv(name, value)
+    return SET
+
+
+def test_a_file_that_is_right(is_set: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "validate", str(EXAMPLE)]) == 0
+    assert capsys.readouterr().out == f"{EXAMPLE}: nothing is wrong with it\n"
+    assert main(["pipeline", "explain", str(EXAMPLE)]) == 0
+    said = capsys.readouterr()
+    assert "read    flights: csv from ${FLIGHTS}" in said.out
+    assert "much-too-secret" not in said.out + said.err
+
+
+def test_mistakes_are_bad_use(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SET:
+        monkeypatch.delenv(name, raising=False)
+    for action in ("validate", "run", "explain"):
+        assert main(["pipeline", action, str(EXAMPLE)]) == 2
+        said = capsys.readouterr()
+        assert said.err.splitlines()[1] == f"{EXAMPLE}:45: sinks.aircraft.dsn: the environment variable PG_DSN is not set"
+        assert bool(said.out) is (action == "explain")
+    assert main(["pipeline", "validate", str(tmp_path / "nowhere.toml")]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_without_java_a_run_says_so(is_set: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert main(["pipeline", "run", str(EXAMPLE)]) == 2
+    assert "Spark needs Java, and there is none" in capsys.readouterr().err
+
+
+def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    file = tmp_path / "numbers.toml"
+    file.write_text(STREAM)
+    command = [sys.executable, "-m", "penstock.cli", "pipeline", "run", str(file)]
+    with subprocess.Popen(
+        command, env={**os.environ, "HERE": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            lines = iter(process.stdout.readline, "")
+            assert next(line for line in lines if line.startswith("write "))
+            process.send_signal(signal.SIGINT)
+            rest = [line.strip() for line in lines]
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    assert rest[-1] == "interrupted"
+    counts = {name: number for number, name in (reversed(line.rsplit("  ", 1)) for line in rest if "  " in line)}
+    written = [line for found in tmp_path.glob("numbers-*.jsonl") for line in found.read_text().splitlines()]
+    assert int(counts["rows"]) == int(counts["delivered"]) == len(written) == len(set(written)) > 0
