@@ -64,7 +64,7 @@ def an_item_is_doubled_on_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             await real(self, items, receipts, timeout)
         except asyncio.CancelledError:
-            self._engine.accept(items, (0,) * len(items), receipts)
+            self._engine.accept(items, (0,) * len(items), receipts, (None,) * len(items))
             raise
 
     monkeypatch.setattr(Batcher, "_accept", accept)

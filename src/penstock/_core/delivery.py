@@ -398,6 +398,11 @@ class Delivery:
         branch._maybe.update(maybe_applied)
         return branch
 
+    @property
+    def has_stragglers(self) -> bool:
+        """Whether an item may have its outcome here while a branch that nobody waits for is still to be sent it."""
+        return any(fork.has_stragglers for fork in self._forks)
+
     def fork_begins(self, fork: Fork[Any]) -> None:
         """Until it ends, the fork's branches know more of its items than this delivery does."""
         self._forks.append(fork)

@@ -58,6 +58,11 @@ class Fork(Generic[BatchT]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._parent.fork_ends(self)
 
+    @property
+    def has_stragglers(self) -> bool:
+        """Whether a branch may be behind the required ones: a best-effort one, here or further inside."""
+        return len(self._required) < len(self._maps) or any(branch.has_stragglers for branch in self._branches.values())
+
     def verdict(self, index: int) -> Outcome:
         """The worst of what the required branches say of an item, each mapped as the fork was told to."""
         return worst(self._said(index).values())

@@ -17,16 +17,17 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from .._core.batch import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from .receipt import Slip
 
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Sealed(Generic[T]):
     receipts: dict[int, Slip]
     sizes: list[int] | None = None
     bytes: int = field(default=0)
+    keys: list[object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,66 @@ class Evicted(Generic[T]):
     item: T
     size: int
     receipt: Slip | None
+
+
+class Leftover(NamedTuple, Generic[T]):
+    """An item that is on no flight, and known not to be applied."""
+
+    item: T
+    receipt: Slip | None
+    number: int
+    """Its batch's."""
+
+
+class WayIn(Protocol[T_contra]):
+    """What takes items in one at a time, for as long as nothing follows from it: a list, for one."""
+
+    def __len__(self) -> int:
+        """How many are in it."""
+        ...
+
+    def append(self, item: T_contra, /) -> object:
+        """Take one in."""
+        ...
+
+
+class Accumulator(Protocol[T]):
+    """What an engine asks. See the module's docstring for the five questions, and `PlainAccumulator` for what each member means."""
+
+    receipts: dict[int, Slip]
+    last_number: int
+    max_items: int
+
+    @property
+    def queued(self) -> int: ...
+    @property
+    def queued_bytes(self) -> int: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def sealed(self) -> int: ...
+    @property
+    def open_items(self) -> int: ...
+    @property
+    def oldest_at(self) -> float | None: ...
+    @property
+    def spare(self) -> int: ...
+    def queued_until(self, number: int) -> int: ...
+    def held_until(self, number: int) -> int: ...
+    def identity(self, item: T) -> Hashable: ...
+    def way_in(self) -> WayIn[T]: ...
+    def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable) -> None: ...
+    def offer_all(self, items: Sequence[T], now: float) -> None: ...
+    def begin(self, now: float) -> None: ...
+    def seal(self, reason: Reason, now: float) -> None: ...
+    def due_at(self) -> float | None: ...
+    def take(self, now: float) -> Sealed[T] | None: ...
+    def resize(self, max_items: int, now: float) -> None: ...
+    def settled(self, batch: Sealed[T], indices: Sequence[int]) -> None: ...
+    def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None: ...
+    def done(self, batch: Sealed[T], failed: Sequence[int]) -> None: ...
+    def evict_oldest(self) -> Evicted[T] | None: ...
+    def clear(self, now: float) -> list[Leftover[T]]: ...
 
 
 class PlainAccumulator(Generic[T]):
@@ -63,9 +125,9 @@ class PlainAccumulator(Generic[T]):
         self._max_delay = max_delay
         self._sized = sized
         self._sealed: deque[Sealed[T]] = deque()
-        self._sealed_items = 0
+        self._sealed_items: int = 0
         self._oldest_at = 0.0
-        self._open_bytes = 0
+        self._open_bytes: int = 0
         self.last_number = 0
         """The number of the batch sealed last."""
         self._sizes: list[int] | None = None
@@ -97,6 +159,16 @@ class PlainAccumulator(Generic[T]):
         return len(self._sealed)
 
     @property
+    def held(self) -> int:
+        """Those of them that stay until somebody says otherwise: none, here."""
+        return 0
+
+    @property
+    def open_items(self) -> int:
+        """Items in the open batch."""
+        return len(self.items)
+
+    @property
     def oldest_at(self) -> float | None:
         """When the oldest item here was accepted."""
         if self._sealed:
@@ -107,7 +179,24 @@ class PlainAccumulator(Generic[T]):
         """Items in sealed batches up to this number that no worker has taken."""
         return sum(len(batch.items) for batch in self._sealed if batch.number <= number)
 
-    def offer(self, item: T, size: int, receipt: Slip | None, now: float) -> None:
+    @property
+    def spare(self) -> int:
+        """How many items may come in by the short way before anything follows from that."""
+        return self.max_items - 1 - len(self.items) if self.items else 0  # the first one needs the time
+
+    def way_in(self) -> WayIn[T]:
+        """The short way in: the open batch."""
+        return self.items
+
+    def begin(self, now: float) -> None:
+        """The open batch has begun just now."""
+        self._oldest_at = now
+
+    def identity(self, item: T) -> Hashable:
+        """Items have no keys here."""
+        return None
+
+    def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable = None) -> None:
         """Take an item in; seal what that makes full."""
         if self._max_bytes is not None and self.items and self._open_bytes + size > self._max_bytes:
             self.seal(Reason.BYTES, now)
@@ -123,6 +212,10 @@ class PlainAccumulator(Generic[T]):
             self.seal(Reason.SIZE, now)
         elif self._max_bytes is not None and self._open_bytes >= self._max_bytes:
             self.seal(Reason.BYTES, now)
+
+    def held_until(self, number: int) -> int:
+        """Items in sealed batches up to this number that are held: none, here."""
+        return 0
 
     def offer_all(self, items: Sequence[T], now: float) -> None:
         """As `offer` of one after the other, for items without size or receipt."""
@@ -159,8 +252,9 @@ class PlainAccumulator(Generic[T]):
             return None
         taken = self._sealed.popleft()
         if len(taken.items) > self.max_items:
-            taken, rest = _cut(taken, self.max_items)
-            self._sealed.appendleft(rest)
+            taken, rest = self._cut(taken, self.max_items)
+            if rest.items:
+                self._sealed.appendleft(rest)
         self._sealed_items -= len(taken.items)
         return taken
 
@@ -170,8 +264,26 @@ class PlainAccumulator(Generic[T]):
         if len(self.items) >= max_items:
             self.seal(Reason.SIZE, now)
 
+    def _cut(self, batch: Sealed[T], at: int) -> tuple[Sealed[T], Sealed[T]]:
+        """A sealed batch in two."""
+        sizes = (None, None) if batch.sizes is None else (batch.sizes[:at], batch.sizes[at:])
+        receipts: tuple[dict[int, Slip], dict[int, Slip]] = ({}, {})
+        for index, receipt in batch.receipts.items():
+            receipts[index >= at][index if index < at else index - at] = receipt
+        head, tail = (
+            replace(batch, items=items, receipts=slips, sizes=lengths, bytes=sum(lengths or ()))
+            for items, slips, lengths in zip((batch.items[:at], batch.items[at:]), receipts, sizes, strict=True)
+        )
+        return head, tail
+
+    def settled(self, batch: Sealed[T], indices: Sequence[int]) -> None:
+        """Items have ended while others of their batch back off. Arrival order alone holds nothing back, so nothing follows from it."""
+
+    def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None:
+        """Items are handed back unsent. Nothing follows from that, either."""
+
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
-        """A batch has ended. Arrival order alone holds nothing back, so nothing follows from it."""
+        """A batch has ended. Nor from that."""
 
     def evict_oldest(self) -> Evicted[T] | None:
         """Give up the oldest item that no worker has taken; `None` if there is none."""
@@ -189,18 +301,13 @@ class PlainAccumulator(Generic[T]):
         self._open_bytes -= evicted.size
         return evicted
 
-
-def _cut(batch: Sealed[T], at: int) -> tuple[Sealed[T], Sealed[T]]:
-    """A sealed batch in two."""
-    sizes = (None, None) if batch.sizes is None else (batch.sizes[:at], batch.sizes[at:])
-    receipts: tuple[dict[int, Slip], dict[int, Slip]] = ({}, {})
-    for index, receipt in batch.receipts.items():
-        receipts[index >= at][index if index < at else index - at] = receipt
-    head, tail = (
-        replace(batch, items=items, receipts=slips, sizes=lengths, bytes=sum(lengths or ()))
-        for items, slips, lengths in zip((batch.items[:at], batch.items[at:]), receipts, sizes, strict=True)
-    )
-    return head, tail
+    def clear(self, now: float) -> list[Leftover[T]]:
+        """Give up everything that no worker has taken."""
+        self.seal(Reason.SHUTDOWN, now)
+        gone = [Leftover(item, batch.receipts.get(i), batch.number) for batch in self._sealed for i, item in enumerate(batch.items)]
+        self._sealed.clear()
+        self._sealed_items = 0
+        return gone
 
 
 def _pop_first(items: list[T], receipts: dict[int, Slip], sizes: list[int] | None) -> Evicted[T]:

@@ -70,6 +70,14 @@ def checked_adaptive(adaptive: object, limits: Limits) -> Adaptive | None:
     return adaptive
 
 
+def checked_key(key: Callable[[T], object] | None) -> Callable[[T], object] | None:
+    """The function that tells an item's key."""
+    given: object = key
+    if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
+        raise checks.bad("key", key, "must be a function of an item that returns its key, and not an async one")
+    return key
+
+
 def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Callable[[T], int]:
     """The function that measures an item."""
     if size_of is None:

@@ -17,10 +17,12 @@ from .._core.clock import LOOP_CLOCK, Clock, LoopClock
 from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, LedgerFull
 from .._core.function_sink import as_sink
 from .._core.opening import opened
+from .._core.sink import capabilities_of
 from . import log
 from .arguments import (
     checked_adaptive,
     checked_handler,
+    checked_key,
     checked_limits,
     checked_measure,
     checked_name,
@@ -30,6 +32,7 @@ from .arguments import (
 )
 from .drain import Drain
 from .engine import Engine
+from .keyed import KeyedAccumulator
 from .limits import Limits
 from .loops import running_loop
 from .receipt import Receipt, Slip
@@ -75,6 +78,10 @@ class Batcher(Generic[T]):
         oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises `ItemTooLarge` (`"reject"`), or it goes to the
             dead letters without having been tried (`"dead_letter"`; the stack must have a `DeadLetter`).
         size_of: measures an item in bytes; needed with `max_bytes` or `max_pending_bytes` unless items are bytes-like.
+        key: a function from an item to its key. Items of one key are then written in the order in which they were accepted, with as many
+            workers as you like: a key is in at most one batch at a time, and waits while an item of it backs off. A sink that is not
+            `key_prefix_safe` gets at most one item of a key per batch. See `penstock._core.keys` for when two keys are the same; an item
+            whose key cannot be one is refused with `TypeError`.
         on_failure: what to do with items that end rejected or unknown, beyond counting and logging them: `"log"` nothing, `"crash"`
             stop for good, or a function of (items, error).
         shutdown_deadline: seconds that leaving the block may take, everything included.
@@ -98,6 +105,7 @@ class Batcher(Generic[T]):
         overflow: Overflow = "block",
         oversize: Oversize = "alone",
         size_of: Callable[[T], int] | None = None,
+        key: Callable[[T], object] | None = None,
         on_failure: Literal["log", "crash"] | FailureHandler = "log",
         shutdown_deadline: float | timedelta = 25.0,
         last_resort: SinkLike[T] | None = None,
@@ -109,6 +117,7 @@ class Batcher(Generic[T]):
         refuse_misplaced(Batcher, misplaced)
         self._sink = as_sink(sink)
         self._limits = checked_limits(Limits() if limits is None else limits, self._sink)
+        self._key = checked_key(key)
         self._name = checked_name(name)
         self._overflow = checks.choice("overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest"))
         self._oversize = checks.choice("oversize", oversize, ("alone", "dead_letter", "reject"))
@@ -130,7 +139,8 @@ class Batcher(Generic[T]):
         """The report of the last shutdown; `None` before."""
 
     def _new_engine(self) -> Engine[T]:
-        return Engine(
+        keyed = None if self._key is None else self._keyed(self._key)
+        engine = Engine(
             self._sink,
             self._limits,
             name=self._name,
@@ -140,6 +150,21 @@ class Batcher(Generic[T]):
             sized=self._sized,
             sink_of_oversize=self._sink_of_oversize,
             adaptive=self._adaptive,
+            keyed=keyed,
+        )
+        if keyed is not None:
+            keyed.begun = engine.begun
+        return engine
+
+    def _keyed(self, key: Callable[[T], object]) -> KeyedAccumulator[T]:
+        return KeyedAccumulator(
+            key=key,
+            max_items=self._limits.max_items,
+            max_bytes=self._limits.max_bytes,
+            max_delay=self._limits.delay,
+            sized=self._sized,
+            repeats=capabilities_of(self._sink).key_prefix_safe,
+            evicts=self._overflow == "drop_oldest",
         )
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -265,7 +290,7 @@ class Batcher(Generic[T]):
             else:
                 engine.refused += 1
             return False
-        engine.accept((item,), (size,), (None,))
+        engine.accept((item,), (size,), (None,), (engine.accumulator.identity(item),))
         return True
 
     async def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
@@ -317,6 +342,7 @@ class Batcher(Generic[T]):
         self._check_open()
         sizes = tuple(map(self._size, items)) if self._sized else (0,) * len(items)
         self._check_sizes(sizes)
+        keys = tuple(map(engine.accumulator.identity, items))
         if engine.yield_due:
             engine.yielded()
             await self._clock.sleep(0)
@@ -327,7 +353,7 @@ class Batcher(Generic[T]):
                 return
             if self._overflow != "drop_oldest":
                 await self._wait_for_room(len(items), sum(sizes), timeout)
-        engine.accept(items, sizes, receipts)
+        engine.accept(items, sizes, receipts, keys)
 
     async def _wait_for_room(self, items: int, size: int, timeout: float | timedelta | None) -> None:
         """Return, without having suspended since, once the room is ours."""
@@ -429,7 +455,8 @@ class Batcher(Generic[T]):
             engine.remove(fence)
         if engine.broken is not None:
             raise engine.closed_error()
-        return FlushReport(remaining=engine.before(fence), outcomes=dict(fence.outcomes))
+        held = engine.accumulator.held_until(fence.number)
+        return FlushReport(remaining=engine.before(fence) + held, outcomes=dict(fence.outcomes))
 
     @property
     def name(self) -> str:
@@ -461,7 +488,7 @@ class Batcher(Generic[T]):
             capacity_items=engine.room.max_items,
             max_items=accumulator.max_items,
             workers=engine.slots.limit,
-            open_items=len(accumulator.items),
+            open_items=accumulator.open_items,
             sealed_batches=accumulator.sealed,
             in_flight_batches=sum(1 for flight in tuple(engine.flights) if not flight.backing_off),
             backing_off_batches=sum(1 for flight in tuple(engine.flights) if flight.backing_off),

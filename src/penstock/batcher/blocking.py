@@ -66,6 +66,7 @@ class BlockingBatcher(Generic[T]):
         oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises `ItemTooLarge` (`"reject"`), or it goes to the
             dead letters without having been tried (`"dead_letter"`; the stack must have a `DeadLetter`).
         size_of: measures an item in bytes, in the thread that adds it; needed as in `Batcher`.
+        key: a function from an item to its key, called in the thread that adds it; see `Batcher`.
         on_failure: what to do with items that end rejected or unknown; see `Batcher`. A function is called on the batcher's thread.
         shutdown_deadline: seconds that leaving the block may take, everything included.
         last_resort: a sink for what a shutdown could not send; see `Batcher`.
@@ -86,6 +87,7 @@ class BlockingBatcher(Generic[T]):
         overflow: Overflow = "block",
         oversize: Oversize = "alone",
         size_of: Callable[[T], int] | None = None,
+        key: Callable[[T], object] | None = None,
         on_failure: Literal["log", "crash"] | FailureHandler = "log",
         shutdown_deadline: float | timedelta = 25.0,
         last_resort: SinkLike[T] | None = None,
@@ -103,6 +105,7 @@ class BlockingBatcher(Generic[T]):
             overflow=overflow,
             oversize=oversize,
             size_of=size_of,
+            key=key,
             on_failure=on_failure,
             shutdown_deadline=shutdown_deadline,
             last_resort=last_resort,
@@ -117,7 +120,7 @@ class BlockingBatcher(Generic[T]):
         """Nothing inside, and nothing running."""
         self._batcher = self._make()
         self._inbox = self._batcher.inbox
-        self._is_sized = self._batcher.is_sized
+        self._needs_entries = self._batcher.needs_entries
         self._thread: LoopThread | None = None
         self._changing = threading.Lock()
         self.report: ShutdownReport[T] | None = None
@@ -220,7 +223,7 @@ class BlockingBatcher(Generic[T]):
         """
         if running_loop() is not None:
             refuse_in_a_loop("add()", INSTEAD)
-        if self._is_sized or not self._inbox.put(item):
+        if self._needs_entries or not self._inbox.put(item):
             self._accept((item,), (None,), timeout)
 
     def try_add(self, item: T) -> bool:
@@ -230,7 +233,7 @@ class BlockingBatcher(Generic[T]):
         as dropped, otherwise as refused. With `"drop_oldest"` it takes the place of older ones. Neither waits nor asks the loop, so a
         signal handler or a finalizer may call it.
         """
-        if not self._is_sized and self._inbox.put(item):
+        if not self._needs_entries and self._inbox.put(item):
             return True
         return self._try_again(item)
 

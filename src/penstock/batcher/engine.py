@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
 from .._core.batch import Reason
@@ -26,7 +26,7 @@ from .._core.outcome import Outcome
 from .._core.send import send
 from .._core.tally import Tally
 from . import log
-from .accumulator import Evicted, PlainAccumulator, Sealed
+from .accumulator import Accumulator, Evicted, Leftover, PlainAccumulator, Sealed
 from .feedback import own_context
 from .flight import Flight
 from .governor import Governor
@@ -34,11 +34,13 @@ from .room import Room
 from .slots import FifoSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from .._core.clock import Clock, TimerHandle
     from .._core.sink import Sink
+    from .accumulator import WayIn
     from .adaptive import Adaptive
+    from .keyed import KeyedAccumulator
     from .limits import Limits
     from .receipt import Slip
 
@@ -48,15 +50,6 @@ YIELD_EVERY = 128
 """Items that a producer may add without letting other tasks run: a producer in a tight loop never suspends otherwise."""
 
 FailureHandler = Callable[[list[Any], BaseException], object]
-
-
-class Leftover(NamedTuple, Generic[T]):
-    """An item that is on no flight any more, and known not to be applied."""
-
-    item: T
-    receipt: Slip | None
-    number: int
-    """Its batch's."""
 
 
 class Fence:
@@ -81,7 +74,7 @@ class Fence:
 class Engine(Generic[T]):
     """The running part of a batcher: made when it opens."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  # a line for each part of its state
         self,
         sink: Sink[T],
         limits: Limits,
@@ -93,19 +86,20 @@ class Engine(Generic[T]):
         sized: bool,
         sink_of_oversize: Sink[T] | None = None,
         adaptive: Adaptive | None = None,
+        keyed: KeyedAccumulator[T] | None = None,
     ) -> None:
         self.clock = clock
         self.limits = limits
         self.name = name
         self.slots = FifoSlots(limits.workers)
         self.room = Room(limits.ledger_items, limits.max_pending_bytes)
-        self.accumulator: PlainAccumulator[T] = PlainAccumulator(
+        self.accumulator: Accumulator[T] = keyed or PlainAccumulator(
             max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized
         )
-        self.items: list[T] = self.accumulator.items
-        """The open batch, for the short way in."""
+        self.items: WayIn[T] = self.accumulator.way_in()
+        """The short way in."""
         self.limit = 0
-        """While the open batch is shorter than this, an item may simply be appended to it."""
+        """While that is shorter than this, an item may simply be appended to it."""
         self.try_limit = 0
         """The same for `try_add`, which cannot let other tasks run and so need not stop for them."""
         self.counts: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
@@ -120,7 +114,7 @@ class Engine(Generic[T]):
         self.deadline: float | None = None
         self.throttled_until = 0.0
         self.unsent: list[T] = []
-        """Items handed back: known not to be applied."""
+        """Items handed back: known not to be applied. What was on a flight stands before what no worker had taken, as it came in."""
         self.held: list[Leftover[T]] | None = None
         """Items known not to be applied that a last resort may still take; `None` where there is no last resort."""
         self.unknown: list[T] = []
@@ -133,9 +127,12 @@ class Engine(Generic[T]):
         self._sink = sink
         self._sink_of_oversize = sink_of_oversize
         self._sized = sized
+        self._keyed = keyed is not None
         self._on_failure = on_failure
         self._flying = 0
         self._timer: TimerHandle | None = None
+        self._timer_at = 0.0
+        self._handed_back = 0
         self._fences: list[Fence] = []
         self._stop_signal = Signal()
         self._id = uuid4().hex
@@ -156,8 +153,8 @@ class Engine(Generic[T]):
 
     @property
     def keeps_slot(self) -> bool:
-        """Whether a batch keeps its slot while it backs off: with one worker, order would be lost otherwise."""
-        return self.limits.workers == 1
+        """Whether a batch keeps its slot while it backs off: with one worker, order would be lost otherwise, unless keys keep it."""
+        return self.limits.workers == 1 and not self._keyed
 
     def tally(self) -> Tally:
         """The counts at this moment."""
@@ -184,8 +181,8 @@ class Engine(Generic[T]):
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing is inside, on its way in, or at the destination."""
-        return not self.flights and not self.accumulator.queued and not self.room.waiting and not self.room.granted
+        """Whether nothing is inside, on its way in, or at the destination. What is held does not go by itself, and so is not waited for."""
+        return not self.flights and self.accumulator.queued == self.accumulator.held and not self.room.waiting and not self.room.granted
 
     def admits(self, items: int, size: int) -> bool:
         """Whether so much may come in now without overtaking anybody."""
@@ -201,12 +198,12 @@ class Engine(Generic[T]):
         self._unyielded = 0
         self._counted = len(self.items)
 
-    def accept(self, items: Sequence[T], sizes: Sequence[int], receipts: Sequence[Slip | None]) -> None:
+    def accept(self, items: Sequence[T], sizes: Sequence[int], receipts: Sequence[Slip | None], keys: Sequence[Hashable]) -> None:
         """Take items in, in one stretch."""
         now = self.clock.now()
         self.room.bytes_inside += sum(sizes)
-        for item, size, receipt in zip(items, sizes, receipts, strict=True):
-            self.accumulator.offer(item, size, receipt, now)
+        for item, size, receipt, key in zip(items, sizes, receipts, keys, strict=True):
+            self.accumulator.offer(item, size, receipt, now, key)
         self.advance(now)
 
     def accept_plain(self, items: Sequence[T]) -> None:
@@ -249,19 +246,33 @@ class Engine(Generic[T]):
         if self.on_room is not None:
             self.on_room()
         self._unyielded += len(self.items) - self._counted
-        items = self.items = self.accumulator.items
+        items = self.items = self.accumulator.way_in()
         filled = self._counted = len(items)
-        if not self.accepting or self._sized or filled == 0 or self.room.contended:
+        spare = self.accumulator.spare
+        if not self.accepting or self._sized or spare <= 0 or self.room.contended:
             self.limit = self.try_limit = 0
             return
-        self.try_limit = min(self.accumulator.max_items - 1, filled + self.room.left(self.inside))
+        self.try_limit = filled + min(spare, self.room.left(self.inside))
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
 
     def _arm(self, now: float) -> None:
-        if self._timer is None and self.accepting:
-            due = self.accumulator.due_at()
-            if due is not None and due > now:
-                self._timer = self.clock.call_at(due, self._on_timer)
+        if not self.accepting:
+            return
+        due = self.accumulator.due_at()
+        if due is None or due <= now:
+            return
+        if self._timer is not None:
+            if self._timer_at <= due:
+                return
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self.clock.call_at(due, self._on_timer)
+
+    def begun(self) -> None:
+        """The short way in has begun a batch: its time starts."""
+        now = self.clock.now()
+        self.accumulator.begin(now)
+        self._arm(now)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -382,14 +393,18 @@ class Engine(Generic[T]):
         """Book outcomes of a flight's items: they leave the ledger now, and their receipts resolve."""
         self._flying -= len(indices)
         if outcome is Outcome.UNSENT and self.held is not None:
-            self.held.extend(Leftover(flight.batch[i], flight.sealed.receipts.get(i), flight.sealed.number) for i in indices)
+            back = [Leftover(flight.batch[i], flight.sealed.receipts.get(i), flight.sealed.number) for i in indices]
+            self.held[self._handed_back : self._handed_back] = back
+            self._handed_back += len(back)
+            self.accumulator.stop(flight.sealed, indices)
             if flight.left == 0:
                 self._pass_fences(flight)
             return
         flight.outcomes[outcome] = flight.outcomes.get(outcome, 0) + len(indices)
         self.counts[outcome] += len(indices)
         if outcome is Outcome.UNSENT:
-            self.unsent.extend(flight.batch[i] for i in indices)
+            self.unsent[self._handed_back : self._handed_back] = [flight.batch[i] for i in indices]
+            self._handed_back += len(indices)
         elif outcome is Outcome.UNKNOWN and self.stopping:
             self.unknown.extend(flight.batch[i] for i in indices)
         sizes = flight.sealed.sizes
@@ -404,9 +419,20 @@ class Engine(Generic[T]):
                     receipt.resolve(outcome, cause, details.get(index) if details else None)
         if self.observers:
             self.observers.tell(lambda observer: observer.on_outcome(flight.batch, outcome, indices))
+        if outcome is Outcome.UNSENT and self.stopping:
+            self.accumulator.stop(flight.sealed, indices)
         self.room_freed()
         if flight.left == 0:
             self._pass_fences(flight)
+
+    def backs_off(self, flight: Flight[T]) -> None:
+        """A flight is not at its destination: keys whose items have ended need not wait for the rest of their batch.
+
+        Unless a branch that nobody waits for may still be behind with them.
+        """
+        delivery = flight.batch.delivery
+        if self._keyed and not delivery.is_fresh and not delivery.has_stragglers:
+            self.accumulator.settled(flight.sealed, [index for index in range(len(flight.batch)) if delivery.is_settled(index)])
 
     def room_freed(self) -> None:
         """Let those who wait have the room."""
@@ -416,14 +442,12 @@ class Engine(Generic[T]):
 
     def give_up(self, cause: BaseException) -> None:
         """End everything that no worker has taken as unsent, or hold it for the last resort."""
-        self.accumulator.seal(Reason.SHUTDOWN, self.clock.now())
-        while (sealed := self.accumulator.take(self.clock.now())) is not None:
-            self.room.bytes_inside -= sealed.bytes
-            items = [Leftover(item, sealed.receipts.get(index), sealed.number) for index, item in enumerate(sealed.items)]
-            if self.held is not None:
-                self.held += items
-            else:
-                self.end(items, Outcome.UNSENT, cause)
+        self.room.bytes_inside -= self.accumulator.queued_bytes
+        items = self.accumulator.clear(self.clock.now())
+        if self.held is not None:
+            self.held += items
+        else:
+            self.end(items, Outcome.UNSENT, cause)
         self.check_fences()
 
     def end(self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None) -> None:
@@ -479,7 +503,7 @@ class Engine(Generic[T]):
         return fence
 
     def before(self, fence: Fence) -> int:
-        """Items in front of the fence that are still inside."""
+        """Items in front of the fence that are still inside, and not held until somebody says otherwise."""
         flying = sum(flight.left for flight in self.flights if flight.sealed.number <= fence.number)
         held = sum(1 for item in self.held or () if item.number <= fence.number)
         return flying + held + self.accumulator.queued_until(fence.number)

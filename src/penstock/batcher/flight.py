@@ -35,6 +35,7 @@ class Engine(Protocol[T]):
     def keeps_slot(self) -> bool: ...
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None: ...
     def slot_given(self) -> None: ...
+    def backs_off(self, flight: Flight[T]) -> None: ...
     def throttled(self, until: float) -> None: ...
     def try_begins(self, flight: Flight[T]) -> None: ...
     def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None: ...
@@ -79,6 +80,7 @@ class Flight(Generic[T]):
             tuple(sealed.items),
             lineage=Lineage(id=batch_id, reason=sealed.reason, name=name, oldest_at=sealed.oldest_at, sealed_at=sealed.sealed_at),
             delivery=Delivery(len(sealed.items), host=self),
+            keys=sealed.keys,
             sizes=sealed.sizes,
         )
 
@@ -161,6 +163,7 @@ class Flight(Generic[T]):
         """A backoff begins: the slot serves others unless total order needs it."""
         self.backing_off = True
         self._engine.try_ends(self, rests=True)
+        self._engine.backs_off(self)
         if self.has_slot and not self._engine.keeps_slot:
             self.has_slot = False
             self._engine.slots.give()

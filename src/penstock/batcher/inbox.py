@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from .receipt import Slip
 
@@ -28,6 +28,7 @@ class Entry(NamedTuple, Generic[T]):
     item: T
     size: int
     receipt: Slip | None
+    key: Hashable = None
 
 
 class Inbox(Generic[T]):

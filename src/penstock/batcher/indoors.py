@@ -43,9 +43,9 @@ class Indoors(Batcher[T]):
         return engine
 
     @property
-    def is_sized(self) -> bool:
-        """Whether items are measured."""
-        return self._sized
+    def needs_entries(self) -> bool:
+        """Whether items come with more than themselves: a size, or a key."""
+        return self._sized or self._key is not None
 
     @property
     def drops(self) -> bool:
@@ -68,7 +68,7 @@ class Indoors(Batcher[T]):
         most = self._limits.max_bytes
         if self._oversize == "reject" and most is not None and max(sizes) > most:
             return None
-        return list(map(Entry, items, sizes, receipts))
+        return list(map(Entry, items, sizes, receipts, map(self._engine.accumulator.identity, items)))
 
     # -- the inbox ----------------------------------------------------------------------------------------------------
 

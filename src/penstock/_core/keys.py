@@ -1,0 +1,56 @@
+"""When two keys are the same key.
+
+Order is promised per key, so a key must not depend on how it is spelt in memory, and keys that only look alike must not share a lane.
+
+1. Keys of different types are different keys: `1`, `True`, `1.0` and `"1"` are four.
+2. Bytes-likes with the same content are the same key: `bytes`, `bytearray` and `memoryview` count as `bytes`, copied at once.
+3. A tuple is the tuple of its members' keys.
+4. `None` is a key like any other: all items without a key of their own are in order among themselves.
+5. What cannot be a key raises `TypeError`: what has no hash (a list, a dict), what does not equal itself (a NaN).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+PLAIN: frozenset[type] = frozenset({str, bytes, int, type(None)})
+"""Types whose values stand for themselves: no value of one equals a value of another."""
+
+
+class Typed(NamedTuple):
+    """A key of any other type, with its type. A key that is a tuple is wrapped as well, so nothing else equals this."""
+
+    kind: type
+    value: Hashable
+
+
+def identity(key: object) -> Hashable:
+    """What stands for `key` wherever keys are compared. Raises `TypeError` for what cannot be a key."""
+    kind = type(key)
+    if kind in PLAIN:
+        return cast("Hashable", key)
+    if isinstance(key, (bytearray, memoryview)):
+        return bytes(cast("Any", key))
+    if isinstance(key, tuple):
+        return Typed(kind, tuple(map(identity, cast("tuple[object, ...]", key))))
+    if key != key:  # noqa: PLR0124  # a NaN, or something as strange
+        message = f"{key!r} cannot be a key: it does not equal itself"
+        raise TypeError(message)
+    try:
+        hash(key)
+    except TypeError:
+        message = f"{key!r} cannot be a key: a {kind.__name__} has no hash; use a string, bytes, a number or a tuple of them"
+        raise TypeError(message) from None
+    return Typed(kind, cast("Hashable", key))
+
+
+def shown(key: Hashable) -> object:
+    """The key that an identity stands for."""
+    if type(key) is not Typed:
+        return key
+    if issubclass(key.kind, tuple):
+        return tuple(map(shown, cast("tuple[Hashable, ...]", key.value)))
+    return key.value

@@ -1,0 +1,95 @@
+"""A destination that knows what order per key means, and writes down where it was broken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock import Capabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock import Batch, WriteResult
+
+
+class Item(NamedTuple):
+    """The `number`-th of its key."""
+
+    key: Any
+    number: int
+
+
+def key_of(item: Item) -> Any:
+    return item.key
+
+
+class Destination:
+    """Applies what `perform` says; sees to it that no key is in two writes at once, and that a batch has its keys in order."""
+
+    def __init__(self, perform: Callable[[Any, Batch[Item]], Any] | None = None, *, prefix_safe: bool = False) -> None:
+        self.capabilities = Capabilities(key_prefix_safe=prefix_safe)
+        self.batches: list[tuple[Item, ...]] = []
+        self.reasons: list[str] = []
+        self.applied: dict[Any, list[int]] = defaultdict(list)
+        self.broken: list[str] = []
+        self.running: list[set[Any]] = []
+        self.most_running = 0
+        self._perform = perform
+
+    async def write(self, batch: Batch[Item]) -> WriteResult | None:
+        keys = {item.key for item in batch}
+        twice = [key for running in self.running for key in running & keys]
+        if twice:
+            self.broken.append(f"keys {twice} are in two writes at once")
+        if not self.capabilities.key_prefix_safe and len(keys) < len(batch):
+            self.broken.append(f"several items of a key in one write: {tuple(batch)}")
+        if batch.keys is None or [item.key for item in batch] != list(batch.keys):
+            self.broken.append(f"{batch.keys} are not the keys of {tuple(batch)}")
+        for key in keys:
+            numbers = [item.number for item in batch if item.key == key]
+            if numbers != sorted(numbers):
+                self.broken.append(f"a batch out of order: {tuple(batch)}")
+        self.batches.append(tuple(batch))
+        self.reasons.append(batch.reason.value)
+        self.running.append(keys)
+        self.most_running = max(self.most_running, len(self.running))
+        try:
+            if self._perform is None:
+                self.apply(*batch)
+                return None
+            result: WriteResult | None = await self._perform(self, batch)
+            return result
+        finally:
+            self.running.remove(keys)
+
+    def apply(self, *items: Item) -> None:
+        for item in items:
+            self.applied[item.key].append(item.number)
+
+
+class Gate(Destination):
+    """Writes wait until each is let through, oldest first."""
+
+    def __init__(self, *, prefix_safe: bool = False) -> None:
+        super().__init__(type(self).wait, prefix_safe=prefix_safe)
+        self._gates: list[tuple[asyncio.Future[None], tuple[Item, ...]]] = []
+
+    async def wait(self, batch: Batch[Item]) -> None:
+        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._gates.append((gate, tuple(batch)))
+        await gate
+        self.apply(*batch)
+
+    @property
+    def waiting(self) -> list[tuple[Item, ...]]:
+        """What the writes that wait hold."""
+        return [items for gate, items in self._gates if not gate.done()]
+
+    def open(self, place: int = 0, error: BaseException | None = None) -> None:
+        gate = [gate for gate, _ in self._gates if not gate.done()][place]
+        if error is None:
+            gate.set_result(None)
+        else:
+            gate.set_exception(error)

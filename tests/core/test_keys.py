@@ -1,0 +1,54 @@
+"""When two keys are one."""
+
+from __future__ import annotations
+
+import uuid
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+
+import pytest
+
+from penstock._core.keys import identity, shown
+
+
+class Colour(Enum):
+    RED = 1
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+class Word(StrEnum):
+    ONE = "1"
+
+
+APART = [1, True, 1.0, "1", b"1", None, Decimal(1), Number.ONE, Word.ONE, Colour.RED, (1,), (True,), (1.0,), ((1,),), (), uuid.UUID(int=1)]
+
+
+def test_keys_that_only_look_alike_are_different() -> None:
+    """consumer/C:O3: 1, True and 1.0 do not share a lane, alone or in a tuple."""
+    assert len({identity(key) for key in APART}) == len(APART)
+
+
+@pytest.mark.parametrize("key", APART, ids=repr)
+def test_a_key_is_shown_as_it_was(key: object) -> None:
+    assert shown(identity(key)) == key
+    assert type(shown(identity(key))) is type(key)
+
+
+def test_bytes_likes_with_the_same_content_are_the_same_key() -> None:
+    """consumer/C:O3: and what happens to the buffer later does not matter."""
+    buffer = bytearray(b"key")
+    known = identity(buffer)
+    buffer[:] = b"was"
+    assert known == identity(b"key") == identity(memoryview(b"key"))
+    assert identity(b"") != identity(None)
+    assert identity((bytearray(b"key"), 1)) == identity((b"key", 1))
+
+
+@pytest.mark.parametrize("key", [[1], {}, {1}, ([],), float("nan"), (float("nan"),)], ids=repr)
+def test_what_cannot_be_a_key_is_refused(key: object) -> None:
+    """consumer/C:O3."""
+    with pytest.raises(TypeError, match="cannot be a key"):
+        identity(key)

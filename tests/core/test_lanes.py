@@ -1,0 +1,259 @@
+"""Key lanes, without anything around them."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from penstock._core.lanes import Entry, Lanes
+
+
+class Item(Entry):
+    __slots__ = ("number",)
+
+    def __init__(self, key: int, number: int) -> None:
+        super().__init__(key, number % 3)
+        self.number = number
+
+
+class LanesMachine(RuleBasedStateMachine):
+    """Lanes against a deque per key that is never thrown away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes: Lanes[Item] = Lanes(ages=True)
+        self.waiting: dict[int, deque[int]] = {key: deque() for key in range(4)}
+        self.going: dict[int, list[Item]] = {}
+        self.held: set[int] = set()
+        self.count = 0
+
+    keys = st.integers(0, 3)
+
+    @rule(key=keys)
+    def enter(self, key: int) -> None:
+        item = Item(key, self.count)
+        self.count += 1
+        went = self.lanes.enter(item)
+        assert went == (key not in self.going and key not in self.held)
+        if went:
+            self.going[key] = [item]
+        else:
+            self.waiting[key].append(item.number)
+
+    def began(self, key: int, item: Item | None) -> None:
+        may = bool(self.waiting[key]) and key not in self.held
+        assert (item is not None) == may
+        if item is not None:
+            assert item.number == self.waiting[key].popleft()
+            self.going[key] = [item]
+
+    @precondition(lambda self: self.going)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.going)))
+        del self.going[key]
+        self.began(key, self.lanes.leave(key))
+
+    @precondition(lambda self: self.going)
+    @rule(data=st.data())
+    def next(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.going)))
+        first = self.lanes.first(key)
+        item = self.lanes.next(key)
+        assert item is first
+        if key in self.held or not self.waiting[key]:
+            assert item is None
+        else:
+            assert item is not None
+            assert item.number == self.waiting[key].popleft()
+            self.going[key].append(item)
+
+    @precondition(lambda self: self.going)
+    @rule(data=st.data())
+    def put_back(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.going)))
+        back = self.going[key][data.draw(st.integers(0, len(self.going[key]))) :]
+        self.going[key] = self.going[key][: len(self.going[key]) - len(back)]
+        self.lanes.put_back(key, back)
+        self.waiting[key].extendleft(item.number for item in reversed(back))
+
+    @rule(key=keys)
+    def hold(self, key: int) -> None:
+        if key in self.lanes.active:
+            self.lanes.hold(key)
+            self.held.add(key)
+
+    @rule(key=keys)
+    def let_go(self, key: int) -> None:
+        was_held = key in self.held
+        self.held.discard(key)
+        item = self.lanes.let_go(key)
+        if was_held and key not in self.going:
+            self.began(key, item)
+        else:
+            assert item is None
+
+    @rule(key=keys)
+    def drop_first(self, key: int) -> None:
+        item = self.lanes.drop_first(key)
+        assert (item is not None) == bool(self.waiting[key])
+        if item is not None:
+            assert item.number == self.waiting[key].popleft()
+
+    @rule()
+    def clear(self) -> None:
+        gone = self.lanes.clear()
+        for key, numbers in self.waiting.items():
+            assert [item.number for item in gone if item.key == key] == list(numbers)
+            numbers.clear()
+
+    @invariant()
+    def nothing_is_lost_or_left_behind(self) -> None:
+        lanes = self.lanes
+        assert set(lanes.active) == set(self.going) | self.held | {key for key, numbers in self.waiting.items() if numbers}
+        assert lanes.waiting == sum(map(len, self.waiting.values()))
+        assert lanes.waiting_size == sum(number % 3 for numbers in self.waiting.values() for number in numbers)
+        assert lanes.held == len(self.held)
+        for key, lane in lanes.lanes():
+            assert isinstance(key, int)
+            assert [item.number for item in lane] == list(self.waiting[key])
+            assert lane.length == len(self.waiting[key])
+            assert lane.length or lane.held, "a lane without items is left behind"
+        for key in self.going:
+            assert not (self.waiting[key] and key not in lanes.active)
+        for key, numbers in self.waiting.items():
+            assert not numbers or key in self.going or key in self.held, f"nothing will ever let key {key} go"
+        oldest = lanes.oldest
+        assert (oldest is None) == (not any(self.waiting.values()))
+        assert oldest is None or oldest.number in [numbers[0] for numbers in self.waiting.values() if numbers]
+
+
+FAST = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True, database=None)
+
+
+def test_lanes_do_what_a_queue_per_key_does() -> None:
+    """consumer/4.1, I4, I5: order per key, one turn per key, nothing left behind."""
+    run_state_machine_as_test(LanesMachine, settings=FAST)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_lanes_do_what_a_queue_per_key_does_for_long() -> None:
+    """consumer/4.1."""
+    run_state_machine_as_test(LanesMachine, settings=settings(max_examples=5_000, stateful_step_count=80, deadline=None))
+
+
+@given(st.lists(st.integers(0, 5), max_size=60), st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_what_goes_is_in_order_per_key_however_turns_end(keys: list[int], rng: random.Random) -> None:
+    """I4, I5."""
+    lanes: Lanes[Item] = Lanes()
+    going: list[Item] = []
+    went: list[Item] = []
+    for number, key in enumerate(keys):
+        item = Item(key, number)
+        if lanes.enter(item):
+            going.append(item)
+        while going and rng.random() < 0.4:
+            ended = going.pop(rng.randrange(len(going)))
+            went.append(ended)
+            behind = lanes.leave(ended.key)
+            if behind is not None:
+                going.append(behind)
+        assert len({item.key for item in going}) == len(going)
+    while going:
+        ended = going.pop()
+        went.append(ended)
+        behind = lanes.leave(ended.key)
+        if behind is not None:
+            going.append(behind)
+    assert sorted(item.number for item in went) == list(range(len(keys)))
+    for key in set(keys):
+        numbers = [item.number for item in went if item.key == key]
+        assert numbers == sorted(numbers)
+    assert not lanes.active
+
+
+class Counted(Entry):
+    """Counts how often somebody looks at what is behind it."""
+
+    __slots__ = ("_behind",)
+    looks = 0
+
+    @property
+    def behind(self) -> Counted | None:
+        Counted.looks += 1
+        return self._behind
+
+    @behind.setter
+    def behind(self, entry: Counted | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._behind = entry
+
+
+@pytest.mark.parametrize("count", [100, 10_000])
+def test_a_hot_key_costs_no_more_per_item_however_much_waits(count: int) -> None:
+    """consumer/4.5: at most three looks per item with everything of one key, where a scan would look at all of them."""
+    lanes: Lanes[Any] = Lanes()
+    Counted.looks = 0
+    for _ in range(count):
+        lanes.enter(Counted("hot"))
+    for _ in range(count):
+        lanes.leave("hot")
+    assert not lanes.active
+    assert Counted.looks <= 3 * count
+
+
+def _once_each(count: int) -> None:
+    lanes: Lanes[Item] = Lanes()
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(count):
+        assert lanes.enter(Item(number, number))
+        assert lanes.leave(number) is None
+    gc.collect()
+    assert len(gc.get_objects()) <= before
+    assert not lanes.active
+
+
+def test_keys_that_come_once_leave_nothing_behind() -> None:
+    """consumer/C:O6."""
+    _once_each(10_000)
+
+
+@pytest.mark.soak
+def test_a_million_keys_that_come_once_leave_nothing_behind() -> None:
+    """consumer/C:O6."""
+    _once_each(1_000_000)
+
+
+def test_an_active_key_is_small() -> None:
+    """field-notes S10: less than 600 bytes, with one item going and one waiting."""
+    count = 10_000
+    items = [[Item(number, number) for number in range(count)] for _ in range(2)]
+    lanes: Lanes[Item] = Lanes()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for entered in items:
+        for item in entered:
+            lanes.enter(item)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert lanes.waiting == count
+    assert (after - before) / count < 300
+
+
+def test_the_first_of_an_empty_lane_is_nothing() -> None:
+    lanes: Lanes[Item] = Lanes()
+    assert lanes.drop_first(1) is None
+    assert lanes.let_go(1) is None
+    assert not lanes.is_held(1)
+    assert len(lanes) == 0
+    assert lanes.oldest is None
