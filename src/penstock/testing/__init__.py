@@ -4,6 +4,7 @@ from .._core.clock import LoopClock
 from .._core.public import publish
 from ._clock import FakeClock
 from ._kafka import EmbeddedKafka, embedded_kafka
+from ._load import Destination, LoadedSink, Sample, Scenario, Simulated, simulate
 from ._moment import WouldHang
 from ._opensearch import EmbeddedOpenSearch, embedded_opensearch
 from ._postgres import EmbeddedPostgres, embedded_postgres
@@ -29,6 +30,7 @@ __all__ = [
     "BlockingSink",
     "Call",
     "DedupSink",
+    "Destination",
     "EmbeddedKafka",
     "EmbeddedOpenSearch",
     "EmbeddedPostgres",
@@ -36,8 +38,12 @@ __all__ = [
     "FakeClock",
     "FakeSink",
     "FlakySink",
+    "LoadedSink",
     "LoopClock",
+    "Sample",
+    "Scenario",
     "ScriptedSink",
+    "Simulated",
     "SlowSink",
     "WouldHang",
     "answer",
@@ -49,6 +55,7 @@ __all__ = [
     "ignore_cancel",
     "ok",
     "partial",
+    "simulate",
     "skip_or_fail",
     "slow",
 ]

@@ -1,7 +1,7 @@
 """Load on virtual time: a destination that gets slow or refuses as real ones do, traffic that changes, and a batcher between them.
 
 1. The batcher, its stack and the clock are the real ones; only the destination and the producer are made up.
-2. The same scenario gives the same run, to the last digit: its jitter comes from its seed, its time from a `FakeClock`.
+2. The same scenario gives the same run, to the last digit: all chance comes from its seed, all time from a `FakeClock`.
 3. The producer offers what its rate says, and waits while the batcher is full: time lost there is not made up for.
 4. A write that is cut off has cost the destination its work all the same.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core.clock import LOOP_CLOCK
@@ -156,11 +156,11 @@ class Sample:
 class Simulated:
     """What came of a scenario."""
 
-    samples: list[Sample] = field(default_factory=list[Sample])
-    writes: Counter[str] = field(default_factory=Counter[str])
-    """Writes by how they ended at the destination; see `LoadedSink.counts`."""
-    tally: Tally | None = None
+    tally: Tally
     """The batcher's, after its shutdown."""
+    samples: list[Sample]
+    writes: Counter[str]
+    """Writes by how they ended at the destination; see `LoadedSink.counts`."""
 
     def between(self, start: float, end: float) -> list[Sample]:
         """The samples of some of the seconds."""
@@ -175,20 +175,18 @@ def simulate(scenario: Scenario) -> Simulated:
 
 async def _run(scenario: Scenario, clock: FakeClock) -> Simulated:
     sink = LoadedSink(scenario.destination, seed=scenario.seed)
-    whole = stack(sink, Timeout(scenario.timeout), *scenario.decorators, Retry())
+    whole = stack(sink, Timeout(scenario.timeout), *scenario.decorators, Retry(rng=random.Random(scenario.seed)))
     batcher: Batcher[int] = Batcher(whole, limits=scenario.limits, adaptive=scenario.adaptive, name="simulated")
-    seen = Simulated()
+    samples: list[Sample] = []
     async with batcher:
         producer = asyncio.create_task(_produce(batcher, scenario, clock))
-        watcher = asyncio.create_task(_watch(batcher, sink, seen, clock))
+        watcher = asyncio.create_task(_watch(batcher, sink, samples, clock))
         await clock.sleep(scenario.seconds)
         for task in (producer, watcher):
             task.cancel()
         await asyncio.gather(producer, watcher, return_exceptions=True)
         await batcher.shutdown()
-    seen.writes = sink.counts
-    seen.tally = batcher.tally()
-    return seen
+    return Simulated(batcher.tally(), samples, sink.counts)
 
 
 async def _produce(batcher: Batcher[int], scenario: Scenario, clock: FakeClock) -> None:
@@ -200,12 +198,12 @@ async def _produce(batcher: Batcher[int], scenario: Scenario, clock: FakeClock) 
         await clock.sleep(TICK)
 
 
-async def _watch(batcher: Batcher[int], sink: LoadedSink, seen: Simulated, clock: FakeClock) -> None:
+async def _watch(batcher: Batcher[int], sink: LoadedSink, samples: list[Sample], clock: FakeClock) -> None:
     accepted = written = 0
     while True:
         await clock.sleep(SAMPLE)
         stats = batcher.stats()
-        seen.samples.append(
+        samples.append(
             Sample(
                 second=clock.now(),
                 workers=stats.workers,

@@ -1,0 +1,134 @@
+"""What an adaptive batcher does under nine loads, and what fixed limits do, on virtual time.
+
+Usage: python adaptive_scenarios.py [--plots FOLDER]
+
+Prints a table; with `--plots`, which needs matplotlib, also draws each run of the adaptive batcher. The same program gives the same figures
+and the same pictures.
+"""
+
+import argparse
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import penstock
+from penstock.testing import Destination, Scenario, Simulated, simulate
+
+SIZE, WORKERS = 200, 32
+LIMITS = penstock.Limits(max_items=SIZE, workers=WORKERS, max_pending_items=8000)
+USUAL = Destination(seconds=0.05, per_item=0.00025)  # a full batch takes 0.1 s
+ORDINARY, TOO_MUCH = 3_000.0, 50_000.0  # items per second: 1.5 writes at once, and more than anything takes
+
+
+@dataclass(frozen=True)
+class Case:
+    title: str
+    scenario: Scenario
+
+
+def case(title: str, *destination: tuple[float, Destination], traffic: Any = ORDINARY, **rest: Any) -> Case:
+    rates = ((0.0, traffic),) if isinstance(traffic, float) else traffic
+    phases = destination or ((0.0, USUAL),)
+    return Case(title, Scenario(destination=phases, traffic=rates, limits=LIMITS, adaptive=penstock.Adaptive(), seconds=40.0, **rest))
+
+
+CASES = {
+    "steady": case("Steady traffic"),
+    "knee": case(
+        "Slower by a tenth with each write beyond ten; as much traffic as it takes", (0.0, replace(USUAL, knee=10)), traffic=TOO_MUCH
+    ),
+    "halved": case(
+        "10,000 items a second, half of that from 20 s on; as much traffic as it takes",
+        (0.0, replace(USUAL, items_per_second=10_000)),
+        (20.0, replace(USUAL, items_per_second=5_000)),
+        traffic=TOO_MUCH,
+    ),
+    "throttled": case(
+        "Throttles at more than eight writes; as much traffic as it takes", (0.0, replace(USUAL, most_writes=8)), traffic=TOO_MUCH
+    ),
+    "timeouts": case(
+        "From 10 s to 25 s each item takes 40 times as long: full batches time out",
+        (0.0, USUAL),
+        (10.0, replace(USUAL, per_item=0.01)),
+        (25.0, USUAL),
+    ),
+    "too-large": case(
+        "Refuses more than 50 items at once", (0.0, replace(USUAL, most_items=50)), traffic=1_500.0, decorators=(penstock.Isolate(),)
+    ),
+    "tenfold": case("Ten times the traffic, every other 10 s", traffic=((0.0, 600.0), (10.0, 6_000.0), (20.0, 600.0), (30.0, 6_000.0))),
+    "idle": case("No traffic from 15 s to 25 s", traffic=((0.0, 6_000.0), (15.0, 0.0), (25.0, 6_000.0))),
+    "one-error": case(
+        "All writes of 0.1 s fail for a reason of their own",
+        (0.0, USUAL),
+        (20.0, replace(USUAL, error=penstock.PermanentError("a bad row"))),
+        (20.1, USUAL),
+    ),
+}
+
+
+@cache
+def run(name: str, *, adaptive: bool) -> Simulated:
+    """The run of one case, or of the same with fixed limits."""
+    scenario = CASES[name].scenario
+    return simulate(scenario if adaptive else replace(scenario, adaptive=None))
+
+
+def row(name: str, kind: str, seen: Simulated) -> str:
+    written = sum(sample.written for sample in seen.samples) / len(seen.samples)
+    at_once = sum(sample.writing for sample in seen.samples) / len(seen.samples)
+    failed = seen.writes.total() - seen.writes["ok"]
+    given_up = seen.tally.unknown + seen.tally.rejected
+    return f"{name:<10} {kind:<9} {written:>9,.0f} {at_once:>9.1f} {seen.writes['ok']:>9,} {failed:>9,} {given_up:>9,}"
+
+
+def draw(name: str, seen: Simulated, folder: Path) -> None:
+    """One picture: the workers in force and the writes at the destination, the size, the items per second."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"svg.hashsalt": "penstock", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}):
+        figure = Figure(figsize=(8.0, 3.6), layout="constrained")
+        for axes, (title, lines) in zip(figure.subplots(3, sharex=True), curves(seen).items(), strict=True):
+            for colour, (label, values) in zip(("#1f6f8b", "#e0a030"), lines.items(), strict=False):
+                axes.step([sample.second for sample in seen.samples], values, where="post", label=label, color=colour, linewidth=1.2)
+            axes.set_ylabel(title)
+            axes.set_ylim(bottom=0)
+            axes.spines[["top", "right"]].set_visible(False)
+            if len(lines) > 1:
+                axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        figure.supxlabel("seconds")
+        figure.suptitle(CASES[name].title, x=0.0, ha="left")
+        target = folder / f"{name}.svg"
+        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(seen)})
+    target.write_text("\n".join(line.rstrip() for line in target.read_text().splitlines()) + "\n")
+
+
+def curves(seen: Simulated) -> Mapping[str, Mapping[str, list[float]]]:
+    return {
+        "writes": {"in force": [s.workers for s in seen.samples], "under way": [s.writing for s in seen.samples]},
+        "items": {"in force": [s.max_items for s in seen.samples]},
+        "items/s": {"written": [s.written for s in seen.samples], "accepted": [s.offered for s in seen.samples]},
+    }
+
+
+def digest(seen: Simulated) -> str:
+    """Names a run: a picture that carries another one is out of date."""
+    return hashlib.sha256(repr(seen.samples).encode()).hexdigest()
+
+
+def main(plots: Path | None = None) -> None:
+    print(f"{'':<20} {'items/s':>9} {'at once':>9} {'writes':>9} {'failed':>9} {'given up':>9}")
+    for name in CASES:
+        print(row(name, "adaptive", run(name, adaptive=True)))
+        print(row("", "fixed", run(name, adaptive=False)))
+        if plots is not None:
+            draw(name, run(name, adaptive=True), plots)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw the runs there")
+    main(parser.parse_args().plots)

@@ -1,0 +1,142 @@
+"""What the adaptive batcher does under nine loads, on virtual time, with the ranges in which it must lie. The scenarios are an example program's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.examples.example import DOCS, load, printed_on
+
+from penstock.testing import Sample, simulate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.testing import Simulated
+
+PAGE = "explanation/adaptive-control.md"
+PICTURES = DOCS / "assets" / "adaptive"
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return load("adaptive_scenarios")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Ranges for the samples of some seconds."""
+
+    start: float
+    end: float
+    workers: tuple[float, float]
+    """Of the mean."""
+    max_items: tuple[float, float]
+    """Of every sample."""
+    written: tuple[float, float]
+    """Of the mean, in items per second."""
+
+
+ORDINARY = (2_850.0, 3_100.0)
+FULL = (200, 200)
+EXPECTED = [
+    ("steady", Expected(2, 40, (2, 4), FULL, ORDINARY)),
+    ("knee", Expected(5, 40, (9, 20), FULL, (15_000, 19_000))),
+    ("halved", Expected(5, 20, (4, 12), FULL, (9_800, 10_200))),
+    ("halved", Expected(25, 40, (3, 9), FULL, (4_900, 5_100))),
+    ("throttled", Expected(5, 40, (7, 9), (50, 200), (12_000, 16_000))),
+    ("timeouts", Expected(5, 10, (2, 4), FULL, ORDINARY)),
+    ("timeouts", Expected(20, 25, (1, 1), (10, 100), (0, 300))),
+    ("timeouts", Expected(35, 40, (4, 24), (150, 200), ORDINARY)),
+    ("too-large", Expected(15, 40, (1, 16), (20, 70), (1_450, 1_550))),
+    ("tenfold", Expected(1, 10, (1, 2), FULL, (550, 650))),
+    ("tenfold", Expected(12, 20, (4, 8), FULL, (5_800, 6_200))),
+    ("tenfold", Expected(31, 40, (4, 8), FULL, (5_800, 6_200))),
+    ("idle", Expected(5, 14, (5, 9), FULL, (5_800, 6_200))),
+    ("idle", Expected(26, 40, (5, 9), FULL, (5_800, 6_200))),
+    ("one-error", Expected(2, 40, (2, 4), FULL, ORDINARY)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), EXPECTED, ids=lambda value: value if isinstance(value, str) else f"{value.start}-{value.end}"
+)
+def test_each_load_keeps_to_its_ranges(program: Any, name: str, expected: Expected) -> None:
+    """B-T29, batcher/4a.11, batcher/4b.13."""
+    samples = program.run(name, adaptive=True).between(expected.start, expected.end)
+    assert expected.workers[0] <= mean(samples, "workers") <= expected.workers[1]
+    assert expected.written[0] <= mean(samples, "written") <= expected.written[1]
+    sizes = {sample.max_items for sample in samples}
+    assert expected.max_items[0] <= min(sizes) <= max(sizes) <= expected.max_items[1]
+
+
+def mean(samples: list[Sample], name: str) -> float:
+    values: list[float] = [getattr(sample, name) for sample in samples]
+    return sum(values) / len(values)
+
+
+def failed(seen: Simulated) -> int:
+    return seen.writes.total() - seen.writes["ok"]
+
+
+def test_every_item_is_accounted_for(program: Any) -> None:
+    """batcher/4b.1: also while sizes and workers change."""
+    for name in program.CASES:
+        tally = program.run(name, adaptive=True).tally
+        tally.verify()
+        assert tally.inside == 0
+
+
+def test_a_flood_of_timeouts_is_not_made_worse(program: Any) -> None:
+    """B-T29: fewer writes time out than with fixed limits, fewer items are given up, and after it all of the traffic is carried again."""
+    adaptive, fixed = (program.run("timeouts", adaptive=kind) for kind in (True, False))
+    assert adaptive.writes["cut_off"] * 10 < fixed.writes["cut_off"]
+    assert adaptive.tally.unknown * 10 < fixed.tally.unknown
+    in_trouble = [sample.writing for sample in adaptive.between(15, 25)]
+    assert max(in_trouble) <= 2
+
+
+def test_what_it_is_for(program: Any) -> None:
+    """Where fixed limits are too much for the destination, more is written and less fails; where they are not, nothing is lost by it."""
+    for name in ("knee", "halved", "throttled"):
+        adaptive, fixed = (program.run(name, adaptive=kind) for kind in (True, False))
+        assert mean(adaptive.samples, "written") > 1.3 * mean(fixed.samples, "written")
+        assert failed(adaptive) <= failed(fixed)
+    for name in ("steady", "tenfold", "idle", "one-error", "too-large"):
+        adaptive, fixed = (program.run(name, adaptive=kind) for kind in (True, False))
+        assert mean(adaptive.samples, "written") > 0.99 * mean(fixed.samples, "written")
+
+
+def test_an_idle_time_changes_nothing(program: Any) -> None:
+    """batcher/4a.11: frozen while idle."""
+    seen = program.run("idle", adaptive=True)
+    (last,) = {(sample.workers, sample.max_items) for sample in seen.between(13.0, 15.0)}
+    assert {(sample.workers, sample.max_items) for sample in seen.between(15.0, 25.0)} == {last}
+
+
+def test_the_same_scenario_gives_the_same_run(program: Any) -> None:
+    """batcher/4b.13: to the last digit."""
+    again = simulate(program.CASES["timeouts"].scenario)
+    assert again.samples == program.run("timeouts", adaptive=True).samples
+
+
+def test_the_page_shows_what_the_program_prints(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    program.main()
+    assert [capsys.readouterr().out] == printed_on(PAGE)
+
+
+def test_the_pictures_are_of_these_runs(program: Any) -> None:
+    """Each picture carries the digest of the run that it shows; `python examples/adaptive_scenarios.py --plots docs/assets/adaptive` draws them."""
+    page = (DOCS / PAGE).read_text()
+    assert {picture.stem for picture in PICTURES.glob("*.svg")} == set(program.CASES)
+    for name in program.CASES:
+        assert program.digest(program.run(name, adaptive=True)) in (PICTURES / f"{name}.svg").read_text(), name
+        assert re.search(rf"!\[[^\]]+\]\(\.\./assets/adaptive/{name}\.svg\)", page)
+
+
+def test_a_picture_is_drawn(program: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    program.draw("steady", program.run("steady", adaptive=True), tmp_path)
+    assert (tmp_path / "steady.svg").read_text().startswith("<?xml")
