@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock import MissingJars
 from penstock.testing import skip_or_fail
 
 if TYPE_CHECKING:
@@ -29,8 +30,25 @@ def spark() -> Iterator[Any]:
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.jars", _kafka_jars())
     )
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_reads_kafka(spark: Any) -> None:
+    """Skips where Spark has no jars for it, unless `PENSTOCK_REQUIRE` names `kafka`."""
+    if not spark.conf.get("spark.jars"):
+        skip_or_fail("kafka", "there are no jars for Spark's connector")
+
+
+def _kafka_jars() -> str:
+    from penstock.spark import connector_jars
+
+    try:
+        return connector_jars("kafka")
+    except MissingJars:
+        return ""

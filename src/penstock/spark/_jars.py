@@ -28,7 +28,7 @@ def connector_jars(*connectors: Connector) -> str:
     fetches the jars, the first time; they are kept in the user's cache folder.
 
     Args:
-        connectors: `"kafka"` for `format("kafka")`, to read and to write (Spark's own connector, 6 MB); `"postgresql"` for `format("jdbc")`
+        connectors: `"kafka"` for `format("kafka")`, to read and to write (Spark's own connector, 10 MB); `"postgresql"` for `format("jdbc")`
             on PostgreSQL (1 MB). Penstock's own sinks need neither.
 
     Raises:

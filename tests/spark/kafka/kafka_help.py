@@ -1,0 +1,39 @@
+"""Records into Kafka, rows out of PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+from aiokafka import AIOKafkaProducer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def produce(bootstrap: str, topic: str, values: Sequence[bytes], *, partitions: int) -> None:
+    """Spread evenly over the partitions, and return when all are acknowledged."""
+
+    async def send() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=5) as producer:
+            sent = [await producer.send(topic, value, partition=number % partitions) for number, value in enumerate(values)]
+            await asyncio.gather(*sent)
+
+    asyncio.run(send())
+
+
+def query(dsn: str, sql: str) -> list[tuple[Any, ...]]:
+    """The rows that it answers; several statements answer none."""
+
+    async def ask() -> list[tuple[Any, ...]]:
+        connection = await asyncpg.connect(dsn)
+        try:
+            if sql.startswith("SELECT"):
+                return [tuple(row) for row in await connection.fetch(sql)]
+            await connection.execute(sql)
+            return []
+        finally:
+            await connection.close()
+
+    return asyncio.run(ask())
