@@ -246,7 +246,7 @@ def test_capabilities_say_what_is_true() -> None:
     assert PostgresSink(DSN, pool_size=3).capabilities.max_concurrency == 3
     assert not PostgresSink(DSN).capabilities.idempotent
     assert PostgresSink(DSN, on_conflict="update").capabilities.idempotent
-    assert not PostgresSink(DSN).capabilities.key_prefix_safe
+    assert PostgresSink(DSN).capabilities.key_prefix_safe
 
 
 async def test_writing_while_closed_is_refused(real_clock: object) -> None:

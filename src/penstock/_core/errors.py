@@ -17,7 +17,8 @@
     ├── ItemFailed                        what awaiting a receipt raises: the outcome and its cause
     └── SinkError                         the destination
         ├── PermanentError                trying again does not help
-        │   └── TooLargeError             too much in one write; less of it may be taken
+        │   ├── TooLargeError             too much in one write; less of it may be taken
+        │   └── ParkedBehind              kept in order behind an item of its key that failed
         ├── TransientError                may work next time; counts as an attempt
         │   └── UnavailableError          nobody there; does not count as an attempt
         │       └── CircuitOpenError      not tried: the breaker is open; carries retry_after
@@ -175,6 +176,14 @@ class DeadLetterLimit(StoppedError):
 
 class TransactionLost(StoppedError):
     """The transaction that this was written in is gone, and nothing of it was applied. Only a new transaction can try again."""
+
+
+class KeyStopped(StoppedError):
+    """Left out, because an earlier item of its key failed, which is the `__cause__`. Not applied, and not at fault."""
+
+
+class ParkedBehind(PermanentError):
+    """Goes to the dead letters behind an earlier item of its key, to be written after that one. The `__cause__` is that one's error."""
 
 
 class ErrorClass(enum.Enum):

@@ -14,6 +14,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import ErrorClass, TransactionLost
+from .._core.sink import Capabilities
 from .._core.transaction import Attempt, all_duplicate, has_ended
 from ._causes import caused, causes
 from ._postgres_errors import classify_postgres, is_gone, is_lost, sqlstate
@@ -80,6 +81,11 @@ class PostgresTransaction(Attempt):
         if self.is_replay:
             await self._con.execute("ROLLBACK")
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the sink, as far as they hold within one transaction."""
+        return Capabilities(key_prefix_safe=True, columnar=True)
+
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row, as `PostgresSink.write` does, within this transaction.
 
@@ -93,7 +99,9 @@ class PostgresTransaction(Attempt):
             self._check()
             await self._mark()
             # whatever a savepoint held is undone: no earlier try can have been applied
-            write = Write(self._con, self._plan, indices=indices, rows=rows, errors=errors, maybe=frozenset(), scope=WITHIN)
+            write = Write(
+                self._con, self._plan, indices=indices, rows=rows, errors=errors, maybe=frozenset(), keys=batch.keys, scope=WITHIN
+            )
             self._is_untidy = True
             try:
                 await write.run(self._ways)

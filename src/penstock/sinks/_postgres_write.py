@@ -11,7 +11,8 @@
    in a subtransaction. So any number of bad rows costs at most `MAX_HINTS` writes, one staging and one sifting.
 4. After an unknown outcome the rows go through staging and `ON CONFLICT DO NOTHING`, once. A conflict is a `duplicate` only where the
    item was in the unknown try; elsewhere it is the item's own fault.
-5. *Sealed* means: the server has been told to keep the rows. A connection lost before that is transient, one lost after it is unknown.
+5. Where the batch has keys, the rows behind a failed one of their key are left out with it, in whatever way it was found.
+6. *Sealed* means: the server has been told to keep the rows. A connection lost before that is transient, one lost after it is unknown.
    A write within a larger transaction (`Scope`) is never sealed: only that transaction's commit keeps its rows.
 """
 
@@ -21,6 +22,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import UnknownOutcomeError
+from .._core.key_order import stopped_behind
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from ._postgres_encoding import refused_rows, staged_columns
@@ -60,6 +62,7 @@ class Write:
         rows: Sequence[Row],
         errors: dict[int, Exception],
         maybe: frozenset[int],
+        keys: Sequence[object] | None = None,
         scope: Scope = ALONE,
     ) -> None:
         self._con = con
@@ -68,6 +71,7 @@ class Write:
         self._indices = indices
         self._rows = rows
         self._maybe = maybe
+        self._keys = keys
         self.errors = errors
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, dict[str, Any]] = {}
@@ -83,6 +87,8 @@ class Write:
 
         Raises what fails the batch as a whole. Cancellation leaves the connection busy or in a transaction: it must be reset.
         """
+        if self._stop_keys():
+            self._keep()
         resend = bool(self._maybe) and self._plan.mode != "update"
         if resend:
             self._set_aside_unfindable()
@@ -256,8 +262,7 @@ class Write:
             raise error
         if is_lost(error) or is_gone(self._con) or not is_about_items(error):
             raise for_write(error, sealed=self._sealed)  # it has its cause
-        await self._scope.undo(self._con)
-        self._explicit, self._sealed = self._scope.is_inside, False
+        await self._undo()
 
     async def _drop_named(self, error: Exception) -> bool:
         if not is_from_server(error):
@@ -276,7 +281,19 @@ class Write:
             return
         for place, error in refused.items():
             self._refuse(self._indices[place], error)
-        kept = [place for place in range(len(self._rows)) if place not in refused]
+        self._stop_keys()
+        self._keep(refused)
+
+    def _stop_keys(self) -> bool:
+        """Fail what stands behind a failed item of its key; say whether there was any that had not failed itself."""
+        stopped = stopped_behind(self._keys, self.errors, self.outcomes)
+        is_new = not stopped.keys() <= self.errors.keys()
+        self.errors.update(stopped)
+        return is_new
+
+    def _keep(self, without: Container[int] = ()) -> None:
+        """Go on with the rows of the items that have not failed, and not with those at the places `without`."""
+        kept = [place for place, index in enumerate(self._indices) if place not in without and index not in self.errors]
         self._indices = [self._indices[place] for place in kept]
         self._rows = self._rows.kept(kept) if isinstance(self._rows, LazyRows) else [self._rows[place] for place in kept]
 
@@ -301,13 +318,19 @@ class Write:
             raise for_write(error, sealed=self._sealed)  # noqa: B904  # it has its cause
 
     async def _sift(self) -> None:
-        await self._begin(self._plan.sifting(again=self._scope.is_inside))
-        await self._stage_loosely()
-        if self._rows:
-            await self._con.execute(self._plan.sift)
-            self._note_verdict(await self._con.fetch(self._plan.verdict))
-            await self._note_sifted()
-        await self._commit()
+        while self._rows:
+            await self._begin(self._plan.sifting(again=self._scope.is_inside))
+            await self._stage_loosely()
+            if self._rows:
+                await self._con.execute(self._plan.sift)
+                self._note_verdict(await self._con.fetch(self._plan.verdict))
+                if self._stop_keys():  # rows have gone in behind a failed one of their key
+                    await self._undo()
+                    self._keep()
+                    continue
+                await self._note_sifted()
+            await self._commit()
+            return
 
     def _note_verdict(self, verdict: Sequence[Record]) -> None:
         self._note_duplicates([row["o"] for row in verdict if row["code"] is None])
@@ -343,6 +366,10 @@ class Write:
     async def _begin(self, script: str) -> None:
         self._explicit, self._sealed = True, False
         await self._scope.begin(self._con, script)
+
+    async def _undo(self) -> None:
+        await self._scope.undo(self._con)
+        self._explicit, self._sealed = self._scope.is_inside, False
 
     async def _commit(self) -> None:
         self._sealed = not self._scope.is_inside

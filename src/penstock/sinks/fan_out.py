@@ -83,11 +83,10 @@ class FanOut(Openable, Generic[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What every branch promises, but no transaction."""
+        """What every branch promises, but no transaction, and no order behind a failure: the other branches do not know of it."""
         known = [capabilities_of(sink) for sink in self.inners]
         bounds = [known_one.max_concurrency for known_one in known if known_one.max_concurrency is not None]
         return Capabilities(
-            key_prefix_safe=all(one.key_prefix_safe for one in known),
             idempotent=all(one.idempotent for one in known),
             columnar=all(one.columnar for one in known),
             max_concurrency=min(bounds, default=None),

@@ -140,10 +140,12 @@ class PostgresSink(Openable):
     def capabilities(self) -> Capabilities:
         """As many writes at once as connections; idempotent unless a conflict is an error.
 
-        Not `key_prefix_safe`: a row that is refused does not keep a later row of its key from being written.
+        `key_prefix_safe`: in a batch with keys, a row that is refused keeps the later rows of its key from being written.
         """
         idempotent = self._target.mode != "error"
-        return Capabilities(idempotent=idempotent, transactional=True, columnar=True, max_concurrency=self._access.size)
+        return Capabilities(
+            key_prefix_safe=True, idempotent=idempotent, transactional=True, columnar=True, max_concurrency=self._access.size
+        )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
@@ -173,7 +175,7 @@ class PostgresSink(Openable):
         connections, plan = self._opened()
         indices, rows, errors = self._rows_of(batch, plan)
         async with connections.lent() as con:
-            write = Write(con, plan, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied)
+            write = Write(con, plan, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied, keys=batch.keys)
             await write.run(self._target.ways)
         return answer(batch, write)
 

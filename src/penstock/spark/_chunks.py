@@ -76,17 +76,22 @@ def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
     """Where to cut, at `limit` at most: at the last change of the key before it, or at `limit` itself inside a key that is too large."""
     if not key:
         return limit
-    changes = np.zeros(limit, dtype=bool)
-    for name in key:
-        column = rows.column(name)
-        before, after = column.slice(0, limit), column.slice(1, limit)
-        if len(after) < limit:  # the end of what is held counts as no change
-            before = before.slice(0, len(after))
-        differs = pc.fill_null(pc.not_equal(before, after), False)
-        one_is_null = pc.xor(pc.is_null(before), pc.is_null(after))
-        changes[: len(after)] |= pc.or_(differs, one_is_null).to_numpy(zero_copy_only=False)
+    changes = key_changes(rows.slice(0, limit + 1), key)  # the end of what is held counts as no change
     places = np.flatnonzero(changes)
     return int(places[-1]) + 1 if len(places) else limit
+
+
+def key_changes(rows: pa.RecordBatch, key: Sequence[str]) -> np.ndarray[Any, Any]:
+    """For each row but the last whether the next has another key. Nulls are a key like any other."""
+    last = max(rows.num_rows - 1, 0)
+    changes = np.zeros(last, dtype=bool)
+    for name in key:
+        column = rows.column(name)
+        before, after = column.slice(0, last), column.slice(1, last)
+        differs = pc.fill_null(pc.not_equal(before, after), False)
+        one_is_null = pc.xor(pc.is_null(before), pc.is_null(after))
+        changes |= pc.or_(differs, one_is_null).to_numpy(zero_copy_only=False)
+    return changes
 
 
 def _key_at(rows: pa.RecordBatch, index: int, key: Sequence[str]) -> tuple[Any, ...] | None:

@@ -20,8 +20,8 @@ from .._core.batch import Lineage, Reason
 from .._core.clock import LOOP_CLOCK, Signal, wait_until
 from .._core.delivery import Delivery
 from .._core.outcome import Outcome
-from .._core.send import send
 from ._chunks import cut
+from ._failures import KeyOrder
 from .report import UnitReport
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .._core.clock import Clock
     from .._core.sink import Sink
     from ._chunks import Chunk
+    from ._failures import OnKeyFailure
     from ._worker import Worker
 
 CHUNK_ROWS = 50_000
@@ -48,6 +49,7 @@ class Cuts:
     chunk_bytes: int
     window: int
     key: tuple[str, ...] = ()
+    on_key_failure: OnKeyFailure = "skip"
     patience: float = 300.0
     """Seconds from the first wait of a chunk until its last try."""
 
@@ -114,6 +116,8 @@ class Written:
     outcomes: Counter[Outcome]
     retries: int
     dead: list[tuple[dict[str, Any], BaseException]]
+    stopped: int = 0
+    """Rows that were left out behind a failed one of their key, wherever they are."""
 
 
 class Task:
@@ -127,6 +131,7 @@ class Task:
         self._partition = partition
         self._free = threading.Semaphore(cuts.window)
         self._writing: set[asyncio.Task[Any]] = set()
+        self._order = KeyOrder(cuts.on_key_failure, cuts.key)
 
     def run(self, batches: Iterable[pa.RecordBatch], on_dead: Callable[[dict[str, Any], BaseException], None]) -> UnitReport:
         """Write every row; `on_dead` gets each that failed for good, and may raise. Blocks until all writes have ended."""
@@ -164,17 +169,17 @@ class Task:
         assert write is not None
         self._writing.add(write)
         write.add_done_callback(self._writing.discard)
-        return await write_chunk(self._sink, chunk, name=self._unit, patience=self._cuts.patience)
+        return await write_chunk(self._sink, chunk, name=self._unit, patience=self._cuts.patience, order=self._order)
 
 
-async def write_chunk(sink: Sink[Any], chunk: Chunk, *, name: str, patience: float) -> Written:
+async def write_chunk(sink: Sink[Any], chunk: Chunk, *, name: str, patience: float, order: KeyOrder) -> Written:
     """Write one chunk of what is called `name`; suspends until its write has ended. Raises `CancelledError` only."""
     host = ChunkHost(patience)
     rows = chunk.rows.num_rows
     lineage = Lineage(id=f"{name}-{chunk.number}", reason=Reason.SIZE, name=name)
-    batch = ArrowBatch(chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host))
-    errors = await send(sink, batch)
-    return Written(rows, host.outcomes, host.waits, [(batch[index], error) for index, error in errors.items()])
+    batch = ArrowBatch(chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host), keys=order.keys(chunk.rows))
+    errors, stopped = await order.send(sink, batch, chunk)
+    return Written(rows, host.outcomes, host.waits, [(batch[index], errors[index]) for index in sorted(errors)], stopped)
 
 
 def add_up(counts: Counter[str], written: Written, on_dead: Callable[[dict[str, Any], BaseException], None]) -> None:
@@ -182,6 +187,7 @@ def add_up(counts: Counter[str], written: Written, on_dead: Callable[[dict[str, 
     counts["rows"] += written.rows
     counts["chunks"] += 1
     counts["retries"] += written.retries
+    counts["stopped"] += written.stopped
     for outcome, number in written.outcomes.items():
         counts["delivered" if outcome is Outcome.SPOOLED else outcome.value] += number
     counts["failed"] += len(written.dead)

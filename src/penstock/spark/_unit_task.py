@@ -7,7 +7,7 @@
 3. With its connection, everything that the transaction wrote is gone. So a unit is tried again from its first chunk, inside the task, as
    long as all that was read of it fits into the buffer. Otherwise the task fails, and Spark runs it again.
 4. A commit whose answer was lost is tried again in the same way: the ledger knows whether it was applied.
-5. Only rows that are refused for good are dead letters here. Any other error ends the transaction: what it was may work in the next.
+5. Only rows that are refused for good, and those left out behind them, are dead letters here. Any other error ends the transaction: what it was may work in the next.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .._core.classify import classified
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ErrorClass, TransactionLost
+from .._core.errors import ErrorClass, KeyStopped, TransactionLost
 from .._core.transaction import Counts, transaction
 from ._chunks import cut
+from ._failures import KeyOrder
 from ._task import add_up, write_chunk
 from ._units import Remembered
 from .report import UnitReport
@@ -158,12 +159,13 @@ class UnitTask:
     async def _transaction(self, feed: _Feed) -> Ended:
         self._writing = asyncio.current_task()
         counts: Counter[str] = Counter()
+        order = KeyOrder(self._cuts.on_key_failure, self._cuts.key)
         self._letters.clear()
         async with transaction(self._sink, self._unit) as tx:
             before = tx.committed
             while (chunk := await feed.take()) is not None:
                 if before is None:
-                    written = await write_chunk(tx, chunk, name=self._unit.name, patience=self._cuts.patience)
+                    written = await write_chunk(tx, chunk, name=self._unit.name, patience=self._cuts.patience, order=order)
                     self._check(written)
                     add_up(counts, written, self._letters.add)
                 else:
@@ -174,7 +176,7 @@ class UnitTask:
 
     def _check(self, written: Written) -> None:
         for _, error in written.dead:
-            if classified(error, getattr(self._sink, "classify", None)) is not ErrorClass.PERMANENT:
+            if not isinstance(error, KeyStopped) and classified(error, getattr(self._sink, "classify", None)) is not ErrorClass.PERMANENT:
                 raise error
 
     def _report(self, ended: Ended, *, seconds: float, retries: int) -> UnitReport:

@@ -40,6 +40,8 @@ class UnitReport:
     seconds: float = 0.0
     attempt: int = 0
     """Spark's number of the attempt that is counted here; 0 unless the task was run again."""
+    stopped: int = 0
+    """Of the dead-lettered and failed rows those that were left out behind a failed one of their key (`on_key_failure`)."""
     skipped: bool = False
     """Committed by an earlier attempt, so that nothing was written; the counts are those of the ledger, what was delivered is `duplicate`."""
 
@@ -71,6 +73,11 @@ class SparkWriteReport:
     def failed(self) -> int:
         """Rows that failed for good, and that no dead-letter sink has."""
         return sum(unit.failed for unit in self.units)
+
+    @property
+    def stopped(self) -> int:
+        """Of the dead letters those rows that were left out behind a failed one of their key."""
+        return sum(unit.stopped for unit in self.units)
 
     @property
     def retries(self) -> int:

@@ -10,6 +10,7 @@ from uuid import uuid4
 from .._core import checks
 from .._core.function_sink import as_sink
 from ._driver import bucket_count, check_columns, keyed, with_bucket
+from ._failures import POLICIES
 from ._levels import level
 from ._partition import HOPELESS, LINES, SHOWN, Partition, read_report
 from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from .._core.sink import SinkLike
+    from ._failures import OnKeyFailure
     from ._levels import DeliveryLevel
     from .report import SparkWriteReport
 
@@ -49,6 +51,7 @@ def write_dataframe(
     app_id: str | None = None,
     version: int | None = None,
     unit_buffer_bytes: int = UNIT_BUFFER_BYTES,
+    on_key_failure: OnKeyFailure = "skip",
     check: bool = True,
 ) -> SparkWriteReport:
     """Write every row of `df` to `sink`, on the executors; return exact counts. One action; blocks until it is done.
@@ -77,6 +80,10 @@ def write_dataframe(
             at `"at_least_once"`, so that a repeated write sends the same idempotency keys; `order_by` must then order the rows of a key fully.
         unit_buffer_bytes: how much of a bucket is kept in memory, to be written again inside the task when its transaction is lost; default
             32 MiB. A bucket that is larger is written again by Spark.
+        on_key_failure: what becomes of the later rows of a key after one of its rows has failed for good; needs `key`. `"skip"`: they are
+            written all the same. `"stop"`: none of them is written; they come back as dead rows, `KeyStopped`, and never go to a dead-letter
+            sink. `"park"`: none is written; they go to the stack's `DeadLetter` in their order, `ParkedBehind`. A sink that is not
+            `key_prefix_safe` is then written to row by row of each key.
         check: whether the sink is opened once here, before the job, so that a wrong address, table or column is told before a row is written.
             Pass `False` where only the executors reach the destination.
 
@@ -90,11 +97,14 @@ def write_dataframe(
     names = check_columns(df, "key", key)
     if key is None and (order_by is not None or buckets is not None):
         raise checks.bad("order_by" if order_by is not None else "buckets", order_by or buckets, "has no meaning without key")
+    if checks.choice("on_key_failure", on_key_failure, POLICIES) != "skip" and key is None:
+        raise checks.bad("on_key_failure", on_key_failure, "has no meaning without key")
     cuts = Cuts(
         chunk_rows=checks.count("chunk_rows", chunk_rows),
         chunk_bytes=checks.count("chunk_bytes", chunk_bytes),
         window=checks.count("max_in_flight", max_in_flight),
         key=names,
+        on_key_failure=on_key_failure,
         patience=checks.seconds("patience", patience),
     )
     limit = checks.optional_count("max_tasks", max_tasks)
