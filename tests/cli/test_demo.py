@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -53,7 +54,7 @@ def test_a_server_killed_half_way_costs_no_row(
 ) -> None:
     """At a small size, with a server of its own, of which nothing is left."""
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    assert main(["demo", "--rows", "20000", "--plain", "--batch-size", "200"]) == 0
+    assert main(["demo", "--rows", "20000", "--plain", "--batch-size", "200", "--no-spark"]) == 0
     output = capfd.readouterr().out
     assert "killing the database server" in output
     assert "the database server is back" in output
@@ -65,8 +66,34 @@ def test_a_server_killed_half_way_costs_no_row(
     assert_nothing_is_left(folder)
 
 
+def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
+    embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("penstock.cli._demo_spark.has_java", lambda: False)
+    assert main(["demo", "--rows", "100", "--plain", "--dsn", embedded_postgres.dsn]) == 0
+    assert "no scene on Spark: there is no Java" in capfd.readouterr().out
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_an_executor_killed_on_the_way_costs_no_aircraft_its_latest_flight(folder: Path) -> None:
+    """P-T9, P-T22: at full size, in executors of their own; Spark's work folder is as it was before."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        pytest.skip("no PySpark")
+    work = Path(found.origin).parent / "work"
+    before = sorted(work.glob("*"))
+    with start(folder, "--plain") as process:
+        output = process.communicate()[0]
+    assert process.returncode == 0, output
+    assert "killing an executor with SIGKILL" in output
+    assert "every aircraft has its latest flight, though an executor was killed" in output
+    assert sorted(work.glob("*")) == before
+    assert_nothing_is_left(folder)
+
+
 def test_without_chaos_the_server_stays_alive(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--rows", "1", "--plain", "--no-chaos", "--producers", "7", "--workers", "3", "--poison", "0"]) == 0
+    assert main(["demo", "--rows", "1", "--plain", "--no-chaos", "--producers", "7", "--workers", "3", "--poison", "0", "--no-spark"]) == 0
     output = capfd.readouterr().out
     assert "killing" not in output
     assert PROVEN in output
@@ -75,7 +102,7 @@ def test_without_chaos_the_server_stays_alive(embedded_postgres: EmbeddedPostgre
 def test_a_given_database_is_used_and_left_alive(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
     """Twice: what the first run left makes way. The password is not shown."""
     for _ in range(2):
-        assert main(["demo", "--rows", "500", "--plain", "--dsn", embedded_postgres.dsn]) == 0
+        assert main(["demo", "--rows", "500", "--plain", "--no-spark", "--dsn", embedded_postgres.dsn]) == 0
         captured = capfd.readouterr()
         assert "no chaos is possible" in captured.out
         assert PROVEN in captured.out

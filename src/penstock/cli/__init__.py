@@ -69,6 +69,7 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--poison", type=_count(least=0), default=2000, metavar="N", help="spoil a copy of one flight in N; 0 spoils none (default: 2000)"
     )
+    parser.add_argument("--no-spark", action="store_true", help="leave out the last scene, a pipeline on Spark whose executor is killed")
     parser.add_argument("--plain", action="store_true", help="plain lines of progress, also on a terminal")
 
 

@@ -26,6 +26,7 @@ from penstock.sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
 from penstock.testing import EmbeddedUnavailable
 
 from ._database import Database
+from ._demo_spark import SparkScene, why_not
 from ._flights import NAMES, Flight, FlightFile, NoFlights, find_file, spoiled
 from ._progress import FlushTimes, Progress, View, keep_showing, make_view
 from ._proof import Expected, Finding, create_table, prove
@@ -156,7 +157,26 @@ class Demo:
         self._view.say("asking the database what it has")
         findings = await prove(database.dsn, SCHEMA, self._expected)
         self._view.close()
-        return self._tell(batcher, findings, seconds)
+        code = self._tell(batcher, findings, seconds)
+        return code or await self._play_on_spark(database)
+
+    async def _play_on_spark(self, database: Database) -> int:
+        """The last scene, where it can be played."""
+        reason = "not asked for" if self._options.no_spark else why_not()
+        if reason is not None:
+            self._view.say(f"no scene on Spark: {reason}")
+            return 0
+        began = LOOP_CLOCK.now()
+        scene = SparkScene(database.dsn, SCHEMA, FlightFile(find_file(), self._options.rows), self._view.say)
+        findings = await scene.play()
+        for finding in findings:
+            self._view.say(str(finding))
+        if not all(finding.holds for finding in findings):
+            self._view.say("DIFFERENT, the table is not what Spark was given")
+            return FAILED
+        how = "though an executor was killed" if scene.killed else "and it was over before an executor could be killed"
+        self._view.say(f"every aircraft has its latest flight, {how}: {LOOP_CLOCK.now() - began:.0f} s with Spark's start")
+        return 0
 
     def _make_batcher(self, database: Database, times: FlushTimes) -> Batcher[Flight]:
         workers = self._options.workers

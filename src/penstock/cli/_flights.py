@@ -89,6 +89,9 @@ class FlightFile:
     While it reads it digests the lines as they stand in the file, before anything of ours has interpreted them.
     """
 
+    COLUMNS = NAMES[1:]
+    """In the order of the file."""
+
     def __init__(self, path: Path, rows: int | None = None) -> None:
         self._path = path
         self._most = rows
@@ -100,7 +103,7 @@ class FlightFile:
         with ExitStack() as stack:
             lines = iter(self._open(stack))
             header = tuple(next(lines, b"").decode().strip().split(","))
-            if header != NAMES[1:]:
+            if header != self.COLUMNS:
                 message = f"{self._path} has other columns than expected: {', '.join(header)}"
                 raise NoFlights(message)
             self._lines = lines
@@ -114,6 +117,12 @@ class FlightFile:
         readers = [column.read for column in COLUMNS]
         for fields in csv.reader(self._digested()):
             yield (self.rows, *[read(field) for read, field in zip(readers, fields, strict=True)])
+
+    def copy_to(self, target: Path) -> None:
+        """Write the header and the lines that are to be read to a plain CSV."""
+        with target.open("w", encoding="utf-8", newline="") as plain:
+            plain.write(",".join(self.COLUMNS) + "\n")
+            plain.writelines(self._digested())
 
     @property
     def digest(self) -> str:

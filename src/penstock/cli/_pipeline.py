@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import sys
 import threading
@@ -20,6 +18,7 @@ from penstock._core.errors import MissingExtra, PenstockError
 from penstock.spark.pipeline import Pipeline, PipelineError
 
 from ._pipeline_view import make_view
+from ._spark import cancel, has_java
 
 if TYPE_CHECKING:
     import argparse
@@ -64,8 +63,7 @@ def pipeline(options: argparse.Namespace) -> int:
 
 
 def _need_java() -> None:
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") is None and (home is None or shutil.which("java", path=os.path.join(home, "bin")) is None):  # noqa: PTH118
+    if not has_java():
         message = "Spark needs Java, and there is none: no `java` on the PATH, and JAVA_HOME names no folder that has it"
         raise MissingExtra(message)
 
@@ -117,7 +115,7 @@ class _Run:
         self._signals += 1
         self._stop.set()
         if self._declared.stream is None:
-            self._view.cancel()
+            cancel()
         elif self._signals == 1:
             self._view.say("interrupted: ending after this micro-batch; once more ends it now")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from ._spark import context
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,10 +41,6 @@ class RunView(Protocol):
         """The counts of the whole run."""
         ...
 
-    def cancel(self) -> None:
-        """End Spark's jobs."""
-        ...
-
 
 class PlainRunView:
     """Lines."""
@@ -73,12 +71,6 @@ class PlainRunView:
         """The names and the numbers below each other."""
         for name in _COUNTS:
             self.say(f"{name.replace('_', ' '):>12}  {getattr(report, name):,}")
-
-    def cancel(self) -> None:
-        """End Spark's jobs."""
-        context = _context()
-        if context is not None:
-            context.cancelAllJobs()
 
 
 class LiveRunView(PlainRunView):
@@ -133,19 +125,12 @@ def make_view(*, plain: bool) -> RunView:
     return PlainRunView() if plain or not sys.stdout.isatty() or find_spec("rich") is None else LiveRunView()
 
 
-def _context() -> Any:
-    """The context of the session that the run has made; `None` while there is none."""
-    from pyspark import SparkContext
-
-    return vars(SparkContext)["_active_spark_context"]  # whatever is public makes one
-
-
 def _tasks() -> tuple[int, int]:
     """Of the stages that run: tasks that are done, and all of them."""
-    context = _context()
-    if context is None:
+    running = context()
+    if running is None:
         return 0, 0
-    tracker = context.statusTracker()
+    tracker = running.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     known = [stage for stage in stages if stage is not None]
     return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)

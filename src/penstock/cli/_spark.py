@@ -1,0 +1,28 @@
+"""What the commands need to know of Spark before and while it runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+def has_java() -> bool:
+    """Whether Spark would find a Java."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java") is not None or (home is not None and shutil.which("java", path=Path(home) / "bin") is not None)
+
+
+def context() -> Any:
+    """The context of the session that runs; `None` while there is none. Makes none, as whatever is public would."""
+    from pyspark import SparkContext
+
+    return vars(SparkContext)["_active_spark_context"]
+
+
+def cancel() -> None:
+    """End Spark's jobs, if there are any."""
+    running = context()
+    if running is not None:
+        running.cancelAllJobs()
