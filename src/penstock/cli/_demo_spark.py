@@ -60,6 +60,8 @@ SELECT DISTINCT ON (tailnum) tailnum, at, carrier, flight, origin, dest
 FROM (SELECT tailnum, {at} AS at, carrier, flight, origin, dest FROM {schema}.flights WHERE tailnum IS NOT NULL) AS legs
 ORDER BY tailnum, at DESC, carrier COLLATE "C" DESC, flight DESC, origin COLLATE "C" DESC, dest COLLATE "C" DESC
 """
+_SHORT = "-XX:TieredStopAtLevel=1"
+"""Machines of Java that live for a minute do not earn the time of their second compiler."""
 _QUIET = """
 appender.none.type = Null
 appender.none.name = none
@@ -114,7 +116,8 @@ class SparkScene:
                     "spark.driver.host": "127.0.0.1",
                     "spark.driver.bindAddress": "127.0.0.1",
                     "spark.shuffle.io.retryWait": "100ms",  # what an executor held that is killed does not come back
-                    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
+                    "spark.driver.extraJavaOptions": f"{_SHORT} -Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
+                    "spark.executor.extraJavaOptions": _SHORT,
                 },
             ),
             sources={
