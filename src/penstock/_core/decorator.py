@@ -50,8 +50,12 @@ class WrappingSink(Openable, ABC, Generic[T]):
         classifier = getattr(self.inner, "classify", None)
         return None if classifier is None else classifier(error)
 
+    def _make_state(self) -> None:
+        """Make now what is otherwise made at the first write, so that `around` can share it."""
+
     def around(self, inner: Sink[T]) -> Self:
         """This decorator, with its settings and the state it shares with all batches, around another sink; open while this one is."""
+        self._make_state()
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made.inner = inner

@@ -9,7 +9,7 @@ from .._core import checks
 from .._core.classify import classified
 from .._core.clock import Signal
 from .._core.decorator import WrappingSink
-from .._core.errors import CircuitOpenError, ErrorClass, StoppedError
+from .._core.errors import CircuitOpenError, ErrorClass, StoppedError, TransactionLost
 from .._core.result import WriteResult
 from .._core.send import is_cut, send
 from .circuit import Circuit, CircuitRules, CircuitState, Ticket, Verdict
@@ -54,7 +54,7 @@ class CircuitBreaker:
         on_state: called with the new and the old `CircuitState` at each change, on the loop; must return quickly. What it raises is logged.
 
     A call is one write of a batch. It fails when at least half of its items end in an error that is transient, unavailable, unknown or
-    unlisted. Permanent errors are answers of a destination that works. Throttling and cancellation count nowhere, except that a call
+    unlisted, or when its transaction is lost. Permanent errors are answers of a destination that works. Throttling and cancellation count nowhere, except that a call
     cancelled after `slow_after` is a slow one; a probe that ends so gives its place to another.
 
     The state belongs to one application and its opening. Inside a `Retry` every try is a call; around it, a whole series.
@@ -135,6 +135,9 @@ class BreakerSink(WrappingSink[T]):
         self._settings = settings
         self._known: _Shared | None = None
 
+    def _make_state(self) -> None:
+        self._known = self._shared
+
     @property
     def _shared(self) -> _Shared:
         if self._known is None:
@@ -201,7 +204,8 @@ class BreakerSink(WrappingSink[T]):
         if not errors:
             return Verdict.SUCCESS
         classes = [classified(error, self.classify) for error in errors.values()]
-        if 2 * sum(kind in FAILURES for kind in classes) >= size:
+        lost = sum(isinstance(error, TransactionLost) for error in errors.values())
+        if 2 * (lost + sum(kind in FAILURES for kind in classes)) >= size:
             return Verdict.FAILURE
         return Verdict.NEUTRAL if sum(kind in NO_ANSWER for kind in classes) == size else Verdict.SUCCESS
 

@@ -56,6 +56,9 @@ class Retry:
     it does not say); of one that is not there, one batch at a time looks whether it is back, and the others wait for it. Neither uses up
     attempts. When a shutdown begins, a wait ends with one immediate last try.
 
+    In a transaction it tries again what the transaction can live with, such as a lock that was not to be had. When the transaction itself
+    is lost, so is the series: only a new transaction can try again. Locks are held while it waits.
+
     Raises `ConfigError` for a bad argument.
     """
 
@@ -108,6 +111,9 @@ class _RetrySink(WrappingSink[T]):
         super().__init__(inner)
         self._settings = settings
         self._known: Destination | None = None
+
+    def _make_state(self) -> None:
+        self._known = self._destination
 
     @property
     def _destination(self) -> Destination:

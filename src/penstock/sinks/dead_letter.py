@@ -4,14 +4,17 @@
    or asks to slow down, a write whose outcome is unknown, and what was given up because the batcher stops are not the item's fault.
 2. The record is written before the item's outcome is final. It goes on a way of its own, so it never counts as delivered.
 3. A record that cannot be written leaves its item `rejected`, and says so loudly.
-4. A stream of which too much goes wrong is not emptied into a file: the batcher stops, and what is inside is handed back.
+4. In a transaction the records are held until it has committed, and written then: one that is rolled back leaves none.
+5. A stream of which too much goes wrong is not emptied into a file: the batcher stops, and what is inside is handed back.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .._core import checks
@@ -25,15 +28,18 @@ from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from .._core.send import send
 from .._core.tracing import trace_of
+from .._core.transaction import enlisted, transaction
+from ._dead_letter_held import HeldLetters
 from ._dead_letter_share import Share
 from ._http_body import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
     from contextlib import AsyncExitStack
 
     from .._core.batch import Batch
     from .._core.sink import Classifier, Sink, SinkLike
+    from .._core.transaction import Transaction, Unit
 
 T = TypeVar("T")
 
@@ -123,6 +129,9 @@ class DeadLetter:
     Unavailable and throttled destinations and what a stopping batcher gives up are passed on, never taken. A record that the target
     does not take leaves its item `rejected`; that is logged as an error.
 
+    In a transaction the items count as `dead_lettered` at once, and their records are written after the commit. What the target does not take
+    then is logged as an error and stays in the transaction's `committed.letters_held`. Leaving takes as long as the target: bound it there.
+
     Raises `ConfigError` for a bad argument.
     """
 
@@ -164,10 +173,29 @@ class _DeadLetterSink(WrappingSink[T]):
         self.inners = (settings.target,)
         self._settings = settings
         self._share: Share | None = None
+        self.held: HeldLetters | None = None
+        """Where the records wait, in a transaction."""
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(opened(self._settings.target))
         await super()._open(stack)
+
+    def _make_state(self) -> None:
+        if self._share is None:
+            self._share = Share(self._settings.max_ratio, self._settings.max_consecutive, self._settings.window)
+
+    @asynccontextmanager
+    async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
+        """The wrapped sink's transaction; what fails for good in it is written to the target when it has committed."""
+        async with transaction(self.inner, unit) as within:
+            held = HeldLetters(within)
+            yield enlisted(partial(self._holding, held), within)
+        await held.write(self._settings.target)
+
+    def _holding(self, held: HeldLetters, inner: Sink[T]) -> Sink[T]:
+        made = self.around(inner)
+        made.held = held
+        return made
 
     def dead_letters_around(self, sink: Sink[T]) -> Sink[T]:
         """The same dead letters around another sink; they are open while this one is."""
@@ -192,8 +220,8 @@ class _DeadLetterSink(WrappingSink[T]):
         if self._settings.max_ratio is None and self._settings.max_consecutive is None:
             return
         dead_ones = set(dead)
-        if self._share is None:
-            self._share = Share(self._settings.max_ratio, self._settings.max_consecutive, self._settings.window)
+        self._make_state()
+        assert self._share is not None
         ended = [index in errors for index in range(len(batch)) if index not in errors or index in dead_ones]
         why = self._share.after(ended)
         if why is not None:
@@ -212,20 +240,28 @@ class _DeadLetterSink(WrappingSink[T]):
                 made[index] = record if self._settings.record is None else self._settings.record(record)
             except Exception as error:
                 unmade[index] = error
+        if self.held is None:
+            unmade.update(await self._write_letters(batch, made))
+        elif made:
+            self.held.hold(batch.pick(made), [*made.values()], errors[next(iter(made))])
+        if unmade:
+            logger.error(_LOST, len(unmade), batch.id, next(iter(unmade.values())), errors[next(iter(unmade))])
+        written = set(dead) - set(unmade)
+        if written and self.held is None:
+            logger.warning(_BURIED, len(written), len(batch), batch.id, errors[min(written)])
+        return written
+
+    async def _write_letters(self, batch: Batch[T], made: Mapping[int, Any]) -> dict[int, BaseException]:
+        """Write these records on a way of their own; return those that the target did not take."""
         picked = batch.pick(made)
         with picked.child("dead-letter", _buried) as ways:
             batch.delivery.new_stretch()
             way = ways["dead-letter"]
             failed = await send(self._settings.target, way.derive(made.values(), [(place,) for place in range(len(made))]))
         indices = list(made)
-        for place in picked.unsettled():  # a target that was cut and did not end has answered nothing
-            unmade[indices[place]] = failed.get(place) or UnknownOutcomeError("the write of the record was cut off")
-        if unmade:
-            logger.error(_LOST, len(unmade), batch.id, next(iter(unmade.values())), errors[next(iter(unmade))])
-        written = set(dead) - set(unmade)
-        if written:
-            logger.warning(_BURIED, len(written), len(batch), batch.id, errors[min(written)])
-        return written
+        # a target that was cut and did not end has answered nothing
+        cut_off = UnknownOutcomeError("the write of the record was cut off")
+        return {indices[place]: failed.get(place) or cut_off for place in picked.unsettled()}
 
     def _records(
         self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException], classes: Mapping[int, ErrorClass]

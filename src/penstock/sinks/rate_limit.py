@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from .._core import checks
 from .._core.classify import classified
-from .._core.clock import Clock, Signal
+from .._core.clock import LOOP_CLOCK, Clock, Signal
 from .._core.decorator import WrappingSink
 from .._core.errors import ErrorClass, PermanentError
 from .._core.result import WriteResult
@@ -143,6 +143,9 @@ class _RateLimitSink(WrappingSink[T]):
         if self._known is not None:
             meters, clock = self._known
             meters.set_rates(self._settings.rates, clock.now())
+
+    def _make_state(self) -> None:
+        self._meters(LOOP_CLOCK)
 
     def _meters(self, clock: Clock) -> Meters:
         if self._known is None:
