@@ -9,13 +9,13 @@ import asyncpg
 import pytest
 
 from penstock.sinks import PostgresSink
-from penstock.testing.conformance import SinkConformance
+from penstock.testing.conformance import TransactionConformance
 
 if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
 
 
-class TestPostgresSink(SinkConformance[tuple[int, str]]):
+class TestPostgresSink(TransactionConformance[tuple[int, str]]):
     """As it comes: one `INSERT` for each of a few rows, and a conflict is an error."""
 
     options: ClassVar[dict[str, Any]] = {}

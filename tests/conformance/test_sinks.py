@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from penstock import (
     Batch,
     CircuitBreaker,
@@ -24,7 +26,7 @@ from penstock import (
     stack,
 )
 from penstock.sinks import FunctionSink, MemorySink
-from penstock.testing.conformance import SinkConformance
+from penstock.testing.conformance import SinkConformance, TransactionConformance
 
 if TYPE_CHECKING:
     from penstock import Sink, SinkLike
@@ -163,9 +165,33 @@ class TestFunction(TestFunctionInAThread):
         return write
 
 
-class TestMemorySink(SinkConformance[int]):
+class TestMemorySink(TransactionConformance[int]):
+    """With its transactions."""
+
+    @pytest.fixture(autouse=True)
+    def empty(self) -> None:
+        self.memory = MemorySink[int]()
+
     def sink(self) -> SinkLike[int]:
-        return MemorySink()
+        return self.memory
 
     def item(self, number: int) -> int:
         return number
+
+    async def stored(self) -> list[int]:
+        return self.memory.items
+
+
+class TestTransactionsOfAStack(TestMemorySink):
+    """P-T21: what stands around a destination stands around its transactions."""
+
+    def sink(self) -> SinkLike[int]:
+        around = (
+            Timeout(5.0),
+            RateLimit(items_per_second=1e6),
+            CircuitBreaker(),
+            Retry(),
+            DeadLetter(MemorySink[Any]()),
+            Observed(Observer()),
+        )
+        return stack(self.memory, Isolate(), Split(3), *around, Tracing())

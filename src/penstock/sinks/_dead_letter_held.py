@@ -50,7 +50,7 @@ class HeldLetters:
         self._within.hold_letters(len(records))
         items.settle(range(len(items)), Outcome.DEAD_LETTERED)
 
-    async def write(self, target: Sink[Any]) -> None:
+    async def bury(self, target: Sink[Any]) -> None:
         """The transaction has committed: write them, and have its ledger know. Logs what cannot be done, and raises nothing but a cut."""
         held = sum(len(group.records) for group in self._groups)
         if not held:
@@ -58,7 +58,7 @@ class HeldLetters:
         written = 0
         try:
             for group in self._groups:
-                written += await self._write(target, group)
+                written += await self._bury(target, group)
         finally:
             if written < held:
                 logger.error(_LEFT, held - written, self._name)
@@ -69,7 +69,7 @@ class HeldLetters:
             logger.exception(_NOT_TOLD, written, self._name)
 
     @staticmethod
-    async def _write(target: Sink[Any], group: _Group) -> int:
+    async def _bury(target: Sink[Any], group: _Group) -> int:
         errors = await send(target, group.records)
         if errors:
             logger.error(_REFUSED, len(errors), group.lineage, next(iter(errors.values())), group.reason)

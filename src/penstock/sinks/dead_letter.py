@@ -190,7 +190,7 @@ class _DeadLetterSink(WrappingSink[T]):
         async with transaction(self.inner, unit) as within:
             held = HeldLetters(within)
             yield enlisted(partial(self._holding, held), within)
-        await held.write(self._settings.target)
+        await held.bury(self._settings.target)
 
     def _holding(self, held: HeldLetters, inner: Sink[T]) -> Sink[T]:
         made = self.around(inner)

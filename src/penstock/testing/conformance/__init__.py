@@ -3,7 +3,8 @@
 from ..._core.public import publish
 from .batchers import BatcherConformance
 from .sinks import SinkConformance
+from .transactions import TransactionConformance
 
-__all__ = ["BatcherConformance", "SinkConformance"]
+__all__ = ["BatcherConformance", "SinkConformance", "TransactionConformance"]
 
-publish(__name__, BatcherConformance, SinkConformance)
+publish(__name__, BatcherConformance, SinkConformance, TransactionConformance)

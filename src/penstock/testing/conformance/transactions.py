@@ -1,0 +1,160 @@
+"""What a sink with transactions has to keep beside the rest, as tests.
+
+Subclass `TransactionConformance` instead of `SinkConformance`, and give it `stored()`: without it nobody can see what has been committed.
+Each test uses units of an application that nobody has used before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+import pytest
+
+from ..._core.batch import RowBatch
+from ..._core.errors import NonDeterministicReplay, TransactionLost, UnitRefused
+from ..._core.outcome import Outcome
+from ..._core.send import send
+from ..._core.sink import capabilities_of
+from ..._core.transaction import Counts, Unit, check_transactional, transaction
+from .sinks import SinkConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..._core.clock import LoopClock
+    from ..._core.sink import Sink
+    from ..._core.transaction import Transaction
+
+T = TypeVar("T")
+
+ROUNDS = (0, 3, 34, 144)
+"""How many turns of the loop a transaction is given before it is cancelled."""
+
+
+class TransactionConformance(SinkConformance[T]):
+    """The suite of every sink, and what `transaction(sink, unit)` promises."""
+
+    def unit(self) -> Unit:
+        """A unit that nobody has committed."""
+        return Unit(application=f"conformance-{uuid4().hex}", version=1, part=0, parts=2)
+
+    async def holds(self, items: Sequence[T]) -> int:
+        """How many of these the destination holds; skips the test where nobody can tell."""
+        stored = await self.stored()
+        if stored is None:
+            pytest.skip("stored() is not given: nobody can see what has been committed")
+        return sum(item in stored for item in items)
+
+    async def attempt(self, sink: Sink[T], unit: Unit | None, items: Sequence[T]) -> Transaction[T]:
+        """One attempt that writes these items, and records how many they are."""
+        async with transaction(sink, unit) as tx:
+            assert await send(tx, RowBatch(items)) == {}
+            tx.record(Counts(rows=len(items)))
+        return tx
+
+    async def test_it_says_that_it_has_transactions(self, real_clock: LoopClock) -> None:
+        """And nothing in the stack refuses one."""
+        async with self.open_sink() as sink:
+            check_transactional(sink)
+            assert capabilities_of(sink).transactional
+
+    async def test_writes_are_seen_with_the_commit(self, real_clock: LoopClock) -> None:
+        """All of them, and not before; with and without a unit."""
+        async with self.open_sink() as sink:
+            for unit in (None, self.unit()):
+                first, second = self.items(3), self.items(3)
+                async with transaction(sink, unit) as tx:
+                    assert tx.committed is None
+                    assert await send(tx, RowBatch(first)) == {}
+                    assert await send(tx, RowBatch(second)) == {}
+                    tx.record(Counts(rows=6, delivered=6))
+                    assert await self.holds([*first, *second]) == 0, "written in a transaction that has not committed, and seen"
+                assert await self.holds([*first, *second]) == 6
+                assert tx.committed is not None
+                assert tx.committed.counts == Counts(rows=6, delivered=6)
+
+    async def test_an_exception_rolls_back(self, real_clock: LoopClock) -> None:
+        """It goes on, nothing stays, and the same unit may come again."""
+        async with self.open_sink() as sink:
+            unit, items = self.unit(), self.items(4)
+            with pytest.raises(LookupError):
+                async with transaction(sink, unit) as tx:
+                    assert await send(tx, RowBatch(items)) == {}
+                    raise LookupError
+            assert await self.holds(items) == 0
+            await self.attempt(sink, unit, items)
+            assert await self.holds(items) == 4
+
+    async def test_a_cancellation_leaves_all_or_nothing(self, real_clock: LoopClock) -> None:
+        """At whatever moment it comes; the next attempt of the unit makes it complete, once."""
+        async with self.open_sink() as sink:
+            for rounds in ROUNDS:
+                unit, items = self.unit(), self.items(4)
+                task = asyncio.get_running_loop().create_task(self.attempt(sink, unit, items))
+                for _ in range(rounds):
+                    await real_clock.sleep(0)
+                task.cancel()
+                ended, _ = await asyncio.wait([task], timeout=10.0)
+                assert ended, "the transaction did not end within 10 s of its cancellation"
+                await self.attempt(sink, unit, items)
+                assert [await self.copies(item) for item in items] == [1] * 4, f"after a cancellation ({rounds} turns)"
+
+    async def test_a_committed_unit_is_not_written_again(self, real_clock: LoopClock) -> None:
+        """Its second attempt is told what was committed; what it sends is a duplicate; other rows are an error."""
+        async with self.open_sink() as sink:
+            unit, items = self.unit(), self.items(3)
+            await self.attempt(sink, unit, items)
+            batch = RowBatch(items)
+            async with transaction(sink, unit) as tx:
+                assert tx.committed is not None
+                assert tx.committed.counts.rows == 3
+                assert await send(tx, batch) == {}
+                tx.record(Counts(rows=3))
+            assert batch.delivery.verdicts(range(3)) == {Outcome.DUPLICATE: 3}
+            assert [await self.copies(item) for item in items] == [1] * 3
+            with pytest.raises(NonDeterministicReplay):
+                await self.attempt(sink, unit, self.items(4))
+
+    async def test_two_attempts_at_once_have_one_effect(self, real_clock: LoopClock) -> None:
+        """The second waits for the first; both end well."""
+        async with self.open_sink() as sink:
+            unit, items = self.unit(), self.items(5)
+            await asyncio.gather(*(self.attempt(sink, unit, items) for _ in range(2)))
+            assert [await self.copies(item) for item in items] == [1] * 5
+
+    async def test_other_parts_of_a_version_are_refused(self, real_clock: LoopClock) -> None:
+        """Another number of parts, another rule; the other parts of the same are welcome."""
+        async with self.open_sink() as sink:
+            unit = self.unit()
+            await self.attempt(sink, unit, self.items(1))
+            for other in (replace(unit, parts=3), replace(unit, rule="another"), replace(unit, part=1, parts=3)):
+                items = self.items(1)
+                with pytest.raises(UnitRefused):
+                    await self.attempt(sink, other, items)
+                assert await self.holds(items) == 0
+            await self.attempt(sink, replace(unit, part=1), self.items(1))
+
+    async def test_refused_items_are_refused_alone(self, real_clock: LoopClock) -> None:
+        """Or with the rest of their batch, if that is what the sink does outside; what else was written stays."""
+        before, good, after = self.items(2), self.items(2), self.items(2)
+        bad = self._bad_items(2)
+        async with self.open_sink() as sink:
+            async with transaction(sink, self.unit()) as tx:
+                assert await send(tx, RowBatch(before)) == {}
+                errors = await send(tx, RowBatch([good[0], bad[0], bad[1], good[1]]))
+                assert set(errors) in ({1, 2}, {0, 1, 2, 3}), f"errors for items {sorted(errors)} of which 1 and 2 are bad"
+                assert await send(tx, RowBatch(after)) == {}
+            assert await self.holds([*before, *after]) == 4
+            assert await self.holds(good) == 4 - len(errors)
+
+    async def test_what_comes_after_the_end_is_not_written(self, real_clock: LoopClock) -> None:
+        """A zombie that still holds the transaction is told that it is gone."""
+        async with self.open_sink() as sink:
+            late = self.items(2)
+            tx = await self.attempt(sink, None, self.items(1))
+            errors = await send(tx, RowBatch(late))
+            assert {type(error) for error in errors.values()} == {TransactionLost}
+            assert await self.holds(late) == 0
