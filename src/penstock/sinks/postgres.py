@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
-    from asyncpg.pool import Pool
+    from asyncpg.pool import Pool, PoolConnectionProxy
 
     from .._core.batch import Batch
     from .._core.result import WriteResult
@@ -213,10 +213,10 @@ class PostgresSink(Openable):
                 await made.commit()
             finally:
                 made.end()
+            if unit is not None and made.in_doubt is None and not made.is_replay:
+                await self._prune(con, unit)
         if made.in_doubt is not None:
             await self._resolve(made, made.in_doubt)
-        if unit is not None and not made.is_replay:
-            await self._prune(unit)
 
     async def _resolve(self, made: PostgresTransaction, error: Exception) -> None:
         """Nobody has answered the COMMIT: ask the ledger."""
@@ -240,16 +240,14 @@ class PostgresSink(Openable):
         async with connections.lent() as con:
             await self._ledger.wrote_letters(con, unit, count)
 
-    async def _prune(self, unit: Unit) -> None:
+    async def _prune(self, con: PoolConnectionProxy[Any], unit: Unit) -> None:
         """Once per version, and only for tidiness."""
-        connections, _ = self._opened()
         pruned = self._pruned
         if pruned is None or pruned.get(unit.application, -1) >= unit.version:
             return
         pruned[unit.application] = unit.version
         try:
-            async with connections.lent() as con:
-                await self._ledger.prune(con, unit.application)
+            await self._ledger.prune(con, unit.application)
         except Exception as error:
             logger.warning("old versions of %r are still in the ledger %s: %r", unit.application, self._ledger.qualified, error)
 
