@@ -155,7 +155,7 @@ class PostgresTransaction(Attempt):
 
     def _gone(self, error: BaseException) -> TransactionLost:
         name = "the transaction" if self.unit is None else f"the transaction of {self.unit.name}"
-        return caused(TransactionLost(f"{name} is gone, and nothing of it was applied ({error})"), error)
+        return caused(TransactionLost(f"{name} is gone, and nothing of it was applied ({str(error) or type(error).__name__})"), error)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
