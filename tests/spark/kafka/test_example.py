@@ -6,6 +6,7 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -36,16 +37,17 @@ def test_closed_windows_are_in_the_table_and_in_the_files(
         embedded_postgres.dsn,
         "CREATE TABLE windows (shop text, starts timestamptz, orders bigint, amount bigint, PRIMARY KEY (shop, starts))",
     )
-    embedded_kafka.create_topic("orders", partitions=2)
+    topic = f"orders-{uuid4().hex}"
+    embedded_kafka.create_topic(topic, partitions=2)
     pipeline = Pipeline.read(EXAMPLE)
-    environment = {"KAFKA": embedded_kafka.bootstrap, "PG_DSN": embedded_postgres.dsn, "OUT": str(tmp_path)}
+    environment = {"KAFKA": embedded_kafka.bootstrap, "TOPIC": topic, "PG_DSN": embedded_postgres.dsn, "OUT": str(tmp_path)}
 
     expected: list[tuple[str, datetime, int, int]] = []
     for minutes in (range(3), range(3, 5)):
         seconds = range(minutes[0] * 60, minutes[-1] * 60 + 60)
         sent = [order(shop, second, 2) for second in seconds for shop in SHOPS]
         closes = order("Dessau", seconds[-1] + 31, 1)  # a minute and 30 seconds after the last window's beginning
-        produce(embedded_kafka.bootstrap, "orders", [*sent, closes], partitions=2)
+        produce(embedded_kafka.bootstrap, topic, [*sent, closes], partitions=2)
         report = pipeline.run(spark, environment=environment)
         new = [(shop, BEGIN + timedelta(minutes=minute), 60, 120) for minute in minutes for shop in SHOPS]
         new += [("Dessau", BEGIN + timedelta(minutes=3), 1, 1)] if 3 in minutes else []

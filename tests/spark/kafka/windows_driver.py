@@ -87,6 +87,7 @@ def main(plan: Plan) -> None:
         SparkSession.builder.master("local[2]")
         .appName("windows")
         .config("spark.jars", connector_jars("kafka"))
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it lives for seconds
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
