@@ -121,7 +121,14 @@ def main(plan: Plan) -> None:
         .option("checkpointLocation", plan.checkpoint)
         .foreachBatch(
             foreach_batch(
-                sink, key="key", order_by="starts", buckets=BUCKETS, max_tasks=1, chunk_rows=plan.chunk_rows, delivery=plan.delivery
+                sink,
+                key="key",
+                order_by="starts",
+                buckets=BUCKETS,
+                max_tasks=1,
+                max_in_flight=1,
+                chunk_rows=plan.chunk_rows,
+                delivery=plan.delivery,
             )
         )
         .start()
