@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs soak format clean
+.PHONY: help demo test compat check bench docs soak format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -33,6 +33,9 @@ test: $(VENV)/.dev  ## the whole suite
 
 soak: $(VENV)/.dev  ## the long tests
 	$(BIN)/python -m pytest -m soak $(ARGS)
+
+compat: $(VENV)/.dev  ## the Spark part under PySpark 3.5, 4.0, 4.1 and the newest
+	$(BIN)/python tests/spark/compat/run.py $(ARGS)
 
 check: $(VENV)/.dev  ## format, lint, types, import rules, docs
 	$(BIN)/ruff format --check .

@@ -115,8 +115,8 @@ OPTIONS = (
         is_secret=True,
     ),
     Option(name="dsn", read=_text, meaning="another name for `url`. Not shown", sinks=(POSTGRES,), is_secret=True),
-    Option(name="user", read=_text, meaning="the user, if `url` has none", sinks=_BY_NETWORK),
-    Option(name="password", read=_text, meaning="the password, if `url` has none. Not shown", sinks=_BY_NETWORK, is_secret=True),
+    Option(name="user", read=_text, meaning="the user; goes before the one in `url`", sinks=_BY_NETWORK),
+    Option(name="password", read=_text, meaning="the password; goes before the one in `url`. Not shown", sinks=_BY_NETWORK, is_secret=True),
     Option(name="dbtable", read=_text, meaning='`table` or `schema.table`; names with a dot or a quote in `"..."`', sinks=(POSTGRES,)),
     Option(name="index", read=_text, meaning="the index, data stream or alias", sinks=(ELASTICSEARCH,)),
     Option(name="path", read=_text, meaning="the file; each worker process writes one of its own, `name-HOST-PID.suffix`", sinks=(FILE,)),
@@ -124,8 +124,8 @@ OPTIONS = (
         name="writeMode",
         read=_choice("append", "upsert", "ignore"),
         default="append",
-        meaning="what becomes of a row whose key is there: `append` refuses it, `upsert` replaces, `ignore` keeps what is there (not for "
-        "`elasticsearch`)",
+        meaning="what becomes of a row whose key is there: `append` refuses it (`elasticsearch` makes another document), `upsert` "
+        "replaces, `ignore` keeps what is there (not for `elasticsearch`)",
         sinks=(POSTGRES, ELASTICSEARCH),
     ),
     Option(

@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 
 from pyspark import TaskContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
+from tests.examples.example import load
 
 from penstock import Batch
 from penstock.sinks import PostgresSink
@@ -225,3 +226,12 @@ def test_a_password_is_shown_nowhere(spark: Any, dsn: str, jdbc: dict[str, str],
     said = plans(spark) + running._jsq.explainInternal(True) + str(running.recentProgress) + "".join(capfd.readouterr())
     assert "AppendData penstock" in said
     assert SECRET not in said
+
+
+def test_the_example(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
+    """What the page "Write from Spark" shows."""
+    program = load("orders_from_spark")
+    program.main(dsn)
+    assert query(dsn, "SELECT count(*), max(version) FROM shop.orders") == [(1_000, 1)]
+    program.by_options(orders(spark, (7, "seven", 2)), **jdbc)
+    assert query(dsn, "SELECT name FROM shop.orders WHERE version = 2") == [("seven",)]

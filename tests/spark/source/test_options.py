@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from penstock import ConfigError
-from penstock.spark._option_table import OPTIONS
+from penstock.spark._option_table import OPTIONS, options_as_markdown
 from penstock.spark._options import prepared
 from penstock.spark._postgres_url import dsn_of, table_name
 from penstock.spark._travel import description, load
@@ -158,3 +159,8 @@ def test_what_is_no_name_of_a_table(text: str) -> None:
 def test_the_table_of_options_is_in_order() -> None:
     assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
     assert all(option.meaning and not option.meaning.endswith(".") for option in OPTIONS)
+
+
+def test_the_page_shows_the_table_as_it_is() -> None:
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "write-from-spark.md"
+    assert options_as_markdown() in page.read_text()

@@ -1,0 +1,91 @@
+"""Orders from Spark into PostgreSQL, in three ways. Usage: python orders_from_spark.py postgresql://..."""
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from penstock import Retry, Sink, Timeout, stack
+from penstock.sinks import PostgresSink
+from penstock.spark import Registration, SparkWriteReport, foreach_batch, register, write_dataframe
+
+
+# --8<-- [start:sink]
+def orders_sink(dsn: str) -> Sink[Any]:
+    return stack(
+        PostgresSink(
+            dsn,
+            schema="shop",
+            table="orders",
+            columns=("id", "name", "version"),
+            on_conflict="update",
+            version_column="version",
+        ),
+        Timeout(60.0),
+        Retry(),
+    )
+
+
+# --8<-- [end:sink]
+
+
+def by_action(df: Any, dsn: str) -> SparkWriteReport:
+    # --8<-- [start:action]
+    report = write_dataframe(df, orders_sink(dsn), key="id", order_by="version")
+    print(report)  # 1,000 rows: 1,000 delivered, 0 dead letters, 0 retries, in 4 tasks
+    # --8<-- [end:action]
+    return report
+
+
+def by_micro_batches(stream: Any, dsn: str, checkpoint: Path) -> None:
+    # --8<-- [start:stream]
+    query = (
+        stream.writeStream.foreachBatch(foreach_batch(orders_sink(dsn), key="id", order_by="version", on_report=print))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    # --8<-- [end:stream]
+    query.awaitTermination()
+
+
+def by_name(spark: Any, df: Any, dsn: str) -> Registration:
+    # --8<-- [start:name]
+    orders = register(spark, "orders", orders_sink(dsn))
+    df.write.format("orders").mode("append").save()
+    print(orders.report)
+    # --8<-- [end:name]
+    return orders
+
+
+def by_options(df: Any, url: str, user: str, password: str) -> None:
+    # --8<-- [start:options]
+    (
+        df.write.format("penstock")
+        .option("url", url)  # jdbc:postgresql://host/database
+        .option("user", user)
+        .option("password", password)
+        .option("dbtable", "shop.orders")
+        .option("writeMode", "upsert")
+        .option("versionColumn", "version")
+        .mode("append")
+        .save()
+    )
+    # --8<-- [end:options]
+
+
+def main(dsn: str) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    df = spark.range(1_000).selectExpr("id", "concat('order ', id) AS name", "1 AS version")
+    by_action(df, dsn)
+    by_name(spark, df, dsn)
+    with TemporaryDirectory() as folder:
+        df.write.mode("overwrite").json(f"{folder}/in")
+        stream = spark.readStream.schema(df.schema).json(f"{folder}/in")
+        by_micro_batches(stream, dsn, Path(folder, "checkpoint"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
