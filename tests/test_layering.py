@@ -56,6 +56,7 @@ DEFERRED = {
     ("penstock.testing.plugin", "penstock.testing._kafka"): "only tests that ask for the server pay for it",
     ("penstock.cli", "penstock.cli._pipeline"): "PySpark takes a second to load, and only pipelines need it",
     ("penstock.spark.pipeline.pipeline", "penstock.spark.pipeline._run"): "a pipeline is checked without Spark, which only a run needs",
+    ("penstock.cli._tune", "penstock.cli._tune_plot"): "drawing needs a package that measuring does not",
     ("penstock.testing.plugin", "penstock.testing._opensearch"): "only tests that ask for the server pay for it",
     ("penstock.sinks.postgres", "penstock.sinks._postgres_columns"): "pyarrow and numpy are there when a batch of columns is",
     ("penstock.sinks.postgres", "penstock.sinks._postgres_types"): "pyarrow is there when a schema is",

@@ -14,7 +14,8 @@ from penstock.batcher._adaptive_ceiling import HOLD, Ceiling
 from penstock.batcher._adaptive_items import TRIES, ItemsControl
 from penstock.batcher._adaptive_workers import WorkersControl
 from penstock.batcher.adaptive import AdaptiveControl, Load, Setting, Try
-from penstock.batcher.governor import load_of
+from penstock.batcher.governor import Governor, load_of
+from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -198,6 +199,12 @@ def test_twice_the_fastest_round_trip_halves() -> None:
 
 def test_an_error_that_says_nothing_freezes() -> None:
     assert grown(20).trips(9.0, 1.0, load=Load.SILENT) == 20
+    control = grown(20).control
+    control.heard(1000.0, 999.0, 100, 20, fine=True, too_much=False)
+    before = control.now
+    control.heard(1000.5, 999.5, 100, 20, fine=False, too_much=False)  # in the same round trip as the next
+    control.heard(1001.5, 1000.5, 100, 20, fine=True, too_much=False)
+    assert control.now == before
 
 
 def test_a_larger_batch_is_not_a_slower_destination() -> None:
@@ -231,9 +238,9 @@ def test_it_begins_with_one_worker_and_full_batches() -> None:
 def test_idle_tries_change_nothing_unless_they_failed_for_load() -> None:
     """batcher/4a.11, 4c: neither grows nor shrinks on low traffic; the next burst finds what the last one had."""
     control = control_of(Limits(max_items=500, workers=8))
-    for number in range(1000):
-        assert control.heard(Try(ended=number + 0.1, seconds=0.1, items=1, idle=True)) == Setting(1, 500)
-        assert control.heard(Try(ended=number + 0.1, seconds=0.1, items=1, idle=True, load=Load.SILENT)) == Setting(1, 500)
+    for load in (Load.FINE, Load.SILENT):
+        for number in range(100):
+            assert control.heard(Try(ended=number + 0.1, seconds=0.1, items=1, idle=True, load=load)) == Setting(1, 500)
     for number in range(TRIES):
         control.heard(Try(ended=2000.0 + number, seconds=0.1, items=500, idle=True, load=Load.TOO_MUCH))
     assert control.setting == Setting(1, 250)
@@ -297,6 +304,25 @@ def test_what_an_error_says_about_load(error: Exception, load: Load) -> None:
     wrapped.__cause__ = error
     if not isinstance(error, ThrottledError):
         assert load_of(wrapped) is load
+
+
+def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting:
+    """The setting after ten tries of one item, one after the other without a pause."""
+    governor = Governor(Adaptive(), Limits(max_items=100, workers=8), MemorySink())
+    for number in range(TRIES):
+        one = governor.begins(1, float(number))
+        governor.heard(one, errors)
+        governor.ends(one, number + 1.0, rests=rests, told=told)
+    return governor.setting
+
+
+def test_which_tries_are_told() -> None:
+    """batcher/4b.10: one that only waited was no try, and a shutdown is no objection."""
+    throttled: list[BaseException] = [ThrottledError("slow down")]
+    assert governed(rests=False, told=True, errors=[]) == Setting(8, 75)
+    assert governed(rests=True, told=True, errors=[]) == Setting(1, 100)
+    assert governed(rests=True, told=True, errors=throttled) == Setting(1, 50)
+    assert governed(rests=False, told=False, errors=throttled) == Setting(1, 100)
 
 
 def test_the_sink_says_what_its_errors_mean() -> None:

@@ -15,8 +15,10 @@ import trustme
 from tests.sinks.http_help import Reply, Request, Server, at_most, batch_of, cut, hang, outcomes, reply, serving
 
 from penstock import (
+    Adaptive,
     Batcher,
     ClosedError,
+    Limits,
     Outcome,
     PermanentError,
     ResultMismatch,
@@ -445,3 +447,16 @@ async def test_a_stack_over_http_delivers_everything(fake_clock: FakeClock) -> N
     assert batcher.report is not None
     assert batcher.report.tally.delivered == len(ITEMS)
     assert taken == ITEMS
+
+
+async def test_a_413_that_was_split_still_tells_that_it_was_too_much(fake_clock: FakeClock) -> None:
+    """batcher/B45: an adaptive batcher hears of it, though every item is delivered."""
+    server = Server()
+    limits = Limits(max_items=2, max_delay=0.1)
+    async with Batcher(in_process(server), limits=limits, adaptive=Adaptive(min_items=1)) as batcher:
+        for _ in range(10):
+            server.steps.extend([reply(413), reply(), reply()])
+            await batcher.add_many(ITEMS[:2])
+            await batcher.flush()
+        assert batcher.stats().max_items == 1
+        assert batcher.tally().delivered == 20

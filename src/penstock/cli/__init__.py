@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ._dlq import dlq, dlq_options
+from ._tune import tune, tune_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ _DLQ_HELP = "dead letters: look at them, send them again, remove them"
 _DLQ = "Look at the dead letters in a file or a table, send them again through a stack of sinks, or remove them."
 _PIPELINE_HELP = "pipelines on Spark: check one, explain it, run it"
 _PIPELINE = "Check the file of a pipeline, explain what it does, or run it on Spark."
+_TUNE_HELP = "measure a sink at several batch sizes, and say which limits fit"
+_TUNE = "Write made-up items to a sink of yours in batches of several sizes, find the knee of its throughput, and print limits that fit."
 _DEMO_HELP = "a year of flights into a PostgreSQL that is killed on the way"
 _DEMO = (
     "Write 336,776 real flights, and some spoiled ones among them, through a full stack into PostgreSQL; kill the server half-way; "
@@ -32,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "dlq":
             return dlq(options)
+        if options.command == "tune":
+            return tune(options)
         if options.command == "pipeline":
             from ._pipeline import pipeline
 
@@ -55,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
     dlq_options(commands.add_parser("dlq", help=_DLQ_HELP, description=_DLQ), _count())
+    tune_options(commands.add_parser("tune", help=_TUNE_HELP, description=_TUNE), _count())
     _pipeline_options(commands.add_parser("pipeline", help=_PIPELINE_HELP, description=_PIPELINE))
     return parser
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
-import inspect
 import json
 import os
 import re
@@ -14,10 +12,9 @@ import sys
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from penstock._core.errors import PenstockError
-from penstock._core.function_sink import as_sink
 from penstock._core.opening import opened
 
 from ._dlq_file import FileStore
@@ -25,11 +22,10 @@ from ._dlq_letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection, mome
 from ._dlq_postgres import PostgresStore
 from ._dlq_replay import Replay, ReplayRules
 from ._dlq_store import StoreError
+from ._named import UseError, named, named_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-
-    from penstock._core.sink import Sink, SinkLike
 
     from ._dlq_letter import Letter
     from ._dlq_store import Store
@@ -37,10 +33,6 @@ if TYPE_CHECKING:
 OK, LEFT, BAD_USE, TERMINATED = 0, 1, 2, 143
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _WIDTH = 60
-
-
-class UseError(Exception):
-    """What was asked for cannot be. The message says why."""
 
 
 # -- arguments ----------------------------------------------------------------------------------------------------------
@@ -186,8 +178,8 @@ async def _purge(options: argparse.Namespace, store: Store) -> int:
 
 
 async def _replay(options: argparse.Namespace, store: Store) -> int:
-    sink = _sink(options.to)
-    decode = None if options.decode is None else _named(options.decode)
+    sink = named_sink(options.to)
+    decode = None if options.decode is None else named(options.decode)
     selection = _selection(options)
     if options.dry_run:
         return await _would_replay(options, store, selection, decode)
@@ -239,39 +231,6 @@ def _store_of(name: str, table: str, schema: str | None) -> Store:
     if name.startswith(("postgresql:", "postgres:")):
         return PostgresStore(name, table, schema)
     return FileStore(Path(name))
-
-
-# -- what the user named ------------------------------------------------------------------------------------------------
-
-
-def _named(name: str) -> Any:
-    module, colon, path = name.partition(":")
-    if not colon or not module or not path:
-        raise UseError(f"{name!r} must be MODULE:NAME")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UseError(f"{name!r}: {error}") from error
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise UseError(f"{name!r}: {module} has no {path}")
-        found = getattr(found, part)
-    return found
-
-
-def _sink(name: str) -> Sink[Any]:
-    found = _named(name)
-    makes_one = callable(found) and not hasattr(found, "write") and not _takes_a_batch(found)
-    named = cast("Callable[[], object]", found)() if makes_one else cast("object", found)
-    return as_sink(cast("SinkLike[Any]", named))
-
-
-def _takes_a_batch(function: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(function).parameters.values()
-    return any(each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD} for each in parameters)
 
 
 # -- what is shown ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,52 @@
+"""What a user names on the command line as `MODULE:NAME`, looked up with the current folder on the path."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock._core.function_sink import as_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock._core.sink import Sink, SinkLike
+
+
+class UseError(Exception):
+    """What was asked for cannot be. The message says why."""
+
+
+def named(name: str) -> Any:
+    """The object. Raises `UseError` if there is none."""
+    module, colon, path = name.partition(":")
+    if not colon or not module or not path:
+        raise UseError(f"{name!r} must be MODULE:NAME")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UseError(f"{name!r}: {error}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise UseError(f"{name!r}: {module} has no {path}")
+        found = getattr(found, part)
+    return found
+
+
+def named_sink(name: str) -> Sink[Any]:
+    """A sink, a stack, a function of a batch, or what a function without arguments makes of these."""
+    found = named(name)
+    makes_one = callable(found) and not hasattr(found, "write") and not _takes_a_batch(found)
+    made = cast("Callable[[], object]", found)() if makes_one else cast("object", found)
+    return as_sink(cast("SinkLike[Any]", made))
+
+
+def _takes_a_batch(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD} for each in parameters)
