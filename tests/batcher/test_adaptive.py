@@ -307,9 +307,9 @@ def test_what_an_error_says_about_load(error: Exception, load: Load) -> None:
 
 
 def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting:
-    """The setting after ten tries of one item, one after the other without a pause."""
+    """The setting after one try, which comes after a pause, and ten more without any between them. All are of one item."""
     governor = Governor(Adaptive(), Limits(max_items=100, workers=8), MemorySink())
-    for number in range(TRIES):
+    for number in range(1 + TRIES):
         one = governor.begins(1, float(number))
         governor.heard(one, errors)
         governor.ends(one, number + 1.0, rests=rests, told=told)
@@ -319,7 +319,7 @@ def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting
 def test_which_tries_are_told() -> None:
     """batcher/4b.10: one that only waited was no try, and a shutdown is no objection."""
     throttled: list[BaseException] = [ThrottledError("slow down")]
-    assert governed(rests=False, told=True, errors=[]) == Setting(8, 75)
+    assert governed(rests=False, told=True, errors=[]) == Setting(2, 75)
     assert governed(rests=True, told=True, errors=[]) == Setting(1, 100)
     assert governed(rests=True, told=True, errors=throttled) == Setting(1, 50)
     assert governed(rests=False, told=False, errors=throttled) == Setting(1, 100)

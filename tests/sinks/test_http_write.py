@@ -458,5 +458,6 @@ async def test_a_413_that_was_split_still_tells_that_it_was_too_much(fake_clock:
             server.steps.extend([reply(413), reply(), reply()])
             await batcher.add_many(ITEMS[:2])
             await batcher.flush()
+        await fake_clock.run_until_idle()
         assert batcher.stats().max_items == 1
         assert batcher.tally().delivered == 20
