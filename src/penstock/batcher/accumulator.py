@@ -44,6 +44,9 @@ class Sealed(Generic[T]):
     sizes: list[int] | None = None
     bytes: int = field(default=0)
     keys: list[object] | None = None
+    tenant: object = None
+    share: object = None
+    """Its tenant's part of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ class Accumulator(Protocol[T]):
     def held(self) -> int: ...
     @property
     def sealed(self) -> int: ...
+    @property
+    def is_ready(self) -> bool: ...
     @property
     def open_items(self) -> int: ...
     @property
@@ -157,6 +162,11 @@ class PlainAccumulator(Generic[T]):
     def sealed(self) -> int:
         """Sealed batches that no worker has taken."""
         return len(self._sealed)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a batch that may go, whatever the time."""
+        return bool(self._sealed)
 
     @property
     def held(self) -> int:

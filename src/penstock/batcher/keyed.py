@@ -120,6 +120,11 @@ class KeyedAccumulator(PlainAccumulator[T]):
         return super().queued_bytes + self.lanes.waiting_size + self._late_bytes
 
     @property
+    def is_ready(self) -> bool:
+        """Whether there is a batch that may go, whatever the time."""
+        return bool(self._sealed or self._late)
+
+    @property
     def held(self) -> int:
         """Items in lanes that are held."""
         return sum(lane.length for _, lane in self.lanes.lanes() if lane.held) if self.lanes.held else 0

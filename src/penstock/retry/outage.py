@@ -1,6 +1,6 @@
 """What an opened retry knows of its destination: whether to leave it alone, and who may look whether it is back.
 
-1. A throttled destination is left alone by every batch until a time.
+1. A throttled destination is left alone by every batch until a time; with tenants, by every batch of the tenant that it throttled.
 2. Of an unavailable destination exactly one batch tries from time to time whether it is back; the others wait for its success.
 3. Whoever probes and ends in any other way hands the probe on.
 4. A retry budget that is used up counts as an outage too. It ends with a try that succeeds; one that fails, though it got an answer, does
@@ -16,7 +16,7 @@ class Destination:
     """The state shared by all batches of one retry."""
 
     def __init__(self) -> None:
-        self.throttled_until = 0.0
+        self._throttled: dict[object, float] = {}
         self.changed = Signal()
         """Fires when an outage has ended, or when somebody else may probe."""
         self.down_since: float | None = None
@@ -25,9 +25,14 @@ class Destination:
         """Whether the outage is that of an empty retry budget."""
         self._probe: object | None = None
 
-    def throttle(self, until: float) -> None:
-        """Leave the destination alone until then."""
-        self.throttled_until = max(self.throttled_until, until)
+    def throttle(self, until: float, tenant: object, now: float) -> None:
+        """Leave the destination alone until then, as far as `tenant` goes (`None`: everybody, where there are no tenants)."""
+        self._throttled = {each: end for each, end in self._throttled.items() if end > now}
+        self._throttled[tenant] = max(self._throttled.get(tenant, until), until)
+
+    def throttled_until(self, tenant: object) -> float:
+        """When a batch of `tenant` may be tried again."""
+        return self._throttled.get(tenant, 0.0)
 
     def is_unavailable(self, now: float, who: object) -> bool:
         """A try of `who` found nobody there; say whether `who` is the one to probe."""

@@ -52,7 +52,8 @@ class Retry:
         unlisted_attempts: tries for an exception that nobody knows.
         rng: the randomness of the default backoff.
 
-    While it waits, the batch's flush slot serves others. A throttled destination is left alone by all batches for `Retry-After` (5 s where
+    While it waits, the batch's flush slot serves others. A throttled destination is left alone by all batches (of the tenant that was
+    throttled, where there are tenants) for `Retry-After` (5 s where
     it does not say); of one that is not there, one batch at a time looks whether it is back, and the others wait for it. Neither uses up
     attempts. When a shutdown begins, a wait ends with one immediate last try.
 
@@ -206,7 +207,7 @@ class _RetrySink(WrappingSink[T]):
             else self._backoff(series, series.throttles, errors)
         )
         until = now + max(pause, _longest_floor(errors, THROTTLE_FLOOR))
-        self._destination.throttle(until)
+        self._destination.throttle(until, batch.tenant, now)
         batch.throttled(until)
         return until
 
@@ -241,8 +242,8 @@ class _RetrySink(WrappingSink[T]):
             probes = False
             if destination.down_since is not None and not destination.may_probe(batch):
                 last = await pending.back_off(math.inf, destination.changed)
-            elif destination.throttled_until > now:
-                last = await pending.back_off(destination.throttled_until)
+            elif (throttled := destination.throttled_until(batch.tenant)) > now:
+                last = await pending.back_off(throttled)
             elif series.costs and not self._pays():
                 probes = destination.is_out_of_budget(now, batch)
                 pause = max(PROBE_SHORTEST, min(PROBE_LONGEST, self._backoff(series, destination.failures, {})))

@@ -1,0 +1,54 @@
+"""How tenants share a batcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .._core import checks
+
+if TYPE_CHECKING:
+    from typing import Any
+
+LEAST_WEIGHT = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenants:
+    """What each tenant of a batcher may have, beside `Limits`, which hold for every batch and for all tenants together.
+
+    `None` means no cap of its own. Raises `ConfigError` for a value out of range.
+    """
+
+    weights: Mapping[Any, float] | Callable[[Any], float] = field(default_factory=dict[object, float])
+    """A tenant's share of the flush slots: a mapping, or a function from a tenant. 1 for whoever is not in the mapping; at least 0.01.
+
+    Where items are measured, shares are of bytes, otherwise of items. They count while several tenants have something to send."""
+    max_pending_items: int | None = None
+    """Items of one tenant inside at once: queued, in flight and backing off. A flight's items count until its write has ended."""
+    max_pending_bytes: int | None = None
+    """Their bytes, as `size_of` measures them."""
+
+    def __post_init__(self) -> None:
+        checks.optional_count("max_pending_items", self.max_pending_items)
+        checks.optional_count("max_pending_bytes", self.max_pending_bytes)
+        given: object = self.weights
+        if isinstance(given, Mapping):
+            for tenant, weight in given.items():
+                _checked("weights", {tenant: weight}, weight)
+        elif not callable(given):
+            raise checks.bad("weights", given, "must be a mapping from tenants to numbers, or a function that returns a tenant's number")
+
+    def weight(self, tenant: object) -> float:
+        """A tenant's share. Raises `ConfigError` where the function does not return a number of at least 0.01."""
+        if isinstance(self.weights, Mapping):
+            return float(self.weights.get(tenant, 1.0))
+        found = self.weights(tenant)
+        return _checked("weights", f"{found!r} for tenant {tenant!r}", found)
+
+
+def _checked(name: str, shown: object, weight: object) -> float:
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not LEAST_WEIGHT <= weight < float("inf"):
+        raise checks.bad(name, shown, f"must be a finite number, {LEAST_WEIGHT} or more")
+    return float(weight)
