@@ -18,10 +18,11 @@ from inspect import ismethod
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary, WeakMethod
 
-from .._core.checks import bad
+from .._core.checks import bad, count
 from .._core.errors import MissingExtra
 from .._core.observer import Observer
 from .._core.outcome import Outcome
+from ._tenants import Top
 from ._trace import trace_id
 
 if TYPE_CHECKING:
@@ -67,17 +68,22 @@ class PrometheusObserver(Observer):
         registry: a registry of `prometheus_client`; default: its global one.
         name: the label `name`; default: the batcher's.
         exemplars: whether durations carry the id of the current trace.
+        tenants: how many tenants get series of their own in `batcher_tenant_items_total`: those with the most items; all others are `other`.
+            Default 0: none, and no such metric. 20 show who is busy.
 
     Costs nothing per item. Raises `MissingExtra` without `prometheus_client`.
     """
 
-    def __init__(self, registry: CollectorRegistry | None = None, *, name: str | None = None, exemplars: bool = False) -> None:
+    def __init__(
+        self, registry: CollectorRegistry | None = None, *, name: str | None = None, exemplars: bool = False, tenants: int = 0
+    ) -> None:
         if name is not None and not name:
             raise bad("name", name, "must be a string that is not empty")
         _require()
         self._registry = registry
         self._name = name
         self._exemplars = exemplars
+        self._tenants = count("tenants", tenants, least=0)
         self._found: Families | None = None
 
     @property
@@ -112,6 +118,11 @@ class PrometheusObserver(Observer):
             for kind, count in Counter(type(error).__name__ for error in errors.values()).items():
                 families.errors.labels(name, kind).inc(count)
 
+    def on_outcome(self, batch: Batch[Any], outcome: Outcome, indices: Sequence[int]) -> None:
+        """Count a tenant's items, where that is asked for."""
+        if self._tenants and batch.tenant is not None:
+            self._families.count_tenant(self._name or batch.name, batch.tenant, outcome, len(indices), self._tenants)
+
     def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
         """Count what is dropped."""
         self._families.dropped.labels(self._name or name, reason).inc(len(items))
@@ -144,6 +155,25 @@ class Families:
         self.dropped = Counter("batcher_dropped", "Items dropped, by reason.", (*name, "reason"), registry=registry)
         self.states = States()
         registry.register(self.states)
+        self._registry = registry
+        self._tops: dict[str, Top] = {}
+        self._tenant_items: Any = None
+
+    def count_tenant(self, name: str, tenant: object, outcome: Outcome, items: int, most: int) -> None:
+        """Count items of a tenant by their outcome; at most so many tenants of a name are shown."""
+        from prometheus_client import Counter
+
+        if self._tenant_items is None:
+            labels = ("name", "tenant", "outcome")
+            text = "Items by tenant and how they ended; those of tenants with few items as other."
+            self._tenant_items = Counter("batcher_tenant_items", text, labels, registry=self._registry)
+        top = self._tops.setdefault(name, Top(most))
+        hidden = top.seen(tenant, items)
+        if hidden is not None:
+            for each in Outcome:
+                self._tenant_items.labels(name, str(hidden), each.value)  # what is not there cannot be removed
+                self._tenant_items.remove(name, str(hidden), each.value)
+        self._tenant_items.labels(name, top.label(tenant), outcome.value).inc(items)
 
     def begin(self, name: str) -> None:
         """Let the counts of losses begin with 0: of a series that begins with 5, Prometheus does not see an increase."""
