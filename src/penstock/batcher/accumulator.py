@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from .receipt import Slip
+    from .room import Waiter
+    from .tenants import Want
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -87,6 +89,8 @@ class Accumulator(Protocol[T]):
     max_items: int
 
     @property
+    def keeps_order(self) -> bool: ...
+    @property
     def queued(self) -> int: ...
     @property
     def queued_bytes(self) -> int: ...
@@ -102,10 +106,14 @@ class Accumulator(Protocol[T]):
     def oldest_at(self) -> float | None: ...
     @property
     def spare(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
     def queued_until(self, number: int) -> int: ...
     def held_until(self, number: int) -> int: ...
     def identity(self, item: T) -> Hashable: ...
     def way_in(self) -> WayIn[T]: ...
+    def wants(self, keys: Sequence[Hashable], sizes: Sequence[int]) -> Sequence[Want[T]]: ...
+    def turn_away(self) -> list[Waiter]: ...
     def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable) -> None: ...
     def offer_all(self, items: Sequence[T], now: float) -> None: ...
     def begin(self, now: float) -> None: ...
@@ -167,6 +175,19 @@ class PlainAccumulator(Generic[T]):
     def is_ready(self) -> bool:
         """Whether there is a batch that may go, whatever the time."""
         return bool(self._sealed)
+
+    keeps_order = False
+    """Whether items stay in order though a batch that backs off gives its slot away."""
+    waiting = 0
+    """Producers that wait for a part of the ledger: there are no parts here."""
+
+    def wants(self, keys: Sequence[Hashable], sizes: Sequence[int]) -> Sequence[Want[T]]:
+        """What parts of the ledger are to take in: there are no parts here."""
+        return ()
+
+    def turn_away(self) -> list[Waiter]:
+        """Everybody who waits for one of them."""
+        return []
 
     @property
     def held(self) -> int:

@@ -16,6 +16,7 @@ from .._core.observer import Observer
 from .._core.sink import capabilities_of, walk
 from .adaptive import Adaptive
 from .limits import Limits
+from .tenancy import Tenants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -70,12 +71,22 @@ def checked_adaptive(adaptive: object, limits: Limits) -> Adaptive | None:
     return adaptive
 
 
-def checked_key(key: Callable[[T], object] | None) -> Callable[[T], object] | None:
-    """The function that tells an item's key."""
-    given: object = key
+def checked_key(name: str, function: Callable[[T], object] | None) -> Callable[[T], object] | None:
+    """The function that tells an item's key, or its tenant."""
+    given: object = function
     if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
-        raise checks.bad("key", key, "must be a function of an item that returns its key, and not an async one")
-    return key
+        raise checks.bad(name, given, f"must be a function of an item that returns its {name}, and not an async one")
+    return function
+
+
+def checked_tenants(tenants: Tenants | None, tenant: object) -> Tenants:
+    """What each tenant may have."""
+    given: object = tenants
+    if given is not None and tenant is None:
+        raise checks.bad("tenants", given, "has no meaning without tenant, the function from an item to its tenant")
+    if given is not None and not isinstance(given, Tenants):
+        raise checks.bad("tenants", given, "must be a Tenants(...)")
+    return tenants or Tenants()
 
 
 def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Callable[[T], int]:

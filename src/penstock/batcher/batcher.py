@@ -27,20 +27,23 @@ from .arguments import (
     checked_measure,
     checked_name,
     checked_observers,
+    checked_tenants,
     dead_letters_of,
     refuse_misplaced,
 )
+from .arrange import arranged
 from .drain import Drain
 from .engine import Engine
 from .keyed import KeyedAccumulator
 from .limits import Limits
 from .loops import running_loop
+from .parcel import Parcel
 from .receipt import Receipt, Slip
 from .report import FlushReport, ShutdownReport, Stats
 from .room import Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable, Sequence
     from datetime import timedelta
     from types import TracebackType
     from typing import Self
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     from .._core.tally import Tally
     from .adaptive import Adaptive
     from .engine import FailureHandler
+    from .tenancy import Tenants
+    from .tenants import Want
 
 T = TypeVar("T")
 
@@ -82,6 +87,10 @@ class Batcher(Generic[T]):
             workers as you like: a key is in at most one batch at a time, and waits while an item of it backs off. A sink that is not
             `key_prefix_safe` gets at most one item of a key per batch. See `penstock._core.keys` for when two keys are the same; an item
             whose key cannot be one is refused with `TypeError`.
+        tenant: a function from an item to its tenant. A batch then belongs to one tenant, whose own time and size end it, and tenants that
+            have something to send share the workers fairly; one that backs off or is throttled costs the others nothing. With one worker
+            and no `key` a tenant's items are in order. Tenants are told apart as keys are.
+        tenants: what each tenant may have, and its weight; see `Tenants`.
         on_failure: what to do with items that end rejected or unknown, beyond counting and logging them: `"log"` nothing, `"crash"`
             stop for good, or a function of (items, error).
         shutdown_deadline: seconds that leaving the block may take, everything included.
@@ -106,6 +115,8 @@ class Batcher(Generic[T]):
         oversize: Oversize = "alone",
         size_of: Callable[[T], int] | None = None,
         key: Callable[[T], object] | None = None,
+        tenant: Callable[[T], object] | None = None,
+        tenants: Tenants | None = None,
         on_failure: Literal["log", "crash"] | FailureHandler = "log",
         shutdown_deadline: float | timedelta = 25.0,
         last_resort: SinkLike[T] | None = None,
@@ -117,7 +128,9 @@ class Batcher(Generic[T]):
         refuse_misplaced(Batcher, misplaced)
         self._sink = as_sink(sink)
         self._limits = checked_limits(Limits() if limits is None else limits, self._sink)
-        self._key = checked_key(key)
+        self._key = checked_key("key", key)
+        self._tenant = checked_key("tenant", tenant)
+        self._tenants = checked_tenants(tenants, tenant)
         self._name = checked_name(name)
         self._overflow = checks.choice("overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest"))
         self._oversize = checks.choice("oversize", oversize, ("alone", "dead_letter", "reject"))
@@ -139,7 +152,15 @@ class Batcher(Generic[T]):
         """The report of the last shutdown; `None` before."""
 
     def _new_engine(self) -> Engine[T]:
-        keyed = None if self._key is None else self._keyed(self._key)
+        accumulator = arranged(
+            self._limits,
+            sized=self._sized,
+            key=self._key,
+            tenant=self._tenant,
+            tenants=self._tenants,
+            repeats=capabilities_of(self._sink).key_prefix_safe,
+            evicts=self._overflow == "drop_oldest",
+        )
         engine = Engine(
             self._sink,
             self._limits,
@@ -150,22 +171,11 @@ class Batcher(Generic[T]):
             sized=self._sized,
             sink_of_oversize=self._sink_of_oversize,
             adaptive=self._adaptive,
-            keyed=keyed,
+            accumulator=accumulator,
         )
-        if keyed is not None:
-            keyed.begun = engine.begun
+        if isinstance(accumulator, KeyedAccumulator):
+            accumulator.begun = engine.begun
         return engine
-
-    def _keyed(self, key: Callable[[T], object]) -> KeyedAccumulator[T]:
-        return KeyedAccumulator(
-            key=key,
-            max_items=self._limits.max_items,
-            max_bytes=self._limits.max_bytes,
-            max_delay=self._limits.delay,
-            sized=self._sized,
-            repeats=capabilities_of(self._sink).key_prefix_safe,
-            evicts=self._overflow == "drop_oldest",
-        )
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
@@ -284,14 +294,23 @@ class Batcher(Generic[T]):
         if self._state != "open" or not engine.accepting:
             engine.refused += 1
             return False
-        if not engine.admits(1, size) and not (self._overflow == "drop_oldest" and engine.evict_for(1, size)):
+        key = engine.accumulator.identity(item)
+        if not self._fits_now(size, key):
             if self._overflow in {"drop_newest", "drop_oldest"}:
                 engine.drop((item,), (None,))
             else:
                 engine.refused += 1
             return False
-        engine.accept((item,), (size,), (None,), (engine.accumulator.identity(item),))
+        engine.accept((item,), (size,), (None,), (key,))
         return True
+
+    def _fits_now(self, size: int, key: Hashable) -> bool:
+        """Whether one item may come in, perhaps in the place of older ones."""
+        engine = self._engine
+        makes_room = self._overflow == "drop_oldest"
+        if not all(map(self._share_fits, engine.accumulator.wants((key,), (size,)))):
+            return False
+        return engine.admits(1, size) or (makes_room and engine.evict_for(1, size))
 
     async def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
         """Accept all of `items`, in order and together, or none; wait while they do not fit. Raises and suspends as `add`."""
@@ -347,40 +366,102 @@ class Batcher(Generic[T]):
             engine.yielded()
             await self._clock.sleep(0)
         self._check_open()
-        if not engine.admits(len(items), sum(sizes)):
-            if self._overflow == "drop_newest" or (self._overflow == "drop_oldest" and not engine.evict_for(len(items), sum(sizes))):
-                engine.drop(items, receipts)
-                return
-            if self._overflow != "drop_oldest":
-                await self._wait_for_room(len(items), sum(sizes), timeout)
-        engine.accept(items, sizes, receipts, keys)
+        wants = engine.accumulator.wants(keys, sizes)
+        if wants:
+            await self._accept_for_tenants(wants, Parcel(items, sizes, receipts, keys), timeout)
+        elif engine.admits(len(items), sum(sizes)) or await self._makes_room(len(items), sum(sizes), timeout):
+            engine.accept(items, sizes, receipts, keys)
+        else:
+            engine.drop(items, receipts)
 
-    async def _wait_for_room(self, items: int, size: int, timeout: float | timedelta | None) -> None:
-        """Return, without having suspended since, once the room is ours."""
+    async def _accept_for_tenants(self, wants: Sequence[Want[T]], parcel: Parcel[T], timeout: float | timedelta | None) -> None:
+        """As `_accept` where each tenant has a part of the ledger: there is room when it is there first, and then in the whole."""
         engine = self._engine
+        count, size = len(parcel.items), sum(parcel.sizes)
+        joined: list[tuple[Want[T], Waiter]] = []
+        began = self._clock.now()
+        try:
+            for want in wants:
+                if self._drops and not self._share_fits(want):
+                    engine.drop(parcel.items, parcel.receipts)
+                    return
+                waiter = Waiter(want.items, want.size, asyncio.get_running_loop().create_future())
+                want.join(waiter)
+                joined.append((want, waiter))
+                if not waiter.granted:
+                    await self._wait_for_share(want, waiter, count, self._rest(timeout, began))
+            if engine.admits(count, size) or await self._makes_room(count, size, self._rest(timeout, began)):
+                engine.accept(*parcel)
+            else:
+                engine.drop(parcel.items, parcel.receipts)
+        finally:
+            for want, waiter in joined:
+                want.leave(waiter)
+
+    @property
+    def _drops(self) -> bool:
+        return self._overflow in {"drop_newest", "drop_oldest"}
+
+    def _share_fits(self, want: Want[T]) -> bool:
+        """Whether a tenant's part has room now, perhaps in the place of its older items."""
+        return want.fits or (self._overflow == "drop_oldest" and self._engine.evict_for_share(want))
+
+    def _rest(self, timeout: float | timedelta | None, began: float) -> float | None:
+        """What is left of a timeout."""
         seconds = checks.optional_seconds("timeout", timeout, zero=True)
-        if self._overflow == "reject" or seconds == 0:
-            engine.refused += items
-            message = f"batcher {self._name!r}: the ledger is full ({engine.inside} of {engine.room.max_items} items)"
-            raise (LedgerFull if self._overflow == "reject" else AddTimeout)(message, retry_after=self._retry_after())
+        return None if seconds is None else max(0.0, seconds - (self._clock.now() - began))
+
+    async def _wait_for_share(self, want: Want[T], waiter: Waiter, count: int, timeout: float | None) -> None:
+        full = f"tenant {want.share.name!r} has {want.share.inside} items inside, and its part of the ledger is full"
+        self._refuse_to_wait(count, timeout, full)
+        await self._wait(waiter, count, timeout, full)
+
+    async def _makes_room(self, items: int, size: int, timeout: float | timedelta | None) -> bool:
+        """Whether there is room now, without having suspended since; as the overflow policy says, older items go, or it is waited for."""
+        engine = self._engine
+        if self._overflow == "drop_newest":
+            return False
+        if self._overflow == "drop_oldest":
+            return engine.evict_for(items, size)
+        full = f"the ledger is full ({engine.inside} of {engine.room.max_items} items)"
+        self._refuse_to_wait(items, timeout, full)
         waiter = Waiter(items, size, asyncio.get_running_loop().create_future())
         engine.room.join(waiter)
+        had_room = False
+        try:
+            await self._wait(waiter, items, timeout, full)
+            had_room = True
+        finally:
+            engine.room.leave(waiter)
+            if not had_room:
+                engine.room_freed()
+        return True
+
+    def _refuse_to_wait(self, items: int, timeout: float | timedelta | None, full: str) -> None:
+        """Raise where a full ledger rejects, or no time is given to wait."""
+        if self._overflow == "reject" or checks.optional_seconds("timeout", timeout, zero=True) == 0:
+            self._engine.refused += items
+            kind = LedgerFull if self._overflow == "reject" else AddTimeout
+            raise kind(f"batcher {self._name!r}: {full}", retry_after=self._retry_after())
+
+    async def _wait(self, waiter: Waiter, items: int, timeout: float | timedelta | None, full: str) -> None:
+        """Return, without having suspended since, once the room is ours."""
+        engine = self._engine
         engine.advance(self._clock.now())
-        ours = False
+        seconds = checks.optional_seconds("timeout", timeout, zero=True)
+        had_room = False
         try:
             async with self._clock.timeout_at(None if seconds is None else self._clock.now() + seconds):
                 await waiter.future
             if not engine.admitting:
                 self._check_open()
-            ours = True
+            had_room = True
         except TimeoutError:
-            message = f"batcher {self._name!r}: no room within {seconds} s ({engine.inside} items inside)"
+            message = f"batcher {self._name!r}: no room within {seconds:g} s; {full}"
             raise AddTimeout(message, retry_after=self._retry_after()) from None
         finally:
-            engine.room.leave(waiter)
-            if not ours:
+            if not had_room:
                 engine.refused += items
-                engine.room_freed()
 
     def _size(self, item: T) -> int:
         return self._measure(item) if self._sized else 0

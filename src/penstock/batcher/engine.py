@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from .._core.sink import Sink
     from .accumulator import WayIn
     from .adaptive import Adaptive
-    from .keyed import KeyedAccumulator
     from .limits import Limits
     from .receipt import Slip
+    from .tenants import Want
 
 T = TypeVar("T")
 
@@ -86,14 +86,14 @@ class Engine(Generic[T]):
         sized: bool,
         sink_of_oversize: Sink[T] | None = None,
         adaptive: Adaptive | None = None,
-        keyed: KeyedAccumulator[T] | None = None,
+        accumulator: Accumulator[T] | None = None,
     ) -> None:
         self.clock = clock
         self.limits = limits
         self.name = name
         self.slots = FifoSlots(limits.workers)
         self.room = Room(limits.ledger_items, limits.max_pending_bytes)
-        self.accumulator: Accumulator[T] = keyed or PlainAccumulator(
+        self.accumulator: Accumulator[T] = accumulator or PlainAccumulator(
             max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized
         )
         self.items: WayIn[T] = self.accumulator.way_in()
@@ -127,7 +127,6 @@ class Engine(Generic[T]):
         self._sink = sink
         self._sink_of_oversize = sink_of_oversize
         self._sized = sized
-        self._keyed = keyed is not None
         self._on_failure = on_failure
         self._flying = 0
         self._timer: TimerHandle | None = None
@@ -153,8 +152,8 @@ class Engine(Generic[T]):
 
     @property
     def keeps_slot(self) -> bool:
-        """Whether a batch keeps its slot while it backs off: with one worker, order would be lost otherwise, unless keys keep it."""
-        return self.limits.workers == 1 and not self._keyed
+        """Whether a batch keeps its slot while it backs off: with one worker, order would be lost otherwise, unless the accumulator keeps it."""
+        return self.limits.workers == 1 and not self.accumulator.keeps_order
 
     def tally(self) -> Tally:
         """The counts at this moment."""
@@ -182,7 +181,9 @@ class Engine(Generic[T]):
     @property
     def is_drained(self) -> bool:
         """Whether nothing is inside, on its way in, or at the destination. What is held does not go by itself, and so is not waited for."""
-        return not self.flights and self.accumulator.queued == self.accumulator.held and not self.room.waiting and not self.room.granted
+        queued = self.accumulator
+        on_their_way = self.room.waiting or self.room.granted or queued.waiting
+        return not self.flights and queued.queued == queued.held and not on_their_way
 
     def admits(self, items: int, size: int) -> bool:
         """Whether so much may come in now without overtaking anybody."""
@@ -230,10 +231,22 @@ class Engine(Generic[T]):
         while not self.room.fits(self.inside, items, size) and (evicted := queued.evict_oldest()) is not None:
             self.room.bytes_inside -= evicted.size
             gone.append(evicted)
+        self._drop_evicted(gone)
+        return True
+
+    def evict_for_share(self, want: Want[T]) -> bool:
+        """The same in one tenant's part of the ledger."""
+        gone = want.evict()
+        if gone is None:
+            return False
+        self.room.bytes_inside -= sum(evicted.size for evicted in gone)
+        self._drop_evicted(gone)
+        return True
+
+    def _drop_evicted(self, gone: Sequence[Evicted[T]]) -> None:
         if gone:
             self.drop([evicted.item for evicted in gone], [evicted.receipt for evicted in gone])
             self.check_fences()
-        return True
 
     def advance(self, now: float) -> None:
         """Start what may start, set the timer, and work out the short way in. Every change of state ends here."""
@@ -431,7 +444,7 @@ class Engine(Generic[T]):
         Unless a branch that nobody waits for may still be behind with them.
         """
         delivery = flight.batch.delivery
-        if self._keyed and not delivery.is_fresh and not delivery.has_stragglers:
+        if self.accumulator.keeps_order and not delivery.is_fresh and not delivery.has_stragglers:
             self.accumulator.settled(flight.sealed, [index for index in range(len(flight.batch)) if delivery.is_settled(index)])
 
     def room_freed(self) -> None:
@@ -556,7 +569,7 @@ class Engine(Generic[T]):
     def turn_away(self) -> None:
         """Tell whoever waits for room that there will be none."""
         self.admitting = False
-        for waiter in self.room.turn_away():
+        for waiter in (*self.room.turn_away(), *self.accumulator.turn_away()):
             if not waiter.future.done():
                 waiter.future.set_exception(self.closed_error())
 

@@ -78,7 +78,14 @@ class Flight(Generic[T]):
         self._verdict: TimerHandle | None = None
         self.batch = RowBatch(
             tuple(sealed.items),
-            lineage=Lineage(id=batch_id, reason=sealed.reason, name=name, oldest_at=sealed.oldest_at, sealed_at=sealed.sealed_at),
+            lineage=Lineage(
+                id=batch_id,
+                reason=sealed.reason,
+                name=name,
+                oldest_at=sealed.oldest_at,
+                sealed_at=sealed.sealed_at,
+                tenant=sealed.tenant,
+            ),
             delivery=Delivery(len(sealed.items), host=self),
             keys=sealed.keys,
             sizes=sealed.sizes,

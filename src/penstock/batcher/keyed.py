@@ -68,6 +68,8 @@ class KeyedAccumulator(PlainAccumulator[T]):
     `key` gives an item's key; `repeats` lets a batch have several items of one key; `evicts` keeps what `evict_oldest` needs.
     """
 
+    keeps_order = True
+
     def __init__(
         self,
         *,

@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 
     from .accumulator import Accumulator
     from .receipt import Slip
+    from .room import Waiter
 
 T = TypeVar("T")
+
+QUANTUM_BYTES = 64 << 10
+"""A turn's bytes where items are measured and nothing bounds a batch's bytes."""
 
 
 class Belonging(NamedTuple):
@@ -67,20 +71,56 @@ class Share(Generic[T]):
         self.due: float | None = None
         """The time for which it stands in the heap."""
 
+    @property
+    def name(self) -> object:
+        """The tenant as the user knows it."""
+        return shown(self.tenant)
 
-class Want(NamedTuple, Generic[T]):
+
+class Want(Generic[T]):
     """What a tenant's part of the ledger is to take in."""
 
-    share: Share[T]
-    items: int
-    size: int
+    __slots__ = ("_house", "items", "share", "size")
+
+    def __init__(self, house: TenantAccumulator[T], share: Share[T], items: int, size: int) -> None:
+        self._house = house
+        self.share = share
+        self.items = items
+        self.size = size
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room now, without overtaking anybody."""
+        room = self.share.room
+        return not room.contended and room.fits(self.share.inside, self.items, self.size)
+
+    def evict(self) -> list[Evicted[T]] | None:
+        """Give up the tenant's oldest items that no worker has taken until this fits; `None` where all of them would not do."""
+        share, waiting = self.share, self.share.accumulator
+        if not share.room.fits(share.inside - waiting.queued, self.items, self.size - waiting.queued_bytes):
+            return None
+        gone: list[Evicted[T]] = []
+        while not self.fits and (evicted := self._house.evict_from(share)) is not None:
+            gone.append(evicted)
+        return gone
+
+    def join(self, waiter: Waiter) -> None:
+        """Have `waiter` granted the room, now or when it comes free; what is inside of its tenant does not linger while it waits."""
+        self.share.room.join(waiter)
+        self._house.grant(self.share)
+
+    def leave(self, waiter: Waiter) -> None:
+        """A waiter has used its grant, or gives up."""
+        self.share.room.leave(waiter)
+        self._house.grant(self.share)
+        self._house.forget(self.share)
 
 
 class Tenanted(PlainAccumulator[T]):
     """A tenant's items in arrival order. Its batches' numbers count over all tenants."""
 
-    def __init__(self, house: TenantAccumulator[T], *, max_items: int, max_bytes: int | None, max_delay: float, sized: bool) -> None:
-        super().__init__(max_items=max_items, max_bytes=max_bytes, max_delay=max_delay, sized=sized)
+    def __init__(self, house: TenantAccumulator[T], *, max_bytes: int | None, max_delay: float, sized: bool) -> None:
+        super().__init__(max_items=house.max_items, max_bytes=max_bytes, max_delay=max_delay, sized=sized)
         self._house = house
 
     def seal(self, reason: Reason, now: float) -> None:
@@ -94,7 +134,8 @@ class TenantAccumulator(Generic[T]):
     """Items per tenant. Times are monotonic seconds, given by the caller.
 
     `make` gives a tenant's own accumulator; `tenant` an item's tenant; `weight` a tenant's
-    share; `key` an item's key as `identity` has it, or `None`; `serial` holds a tenant to one batch at a time.
+    share; `key` an item's key as `identity` has it, or `None`; `serial` holds a tenant to one batch at a time; `cap_items` and `cap_bytes`
+    bound what is inside of one tenant.
     """
 
     def __init__(
@@ -104,21 +145,25 @@ class TenantAccumulator(Generic[T]):
         tenant: Callable[[T], object],
         key: Callable[[T], Hashable],
         weight: Callable[[object], float],
-        quantum: float,
+        max_items: int,
+        max_bytes: int | None,
         sized: bool,
         serial: bool,
-        max_items: int | None = None,
-        max_bytes: int | None = None,
+        cap_items: int | None = None,
+        cap_bytes: int | None = None,
     ) -> None:
         self._make = make
         self._tenant = tenant
         self._key = key
         self._weight = weight
-        self._quantum = quantum
         self._sized = sized
         self._serial = serial
-        self._max_items = max_items
+        self.max_items = max_items
+        """Items in a batch, at most."""
         self._max_bytes = max_bytes
+        self._cap_items = cap_items
+        self._cap_bytes = cap_bytes
+        self._now = 0.0
         self._shares: dict[Hashable, Share[T]] = {}
         self._ring: deque[Share[T]] = deque()
         self._heap: list[tuple[float, int, Share[T]]] = []
@@ -132,6 +177,8 @@ class TenantAccumulator(Generic[T]):
         """The number of the batch sealed last."""
         self.receipts: dict[int, Slip] = {}
         """Never filled: there is no short way in."""
+        self.keeps_order = True
+        """A tenant's items stay in order without a slot being kept for them."""
         self.spare = 0
         """None may come in by the short way: everybody's tenant has to be looked at."""
 
@@ -148,6 +195,11 @@ class TenantAccumulator(Generic[T]):
     def held(self) -> int:
         """Items in lanes that are held."""
         return sum(accumulator.held for accumulator in self._each())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a batch that may go, whatever the time."""
+        return any(accumulator.is_ready for accumulator in self._each())
 
     @property
     def sealed(self) -> int:
@@ -172,6 +224,20 @@ class TenantAccumulator(Generic[T]):
         """Items up to this batch number that are held."""
         return sum(accumulator.held_until(number) for accumulator in self._each())
 
+    def resize(self, max_items: int, now: float) -> None:
+        """Change `max_items`, for all that nobody has taken."""
+        self._now = now
+        self.max_items = max_items
+        for share in tuple(self._shares.values()):
+            share.accumulator.resize(max_items, now)
+            self._changed(share)
+
+    def _quantum(self) -> float:
+        """A full batch."""
+        if not self._sized:
+            return self.max_items
+        return self._max_bytes or QUANTUM_BYTES
+
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def identity(self, item: T) -> Belonging:
@@ -182,31 +248,47 @@ class TenantAccumulator(Generic[T]):
         """There is no short way in."""
         return self._nothing
 
-    def lacking(self, keys: Iterable[Hashable], sizes: Iterable[int]) -> list[Want[T]]:
-        """The tenants whose part of the ledger cannot take in so much now, in the order in which they are to be waited for.
+    def wants(self, keys: Iterable[Hashable], sizes: Iterable[int]) -> list[Want[T]]:
+        """What each tenant's part of the ledger is to take in, in the order in which parts are waited for; empty where nothing caps them.
 
-        Raises `ItemTooLarge` for what a tenant's part could never take in.
+        Raises `ItemTooLarge` for what could never fit.
         """
-        if self._max_items is None and self._max_bytes is None:
+        if not self._has_caps:
             return []
         wanted: dict[Hashable, tuple[int, int]] = {}
         for key, size in zip(keys, sizes, strict=True):
             tenant = _tenant_of(key)
             items, total = wanted.get(tenant, (0, 0))
             wanted[tenant] = (items + 1, total + size)
-        found: list[Want[T]] = []
         for tenant, (items, size) in wanted.items():
-            share = self._shares.get(tenant)
-            room = self._room() if share is None else share.room
-            if not room.could_ever_fit(items, size):
-                caps = f"tenants' max_pending_items={self._max_items}, max_pending_bytes={self._max_bytes}"
+            if not self._room().could_ever_fit(items, size):
+                caps = f"tenants' max_pending_items={self._cap_items}, max_pending_bytes={self._cap_bytes}"
                 raise ItemTooLarge(f"{items} items of {size} bytes can never fit for tenant {shown(tenant)!r}: {caps}")
-            if share is not None and (room.contended or not room.fits(share.inside, items, size)):
-                found.append(Want(share, items, size))
+        found = [Want(self, self._share(tenant), items, size) for tenant, (items, size) in wanted.items()]
         return sorted(found, key=lambda want: want.share.serial)
+
+    def grant(self, share: Share[T]) -> None:
+        """Let those who wait for a tenant's room have what there is."""
+        share.room.grant(share.inside)
+        if share.room.waiting and not share.room.granted and not share.flying and not share.accumulator.is_ready:
+            self._seal(share, Reason.PRESSURE, self._now)
+
+    @property
+    def waiting(self) -> int:
+        """Producers that wait for a tenant's room, and items for which it was granted and not yet used."""
+        return sum(share.room.waiting + share.room.granted for share in self._shares.values()) if self._has_caps else 0
+
+    @property
+    def _has_caps(self) -> bool:
+        return self._cap_items is not None or self._cap_bytes is not None
+
+    def turn_away(self) -> list[Waiter]:
+        """Everybody who waits for a tenant's room, no longer in any queue."""
+        return [waiter for share in self._shares.values() for waiter in share.room.turn_away()]
 
     def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable) -> None:
         """Take an item in; `key` is what `identity` says of it."""
+        self._now = now
         tenant = _tenant_of(key)
         share = self._share(tenant)
         share.accumulator.offer(item, size, receipt, now, key.key if isinstance(key, Belonging) else None)
@@ -232,7 +314,7 @@ class TenantAccumulator(Generic[T]):
         return share
 
     def _room(self) -> Room:
-        return Room(sys.maxsize if self._max_items is None else self._max_items, self._max_bytes)
+        return Room(sys.maxsize if self._cap_items is None else self._cap_items, self._cap_bytes)
 
     def _changed(self, share: Share[T]) -> None:
         """See whether a tenant has something to send, or when it will."""
@@ -254,6 +336,7 @@ class TenantAccumulator(Generic[T]):
 
     def seal(self, reason: Reason, now: float) -> None:
         """End open batches: under pressure the oldest one, otherwise all of them."""
+        self._now = now
         if reason is Reason.PRESSURE:
             share = self._first_due()
             if share is not None:
@@ -286,11 +369,12 @@ class TenantAccumulator(Generic[T]):
 
     def take(self, now: float) -> Sealed[T] | None:
         """The next batch of the tenant whose turn it is; `None` if nobody has anything to send."""
+        self._now = now
         self._wake(now)
         while self._ring:
             share = self._ring[0]
             if share.credit <= 0:
-                share.credit += self._quantum * share.weight
+                share.credit += self._quantum() * share.weight
                 if share.credit <= 0:
                     self._ring.rotate(-1)
                     continue
@@ -322,12 +406,11 @@ class TenantAccumulator(Generic[T]):
         share.has_turn = False
         share.credit = min(share.credit, 0.0)
 
-    def settled(self, batch: Sealed[T], indices: Sequence[int]) -> bool:
-        """Items have ended while others of their batch go on; say whether something may go that could not before."""
+    def settled(self, batch: Sealed[T], indices: Sequence[int]) -> None:
+        """Items have ended while others of their batch go on."""
         share = self._owner(batch)
-        freed = share.accumulator.settled(batch, indices)
+        share.accumulator.settled(batch, indices)
         self._changed(share)
-        return freed
 
     def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None:
         """Items are handed back unsent."""
@@ -342,7 +425,7 @@ class TenantAccumulator(Generic[T]):
         self._changed(share)
         if self._serial and not share.flying:
             self._wake_again(share)
-        self._forget_idle(share)
+        self.forget(share)
 
     def _wake_again(self, share: Share[T]) -> None:
         """What became due while its tenant had a batch in flight may go now."""
@@ -360,9 +443,10 @@ class TenantAccumulator(Generic[T]):
         share.inside -= items
         share.room.bytes_inside -= size
         if share.room.waiting:
-            share.room.grant(share.inside)
+            self.grant(share)
 
-    def _forget_idle(self, share: Share[T]) -> None:
+    def forget(self, share: Share[T]) -> None:
+        """Keep no entry of a tenant of which nothing is inside, or on its way in."""
         if not share.inside and not share.room.waiting and not share.room.granted and self._shares.get(share.tenant) is share:
             if share.has_turn:
                 self._ring.remove(share)
@@ -384,7 +468,7 @@ class TenantAccumulator(Generic[T]):
             self.queued -= 1
             self.queued_bytes -= evicted.size
             self._left(share, 1, evicted.size)
-            self._forget_idle(share)
+            self.forget(share)
         return evicted
 
     def clear(self, now: float) -> list[Leftover[T]]:
@@ -395,7 +479,7 @@ class TenantAccumulator(Generic[T]):
             items = share.accumulator.clear(now)
             gone += items
             self._left(share, len(items), size)
-            self._forget_idle(share)
+            self.forget(share)
         self.queued = self.queued_bytes = 0
         return gone
 
