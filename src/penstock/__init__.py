@@ -58,6 +58,7 @@ from .batcher import (
     Receipt,
     ShutdownReport,
     Stats,
+    Tenants,
     gather,
     run,
 )
@@ -133,6 +134,7 @@ __all__ = [
     "Stats",
     "StoppedError",
     "Tally",
+    "Tenants",
     "ThrottledError",
     "TimedOutError",
     "Timeout",

@@ -9,6 +9,7 @@ from .limits import Limits
 from .receipt import BlockingReceipt, Receipt, gather
 from .report import FlushReport, ShutdownReport, Stats
 from .run import run
+from .tenancy import Tenants
 
 __all__ = [
     "Adaptive",
@@ -21,6 +22,7 @@ __all__ = [
     "Receipt",
     "ShutdownReport",
     "Stats",
+    "Tenants",
     "gather",
     "run",
 ]
@@ -37,6 +39,7 @@ publish(
     Receipt,
     ShutdownReport,
     Stats,
+    Tenants,
     gather,
     run,
 )

@@ -79,14 +79,18 @@ def checked_key(name: str, function: Callable[[T], object] | None) -> Callable[[
     return function
 
 
-def checked_tenants(tenants: Tenants | None, tenant: object) -> Tenants:
+def checked_tenants(tenants: object, tenant: object, *, sized: bool) -> Tenants:
     """What each tenant may have."""
-    given: object = tenants
-    if given is not None and tenant is None:
-        raise checks.bad("tenants", given, "has no meaning without tenant, the function from an item to its tenant")
-    if given is not None and not isinstance(given, Tenants):
-        raise checks.bad("tenants", given, "must be a Tenants(...)")
-    return tenants or Tenants()
+    if tenants is None:
+        return Tenants()
+    if tenant is None:
+        raise checks.bad("tenants", tenants, "has no meaning without tenant, the function from an item to its tenant")
+    if not isinstance(tenants, Tenants):
+        raise checks.bad("tenants", tenants, "must be a Tenants(...)")
+    if tenants.max_pending_bytes is not None and not sized:
+        rule = "needs sizes: give limits max_bytes or max_pending_bytes, and size_of unless items are bytes-like"
+        raise checks.bad("max_pending_bytes", tenants.max_pending_bytes, rule)
+    return tenants
 
 
 def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Callable[[T], int]:

@@ -36,13 +36,15 @@ def arranged(
     if key is not None:
         of_all = _keyed(key, limits, limits.max_items, sized=sized, repeats=repeats, evicts=evicts)
     if tenant is None:
-        return of_all or PlainAccumulator(max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
+        plain = PlainAccumulator[T](max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
+        return plain if of_all is None else of_all
 
     def of_one(house: TenantAccumulator[T]) -> Accumulator[T]:
         if key is None:
             return Tenanted(house, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
         made = _keyed(key, limits, house.max_items, sized=sized, repeats=repeats, evicts=evicts)
         made.last_number = house.last_number
+        made.odd_keys = True  # for all that it knows: `of_all` has looked at them
         return made
 
     return TenantAccumulator(

@@ -130,12 +130,12 @@ class Batcher(Generic[T]):
         self._limits = checked_limits(Limits() if limits is None else limits, self._sink)
         self._key = checked_key("key", key)
         self._tenant = checked_key("tenant", tenant)
-        self._tenants = checked_tenants(tenants, tenant)
         self._name = checked_name(name)
         self._overflow = checks.choice("overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest"))
         self._oversize = checks.choice("oversize", oversize, ("alone", "dead_letter", "reject"))
         self._sink_of_oversize = dead_letters_of(self._sink) if oversize == "dead_letter" else None
         self._sized = self._limits.max_bytes is not None or self._limits.max_pending_bytes is not None
+        self._tenants = checked_tenants(tenants, tenant, sized=self._sized)
         self._measure = checked_measure(size_of, sized=self._sized)
         self._on_failure = checked_handler(on_failure)
         self._shutdown_deadline = checks.seconds("shutdown_deadline", shutdown_deadline, zero=True)
@@ -391,7 +391,7 @@ class Batcher(Generic[T]):
                 if not waiter.granted:
                     await self._wait_for_share(want, waiter, count, self._rest(timeout, began))
             if engine.admits(count, size) or await self._makes_room(count, size, self._rest(timeout, began)):
-                engine.accept(*parcel)
+                engine.accept(parcel.items, parcel.sizes, parcel.receipts, parcel.keys)
             else:
                 engine.drop(parcel.items, parcel.receipts)
         finally:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .engine import FailureHandler
     from .limits import Limits
     from .report import Stats
+    from .tenancy import Tenants
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -67,6 +68,8 @@ class BlockingBatcher(Generic[T]):
             dead letters without having been tried (`"dead_letter"`; the stack must have a `DeadLetter`).
         size_of: measures an item in bytes, in the thread that adds it; needed as in `Batcher`.
         key: a function from an item to its key, called in the thread that adds it; see `Batcher`.
+        tenant: a function from an item to its tenant, called in the thread that adds it; see `Batcher`.
+        tenants: their weights; see `Tenants`. Caps per tenant are refused here: what threads hand in has no tenant yet.
         on_failure: what to do with items that end rejected or unknown; see `Batcher`. A function is called on the batcher's thread.
         shutdown_deadline: seconds that leaving the block may take, everything included.
         last_resort: a sink for what a shutdown could not send; see `Batcher`.
@@ -88,6 +91,8 @@ class BlockingBatcher(Generic[T]):
         oversize: Oversize = "alone",
         size_of: Callable[[T], int] | None = None,
         key: Callable[[T], object] | None = None,
+        tenant: Callable[[T], object] | None = None,
+        tenants: Tenants | None = None,
         on_failure: Literal["log", "crash"] | FailureHandler = "log",
         shutdown_deadline: float | timedelta = 25.0,
         last_resort: SinkLike[T] | None = None,
@@ -106,6 +111,8 @@ class BlockingBatcher(Generic[T]):
             oversize=oversize,
             size_of=size_of,
             key=key,
+            tenant=tenant,
+            tenants=tenants,
             on_failure=on_failure,
             shutdown_deadline=shutdown_deadline,
             last_resort=last_resort,

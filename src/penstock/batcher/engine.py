@@ -26,7 +26,7 @@ from .._core.outcome import Outcome
 from .._core.send import send
 from .._core.tally import Tally
 from . import log
-from .accumulator import Accumulator, Evicted, Leftover, PlainAccumulator, Sealed
+from .accumulator import Accumulator, Evicted, Leftover, Sealed
 from .feedback import own_context
 from .flight import Flight
 from .governor import Governor
@@ -86,16 +86,14 @@ class Engine(Generic[T]):
         sized: bool,
         sink_of_oversize: Sink[T] | None = None,
         adaptive: Adaptive | None = None,
-        accumulator: Accumulator[T] | None = None,
+        accumulator: Accumulator[T],
     ) -> None:
         self.clock = clock
         self.limits = limits
         self.name = name
         self.slots = FifoSlots(limits.workers)
         self.room = Room(limits.ledger_items, limits.max_pending_bytes)
-        self.accumulator: Accumulator[T] = accumulator or PlainAccumulator(
-            max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized
-        )
+        self.accumulator = accumulator
         self.items: WayIn[T] = self.accumulator.way_in()
         """The short way in."""
         self.limit = 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .._core import checks
 from .batcher import Batcher
 from .inbox import Entry, Inbox
 
@@ -33,6 +34,9 @@ class Indoors(Batcher[T]):
 
     def __init__(self, sink: SinkLike[T], *, wake: Callable[[], object], **options: Any) -> None:
         super().__init__(sink, **options)
+        if self._tenants.has_caps:
+            rule = "caps per tenant need a Batcher: what threads hand in lies in one inbox, and belongs to no tenant until it is taken over"
+            raise checks.bad("tenants", self._tenants, rule)
         self.inbox: Inbox[T] = Inbox(wake)
         self._is_shut = True
         self._holders = 0
@@ -44,8 +48,8 @@ class Indoors(Batcher[T]):
 
     @property
     def needs_entries(self) -> bool:
-        """Whether items come with more than themselves: a size, or a key."""
-        return self._sized or self._key is not None
+        """Whether items come with more than themselves: a size, a key or a tenant."""
+        return self._sized or self._key is not None or self._tenant is not None
 
     @property
     def drops(self) -> bool:

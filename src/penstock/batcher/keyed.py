@@ -100,7 +100,8 @@ class KeyedAccumulator(PlainAccumulator[T]):
         """What may go of eras that have ended: per era, and within it per key."""
         self._late_items = 0
         self._late_bytes = 0
-        self._odd_keys = False
+        self.odd_keys = False
+        """Whether the keys that lanes know may be others than those that were given."""
         super().__init__(max_items=max_items, max_bytes=max_bytes, max_delay=max_delay, sized=sized)
         self._door = Door(self)
 
@@ -158,7 +159,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
         key = self.key(item)
         if type(key) in PLAIN:
             return cast("Hashable", key)
-        self._odd_keys = True
+        self.odd_keys = True
         return identity(key)
 
     def way_in(self) -> Door[T]:
@@ -247,7 +248,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
 
     def _names(self, keys: Sequence[Hashable]) -> list[object]:
         """The keys as they were given."""
-        return [shown(key) for key in keys] if self._odd_keys else list(keys)
+        return [shown(key) for key in keys] if self.odd_keys else list(keys)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, cast
 
 from .._core import checks
-
-if TYPE_CHECKING:
-    from typing import Any
 
 LEAST_WEIGHT = 0.01
 
@@ -35,20 +33,26 @@ class Tenants:
         checks.optional_count("max_pending_bytes", self.max_pending_bytes)
         given: object = self.weights
         if isinstance(given, Mapping):
-            for tenant, weight in given.items():
-                _checked("weights", {tenant: weight}, weight)
+            for tenant, weight in cast("Mapping[object, object]", given).items():
+                _checked({tenant: weight}, weight)
         elif not callable(given):
             raise checks.bad("weights", given, "must be a mapping from tenants to numbers, or a function that returns a tenant's number")
 
+    @property
+    def has_caps(self) -> bool:
+        """Whether a tenant may be full before the ledger is."""
+        return self.max_pending_items is not None or self.max_pending_bytes is not None
+
     def weight(self, tenant: object) -> float:
         """A tenant's share. Raises `ConfigError` where the function does not return a number of at least 0.01."""
-        if isinstance(self.weights, Mapping):
-            return float(self.weights.get(tenant, 1.0))
-        found = self.weights(tenant)
-        return _checked("weights", f"{found!r} for tenant {tenant!r}", found)
+        weights: object = self.weights
+        if callable(weights):
+            found: object = weights(tenant)
+            return _checked(f"{found!r} for tenant {tenant!r}", found)
+        return float(cast("Mapping[object, float]", weights).get(tenant, 1.0))
 
 
-def _checked(name: str, shown: object, weight: object) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not LEAST_WEIGHT <= weight < float("inf"):
-        raise checks.bad(name, shown, f"must be a finite number, {LEAST_WEIGHT} or more")
+def _checked(shown: object, weight: object) -> float:
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not LEAST_WEIGHT <= weight < math.inf:
+        raise checks.bad("weights", shown, f"must be a finite number, {LEAST_WEIGHT} or more")
     return float(weight)

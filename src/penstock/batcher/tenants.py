@@ -20,7 +20,7 @@ import heapq
 import itertools
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from .._core.batch import Reason
 from .._core.errors import ItemTooLarge
@@ -437,7 +437,7 @@ class TenantAccumulator(Generic[T]):
     def _owner(self, batch: Sealed[T]) -> Share[T]:
         share = batch.share
         assert isinstance(share, Share)
-        return share
+        return cast("Share[T]", share)
 
     def _left(self, share: Share[T], items: int, size: int) -> None:
         share.inside -= items
