@@ -142,6 +142,12 @@ class Plan:
         """What `sift` stored."""
         return f"SELECT * FROM {SCHEMA}.{RETURNED}"
 
+    def moved(self, source: str, order: str | None) -> str:
+        """From a table of the same columns into the table, with the mode's conflict clause, in the order of a column if one is named."""
+        names = ", ".join(map(quoted, self.columns))
+        ordered = "" if order is None else f" ORDER BY {quoted(order)}"
+        return f"{self._into} SELECT {names} FROM {source}{ordered}{self._on_conflict}"
+
     @cached_property
     def resend(self) -> str:
         """From exact staging into the table, skipping every conflict; answers the skipped rows: `o`, and whether a row before it has its key."""

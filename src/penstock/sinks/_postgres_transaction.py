@@ -69,6 +69,11 @@ class PostgresTransaction(Attempt):
         self.in_doubt: Exception | None = None
         """What came instead of the answer to the COMMIT."""
 
+    @property
+    def connection(self) -> PoolConnectionProxy[Any]:
+        """Its connection, for what is moved in it by statements of our own."""
+        return self._con
+
     async def begin(self) -> None:
         """Begin, with the unit's row in the ledger. Raises what the ledger raises, and `TransactionLost` if the connection is."""
         try:

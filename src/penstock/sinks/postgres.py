@@ -19,6 +19,7 @@ from ._postgres_encoding import can_copy
 from ._postgres_errors import classify_postgres
 from ._postgres_ledger import Ledger
 from ._postgres_rows import RowMaker
+from ._postgres_stage import Stages
 from ._postgres_table import read_table
 from ._postgres_transaction import PostgresTransaction
 from ._postgres_ways import Ways
@@ -43,7 +44,7 @@ __all__ = ["PostgresSink", "classify_postgres"]
 logger = logging.getLogger("penstock.postgres")
 
 
-class PostgresSink(Openable):
+class PostgresSink(Stages, Openable):
     """Writes items as rows of one table. Each write is atomic, but for the rows that are refused and left out.
 
     An item is a tuple or list with a value per column, a mapping by column name, a dataclass or other object with such attributes, or

@@ -6,16 +6,18 @@ Lines are text, so that they come back as rows of a DataFrame (`mapInArrow`) and
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from .._core.staging import Epoch, staged
 from ._task import Task
 from ._travel import Traveller
-from ._unit_task import UnitTask
-from ._units import by_bucket
+from ._unit_task import UnitTask, check_refused
+from ._units import Units, by_bucket
 from ._worker import worker
 from .report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
 
@@ -24,11 +26,10 @@ if TYPE_CHECKING:
 
     from .._core.sink import Sink
     from ._task import Cuts
-    from ._units import Units
     from ._worker import Worker
 
 Line = tuple[str, str]
-"""Its kind, `unit`, `refused` or `dead`, and its JSON."""
+"""Its kind, `unit`, `stage`, `refused` or `dead`, and its JSON."""
 LINES = "kind string, json string"
 SHOWN = 20
 """Dead rows that a task sends back for the message of an error."""
@@ -39,7 +40,7 @@ HOPELESS = 1000
 class Partition(Traveller):
     """What an executor runs: the rows of one partition in, lines of report out. Without `units` the partition is the unit."""
 
-    def __init__(self, description: bytes, cuts: Cuts, job: str, *, keep: int, stop_at: float, units: Units | None = None) -> None:
+    def __init__(self, description: bytes, cuts: Cuts, job: str, *, keep: int, stop_at: float, units: Units | Epoch | None = None) -> None:
         self._description = description
         self._cuts = cuts
         self._job = job
@@ -58,32 +59,64 @@ class Partition(Traveller):
         """Write every row; blocks until all writes have ended."""
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
-        parts = iter([(partition, batches)]) if self._units is None else by_bucket(batches)
+        parts = by_bucket(batches) if isinstance(self._units, Units) else iter([(partition, batches)])
         lines: list[Line] = []
         here = worker()
         with here.using(self._description) as sink:
-            for part, rows in parts:
-                lines += self._unit(here, sink, part, rows, attempt)
+            for number, rows in parts:
+                part = _Part(here, sink, number, iter(rows), Letters(number, self._keep, self._stop_at))
+                lines += self._lines(part, attempt)
         return lines
 
-    def _unit(self, here: Worker, sink: Sink[Any], part: int, rows: Iterable[pa.RecordBatch], attempt: int) -> list[Line]:
-        letters = Letters(part, self._keep, self._stop_at)
+    def _lines(self, part: _Part, attempt: int) -> Iterator[Line]:
         try:
-            report = self._write(here, sink, part, rows, letters)
-            line = "unit", _json(asdict(replace(report, attempt=attempt)))
+            report, stage = self._written(part)
+            yield "unit", _json(asdict(replace(report, attempt=attempt)))
+            if stage is not None:
+                yield "stage", _json(stage)
         except _TooManyDead:
-            for _ in rows:  # the next unit follows
+            for _ in part.rows:  # the next unit follows
                 pass
-            line = "refused", _json(part)
-        return [line, *(("dead", letter) for letter in letters.kept)]
+            yield "refused", _json(part.number)
+        yield from (("dead", letter) for letter in part.letters.kept)
 
-    def _write(self, here: Worker, sink: Sink[Any], part: int, rows: Iterable[pa.RecordBatch], letters: Letters) -> UnitReport:
+    def _written(self, part: _Part) -> tuple[UnitReport, str | None]:
         units = self._units
-        if units is None or not units.in_transactions:
-            name = f"{self._job}-{part}" if units is None else units.unit(part).name
-            return Task(here, sink, self._cuts, unit=name, partition=part).run(rows, letters.add)
-        letters.error = _TooManyDead
-        return UnitTask(here, sink, self._cuts, units.unit(part), buffer_bytes=units.buffer_bytes, letters=letters).run(rows)
+        if isinstance(units, Epoch):
+            return self._staged(part, units)
+        if isinstance(units, Units) and units.in_transactions:
+            part.letters.error = _TooManyDead
+            unit = units.unit(part.number)
+            task = UnitTask(part.here, part.sink, self._cuts, unit, buffer_bytes=units.buffer_bytes, letters=part.letters)
+            return task.run(part.rows), None
+        name = units.unit(part.number).name if isinstance(units, Units) else f"{self._job}-{part.number}"
+        return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(part.rows, part.letters.add), None
+
+    def _staged(self, part: _Part, epoch: Epoch) -> tuple[UnitReport, str | None]:
+        """Write into a stage of this attempt, made for the first row."""
+        first = next((batch for batch in part.rows if batch.num_rows), None)
+        if first is None:
+            return UnitReport(partition=part.number), None
+        with part.here.entered(staged(part.sink, epoch)) as (stage, within):
+            task = Task(part.here, within, self._cuts, unit=f"{self._job}-{part.number}", partition=part.number)
+            report = task.run(chain((first,), part.rows), part.add_refused)
+        return report, stage
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One unit of this task, to be written."""
+
+    here: Worker
+    sink: Sink[Any]
+    number: int
+    rows: Iterator[pa.RecordBatch]
+    letters: Letters
+
+    def add_refused(self, row: dict[str, Any], error: BaseException) -> None:
+        """A dead row, if it was refused; another error ends the attempt, since another one may do better."""
+        check_refused(self.sink, (error,))
+        self.letters.add(row, error)
 
 
 class _TooManyDead(DeadLettersError):
@@ -132,11 +165,16 @@ def read_report(lines: Iterable[Line]) -> SparkWriteReport:
             units.append(UnitReport(**found))
         elif kind == "dead":
             dead.append(DeadRow(**found))
-        else:
+        elif kind == "refused":
             refused.add(found)
     if refused:
         raise _refusal(refused, dead, committed=len(units))
     return SparkWriteReport(tuple(units), tuple(dead))
+
+
+def read_stages(lines: Iterable[Line]) -> list[str]:
+    """What is to be published of the lines' tasks."""
+    return [json.loads(text) for kind, text in lines if kind == "stage"]
 
 
 def _refusal(refused: set[int], dead: Iterable[DeadRow], *, committed: int) -> DeadLettersError:

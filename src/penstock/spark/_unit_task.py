@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._core.classify import classified
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ErrorClass, KeyStopped, TransactionLost
+from .._core.errors import ErrorClass, KeyStopped
 from .._core.transaction import Counts, transaction
+from ._again import Again
 from ._chunks import cut
 from ._failures import KeyOrder
 from ._task import add_up, write_chunk
@@ -36,14 +37,8 @@ if TYPE_CHECKING:
     from .._core.sink import Sink
     from .._core.transaction import Committed, Unit
     from ._chunks import Chunk
-    from ._task import Cuts, Written
+    from ._task import Cuts
     from ._worker import Worker
-
-TRIES = 5
-"""How often a transaction that breaks off is tried in all, inside of one task; a destination that is not there is not counted."""
-FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
-
-_AGAIN = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.UNKNOWN})
 
 
 class Letters(Protocol):
@@ -115,25 +110,17 @@ class UnitTask:
         began = now()
         cuts = self._cuts
         chunks = Remembered(cut(batches, max_rows=cuts.chunk_rows, max_bytes=cuts.chunk_bytes, key=cuts.key), self._buffer_bytes)
-        broken, wait = Counter[ErrorClass](), FIRST_WAIT
+        again = Again(getattr(self._sink, "classify", None), cuts.patience)
         while True:
             try:
                 ended = self._try(chunks)
             except Exception as error:
-                kind = self._class_of(error)
-                broken[kind] += 1
-                counted = broken.total() - broken[ErrorClass.UNAVAILABLE]
-                if kind not in _AGAIN or not chunks.fits or counted >= TRIES or now() - began + wait > cuts.patience:
+                wait = again.wait_after(error)
+                if wait is None or not chunks.fits:
                     raise
             else:
-                return self._report(ended, seconds=now() - began, retries=broken.total())
+                return self._report(ended, seconds=now() - began, retries=again.count)
             self._worker.start(LOOP_CLOCK.sleep(wait)).result()
-            wait = min(2 * wait, LONGEST_WAIT)
-
-    def _class_of(self, error: Exception) -> ErrorClass:
-        if isinstance(error, TransactionLost):
-            return ErrorClass.TRANSIENT
-        return classified(error, getattr(self._sink, "classify", None))
 
     def _try(self, chunks: Remembered) -> Ended:
         feed = _Feed(self._worker.loop)
@@ -166,7 +153,7 @@ class UnitTask:
             while (chunk := await feed.take()) is not None:
                 if before is None:
                     written = await write_chunk(tx, chunk, name=self._unit.name, patience=self._cuts.patience, order=order)
-                    self._check(written)
+                    check_refused(self._sink, (error for _, error in written.dead))
                     add_up(counts, written, self._letters.add)
                 else:
                     counts["rows"] += chunk.rows.num_rows
@@ -174,19 +161,31 @@ class UnitTask:
             tx.record(_for_ledger(counts))
         return Ended(counts, before)
 
-    def _check(self, written: Written) -> None:
-        for _, error in written.dead:
-            if not isinstance(error, KeyStopped) and classified(error, getattr(self._sink, "classify", None)) is not ErrorClass.PERMANENT:
-                raise error
-
     def _report(self, ended: Ended, *, seconds: float, retries: int) -> UnitReport:
-        counts = Counter(ended.counts)
         if ended.before is not None:
-            stored = ended.before.counts
-            counts["duplicate"] = stored.delivered + stored.duplicate
-            counts["dead_lettered"], counts["failed"] = stored.dead_lettered, stored.failed
-        counts["retries"] += retries
-        return UnitReport(partition=self._unit.part, skipped=ended.before is not None, seconds=seconds, **counts)
+            return replace(report_skipped(self._unit.part, ended.before, rows=ended.counts["rows"]), seconds=seconds, retries=retries)
+        ended.counts["retries"] += retries
+        return UnitReport(partition=self._unit.part, seconds=seconds, skipped=False, **ended.counts)
+
+
+def check_refused(sink: object, errors: Iterable[BaseException]) -> None:
+    """Raise the first error that is no refusal of a row for good: it may not come again."""
+    for error in errors:
+        if not isinstance(error, KeyStopped) and classified(error, getattr(sink, "classify", None)) is not ErrorClass.PERMANENT:
+            raise error
+
+
+def report_skipped(part: int, committed: Committed, *, rows: int) -> UnitReport:
+    """What is told of a unit that an earlier attempt had committed."""
+    stored = committed.counts
+    return UnitReport(
+        partition=part,
+        rows=rows,
+        duplicate=stored.delivered + stored.duplicate,
+        dead_lettered=stored.dead_lettered,
+        failed=stored.failed,
+        skipped=True,
+    )
 
 
 def _for_ledger(counts: Counter[str]) -> Counts:

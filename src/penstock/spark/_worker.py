@@ -20,6 +20,7 @@ from ._travel import load
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
     from concurrent.futures import Future
+    from contextlib import AbstractAsyncContextManager
 
     from .._core.sink import Sink
 
@@ -61,6 +62,18 @@ class Worker:
         finally:
             kept.users -= 1
 
+    @contextmanager
+    def entered(self, context: AbstractAsyncContextManager[R]) -> Generator[R]:
+        """A context of the loop, for a thread that blocks meanwhile."""
+        value = self.start(_enter(context)).result()
+        try:
+            yield value
+        except BaseException as error:
+            if not self.start(_leave(context, error)).result():
+                raise
+        else:
+            self.start(_leave(context, None)).result()
+
     async def _taken(self, description: bytes) -> _Kept:
         async with self._lock:
             kept = self._kept.get(description)
@@ -91,6 +104,14 @@ class Worker:
             self._thread.join(CLOSING_SECONDS)
             if not self._thread.is_alive():
                 self.loop.close()
+
+
+async def _enter(context: AbstractAsyncContextManager[R]) -> R:
+    return await context.__aenter__()
+
+
+async def _leave(context: AbstractAsyncContextManager[Any], error: BaseException | None) -> bool | None:
+    return await context.__aexit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
 
 
 _worker: Worker | None = None

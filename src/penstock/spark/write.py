@@ -9,10 +9,11 @@ from uuid import uuid4
 
 from .._core import checks
 from .._core.function_sink import as_sink
+from ._atomic import write_atomically
 from ._driver import bucket_count, check_columns, keyed, with_bucket
 from ._failures import POLICIES
 from ._levels import level
-from ._partition import HOPELESS, LINES, SHOWN, Partition, read_report
+from ._partition import HOPELESS, LINES, SHOWN, Partition, read_report, read_stages
 from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 from ._travel import description
 from ._trial import try_out
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from .._core.sink import SinkLike
     from ._failures import OnKeyFailure
-    from ._levels import DeliveryLevel
+    from ._levels import DeliveryLevel, WriteMode
     from .report import SparkWriteReport
 
 DeadLetters = Literal["raise", "return"]
@@ -48,6 +49,7 @@ def write_dataframe(
     max_dead_letters: int | None = None,
     patience: float = 300.0,
     delivery: DeliveryLevel = "at_least_once",
+    mode: WriteMode = "append",
     app_id: str | None = None,
     version: int | None = None,
     unit_buffer_bytes: int = UNIT_BUFFER_BYTES,
@@ -74,7 +76,10 @@ def write_dataframe(
         patience: seconds for which a batch backs off before it has one last try; must end before Spark gives the task up. Default 300.
         delivery: `"at_least_once"`: a task that fails is run again by Spark, so rows may be written twice unless the sink is idempotent (an
             upsert, or keys). `"bucket"`: the rows of each key bucket are committed together and once, however often they come; needs `key`,
-            `app_id`, `version` and a sink with transactions, and writes the chunks of a bucket one after the other.
+            `app_id`, `version` and a sink with transactions, and writes the chunks of a bucket one after the other. `"atomic"`: everything
+            becomes visible at once, and once; needs `app_id`, `version` and a sink with stages (`PostgresSink`), whose destination the
+            driver must reach as well.
+        mode: `"overwrite"`, at `"atomic"` only, puts the rows in the place of all that are there: a reader sees the old ones or the new ones.
         app_id: the name of whoever writes, the same after a restart.
         version: which of its writes this is; a write that is repeated has the version that it had. With `key` both also name the batches
             at `"at_least_once"`, so that a repeated write sends the same idempotency keys; `order_by` must then order the rows of a key fully.
@@ -108,21 +113,27 @@ def write_dataframe(
         patience=checks.seconds("patience", patience),
     )
     limit = checks.optional_count("max_tasks", max_tasks)
-    dead = _DeadRows.of(dead_letters, max_dead_letters, in_units=delivery != "at_least_once")
-    promise = level(sink, delivery=delivery, app_id=app_id, version=version, key=names)
+    promise = level(sink, delivery=delivery, mode=mode, app_id=app_id, version=version, key=names)
+    dead = _DeadRows.of(dead_letters, max_dead_letters, in_units=delivery == "bucket")
     units = promise.units(bucket_count(df, buckets), buffer_bytes=checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0))
+    epoch = promise.epoch()
     check_types(sink, df.schema)
     shipped = description(sink)
     if check:
         try_out(shipped, df.schema)
-    writing = Partition(shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=units)
+    writing = Partition(shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=epoch or units)
     rows = df if key is None else keyed(df, key, order_by=order_by, buckets=buckets)
     rows = rows if units is None else with_bucket(rows)
     rows = rows if limit is None else rows.coalesce(limit)
-    report = read_report(rows.mapInArrow(writing, LINES).collect())
-    if report.failed > dead.most:
-        report.raise_for_dead_letters()
-    return report
+
+    def run() -> tuple[SparkWriteReport, list[str]]:
+        lines = rows.mapInArrow(writing, LINES).collect()
+        report = read_report(lines)
+        if report.failed > dead.most:
+            report.raise_for_dead_letters()
+        return report, read_stages(lines)
+
+    return run()[0] if epoch is None else write_atomically(sink, epoch, run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,22 @@ class Plain:
         ({"app_id": ""}, "application=''"),
         ({"sink": Plain()}, "cannot write in a transaction"),
         ({"delivery": "at_least_once", "key": ()}, "app_id='job': needs key"),
+        ({"mode": "upsert"}, "mode='upsert'"),
+        ({"mode": "overwrite"}, "mode='overwrite': needs delivery=\"atomic\""),
+        ({"delivery": "atomic"}, "has no stages that become visible at once"),
+        ({"delivery": "atomic", "version": None}, "version=None: is needed beside the other one"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(changed: dict[str, Any], told: str) -> None:
-    given: dict[str, Any] = {"sink": MemorySink(), "delivery": "bucket", "key": ("id",), "app_id": "job", "version": 3, **changed}
+    given: dict[str, Any] = {
+        "sink": MemorySink(),
+        "delivery": "bucket",
+        "mode": "append",
+        "key": ("id",),
+        "app_id": "job",
+        "version": 3,
+        **changed,
+    }
     with pytest.raises(ConfigError, match=told):
         level(given.pop("sink"), **given)
 

@@ -1,0 +1,171 @@
+"""Stages of PostgreSQL: an unlogged table for each attempt, made like the target, and one transaction that moves them into it.
+
+1. A stage has the target's columns, defaults, checks and unique indexes, so a row that these refuse is refused in the task, alone. What
+   can be known only beside the other rows (a conflict with another stage or with the target, a foreign key, a trigger) fails the epoch as a
+   whole, and nothing is published.
+2. Names say whose a stage is: `penstock_<application and target>_<version>_<attempt>`. Nothing else is ever dropped.
+3. An orphan that somebody still writes into is left for the next time: dropping it would wait for that attempt.
+4. Stages are moved one statement each, since `ON CONFLICT` refuses one key twice in a statement.
+"""
+
+# text is put into statements here and nowhere else: names by `quoted`
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+from ._postgres_errors import sqlstate
+from ._postgres_swap import Swap, check_overwrite
+from ._postgres_table import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from typing import Self
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from .._core.sink import Sink
+    from .._core.staging import Epoch
+    from .._core.transaction import Committed, Counts, Unit
+    from ._postgres_connections import Connections
+    from ._postgres_sql import Plan
+    from ._postgres_transaction import PostgresTransaction
+
+ORDER = "penstock_order"
+"""The column of a stage that numbers its rows, where their order is kept."""
+_PATIENCE = "SET LOCAL lock_timeout = '200ms'"
+_LOCK_NOT_AVAILABLE = "55P03"
+
+
+class Stages:
+    """The part of `PostgresSink` that has to do with stages; see `penstock._core.staging`."""
+
+    if TYPE_CHECKING:
+        _plan: Plan | None
+
+        def _opened(self) -> tuple[Connections, Plan]: ...
+
+        def transaction(self, unit: Unit | None) -> Any: ...
+
+    @asynccontextmanager
+    async def stage(self, epoch: Epoch) -> AsyncGenerator[tuple[str, Sink[Any]]]:
+        """A new stage of `epoch`; dropped when left by an exception or cancelled. Raises `ConfigError` where no table can be made."""
+        connections, plan = self._opened()
+        name = f"{_prefix(plan, epoch.unit)}{epoch.unit.version}_{uuid4().hex[:8]}"
+        async with connections.lent() as con:
+            await con.execute(_creation(plan, name, ordered=epoch.ordered))
+        try:
+            yield name, cast("Sink[Any]", self._onto(name))
+        except BaseException:
+            with suppress(Exception):  # else it is an orphan, and collected as one
+                async with connections.lent() as con:
+                    await con.execute(f"DROP TABLE IF EXISTS {_at(plan, name)}")
+            raise
+
+    def _onto(self, name: str) -> Self:
+        """This open sink, on another table of the same columns."""
+        _, plan = self._opened()
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        made._plan = replace(plan, table=replace(plan.table, name=name))
+        return made
+
+    async def begin(self, epoch: Epoch) -> Committed | None:
+        """Collect what dead attempts of this epoch have left; return what was published of it. Suspends.
+
+        Raises `ConfigError` where an overwrite would break or lose something that belongs to the table.
+        """
+        connections, plan = self._opened()
+        found: list[Committed] = []
+        with suppress(_OnlyLooking):
+            async with self.transaction(epoch.unit) as within:
+                if within.committed is not None:
+                    found.append(within.committed)
+                raise _OnlyLooking
+        async with connections.lent() as con:
+            if epoch.overwrite and not found:
+                await check_overwrite(con, plan.table)
+            await _collect(con, plan, epoch.unit, older=False)
+        return next(iter(found), None)
+
+    async def publish(self, epoch: Epoch, stages: Sequence[str], counts: Counts) -> Committed | None:
+        """Move these stages into the table, or into a new one that takes its place, in one transaction; return what was published before.
+
+        Suspends. Raises `UniqueViolationError` and whatever else the server refuses; nothing is published then.
+        """
+        connections, plan = self._opened()
+        before: Committed | None = None
+        async with self.transaction(epoch.unit) as within:
+            transaction: PostgresTransaction = within
+            before = transaction.committed
+            if before is None:
+                await _move(transaction.connection, plan, epoch, stages)
+                transaction.record(counts)
+        async with connections.lent() as con:
+            await _collect(con, plan, epoch.unit, older=True)
+        return before
+
+    async def discard(self, epoch: Epoch) -> None:
+        """Drop the stages of the epoch that nobody writes into any more. Suspends."""
+        connections, plan = self._opened()
+        async with connections.lent() as con:
+            await _collect(con, plan, epoch.unit, older=False)
+
+
+class _OnlyLooking(Exception):  # no error: it leaves a transaction without a trace
+    pass
+
+
+async def _move(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, stages: Sequence[str]) -> None:
+    swap = await Swap.begin(con, plan.table) if epoch.overwrite else None
+    target = plan if swap is None else replace(plan, table=swap.table)
+    for name in stages:
+        await con.execute(target.moved(_at(plan, name), ORDER if epoch.ordered else None))
+    for name in stages:
+        await con.execute(f"DROP TABLE {_at(plan, name)}")
+    if swap is not None:
+        await swap.end(con)
+
+
+def _prefix(plan: Plan, unit: Unit) -> str:
+    whose = f"{unit.application}\0{plan.table.qualified}"
+    return f"penstock_{hashlib.sha256(whose.encode()).hexdigest()[:12]}_"
+
+
+def _at(plan: Plan, name: str) -> str:
+    return f"{quoted(plan.table.schema)}.{quoted(name)}"
+
+
+def _creation(plan: Plan, name: str, *, ordered: bool) -> str:
+    like = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING GENERATED INCLUDING IDENTITY INCLUDING STORAGE"
+    order = f", {ORDER} bigint GENERATED ALWAYS AS IDENTITY" if ordered else ""
+    return f"CREATE UNLOGGED TABLE {_at(plan, name)} (LIKE {plan.table.qualified} {like}{order})"
+
+
+async def _collect(con: PoolConnectionProxy[Any], plan: Plan, unit: Unit, *, older: bool) -> None:
+    """Drop what is left of this version, and of `older` ones if asked, unless somebody holds it."""
+    prefix = _prefix(plan, unit)
+    found = await con.fetch(
+        "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relpersistence = 'u' AND starts_with(c.relname, $2)",
+        plan.table.schema,
+        prefix,
+    )
+    for row in found:
+        name: str = row[0]
+        version = int(name.removeprefix(prefix).partition("_")[0])
+        if version == unit.version or (older and version < unit.version):
+            await _drop(con, _at(plan, name))
+
+
+async def _drop(con: PoolConnectionProxy[Any], path: str) -> None:
+    try:
+        await con.execute(f"BEGIN; {_PATIENCE}; DROP TABLE IF EXISTS {path}; COMMIT")
+    except Exception as error:
+        await con.execute("ROLLBACK")
+        if sqlstate(error) != _LOCK_NOT_AVAILABLE:
+            raise

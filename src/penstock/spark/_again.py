@@ -1,0 +1,44 @@
+"""When what broke off as a whole, a transaction or a commit, is begun again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._core.classify import classified
+from .._core.errors import ErrorClass, TransactionLost
+
+if TYPE_CHECKING:
+    from .._core.sink import Classifier
+
+TRIES = 5
+"""How many in all; a destination that is not there is not counted."""
+FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+
+_AGAIN = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.UNKNOWN})
+
+
+class Again:
+    """The tries of one transaction. An unknown outcome is tried again: the ledger knows it."""
+
+    def __init__(self, classify: Classifier | None, patience: float) -> None:
+        self.count = 0
+        """Tries that broke off."""
+        self._classify = classify
+        self._patience = patience
+        self._counted = 0
+        self._waited = 0.0
+        self._next = FIRST_WAIT
+
+    def wait_after(self, error: BaseException) -> float | None:
+        """Seconds until another try; `None` to give up."""
+        kind = ErrorClass.TRANSIENT if isinstance(error, TransactionLost) else self.class_of(error)
+        self.count += 1
+        self._counted += kind is not ErrorClass.UNAVAILABLE
+        wait, self._next = self._next, min(2 * self._next, LONGEST_WAIT)
+        self._waited += wait
+        is_over = self._counted >= TRIES or self._waited > self._patience
+        return None if is_over or kind not in _AGAIN else wait
+
+    def class_of(self, error: BaseException) -> ErrorClass:
+        """What the destination calls it."""
+        return classified(error, self._classify)

@@ -1,0 +1,81 @@
+"""The driver's side of a write that becomes visible at once: begin, run the tasks, publish what they have staged.
+
+1. An epoch that was published before is told from the ledger, and no task runs.
+2. Only the stages that came back with the tasks' results are published: one of each task. What other attempts have written is dropped.
+3. Publishing that breaks off is tried again, since the epoch's row tells whether it was applied.
+4. The destination is opened here as well, from its description, on a loop of its own; so the driver needs access to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from .._core.clock import LOOP_CLOCK
+from .._core.opening import opened
+from .._core.staging import check_staging
+from .._core.transaction import Counts
+from ._again import Again
+from ._travel import description, load
+from ._unit_task import report_skipped
+from .report import SparkWriteReport
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .._core.sink import Sink
+    from .._core.staging import Epoch, StagingSink
+
+R = TypeVar("R")
+
+PATIENCE = 300.0
+"""Seconds of waiting for a destination that is not there when the driver needs it."""
+
+
+def write_atomically(sink: Sink[Any], epoch: Epoch, run: Callable[[], tuple[SparkWriteReport, list[str]]]) -> SparkWriteReport:
+    """Publish what `run` has staged, or nothing. Blocks. Raises what `run` raises, and what the destination refuses."""
+    destination = _Destination(description(check_staging(sink)))
+    before = destination.call(lambda there: there.begin(epoch))
+    if before is not None:
+        return SparkWriteReport((report_skipped(0, before, rows=before.counts.rows),))
+    try:
+        report, stages = run()
+        counts = Counts(
+            rows=report.rows,
+            delivered=sum(unit.delivered for unit in report.units),
+            duplicate=sum(unit.duplicate for unit in report.units),
+            failed=report.failed,
+        )
+        before = destination.call(lambda there: there.publish(epoch, stages, counts))
+    except BaseException:
+        with suppress(Exception):  # what cannot be dropped now is collected by the next
+            destination.call(lambda there: there.discard(epoch), is_tried_again=False)
+        raise
+    return report if before is None else SparkWriteReport((report_skipped(0, before, rows=report.rows),))
+
+
+class _Destination:
+    """A destination on the driver, opened for each call on a thread of its own: the caller may have a running loop."""
+
+    def __init__(self, described: bytes) -> None:
+        self._described = described
+
+    def call(self, work: Callable[[StagingSink], Awaitable[R]], *, is_tried_again: bool = True) -> R:
+        """Do something with it. Blocks."""
+        with ThreadPoolExecutor(1, thread_name_prefix="penstock driver") as thread:
+            return thread.submit(asyncio.run, self._tries(work, PATIENCE if is_tried_again else 0.0)).result()
+
+    async def _tries(self, work: Callable[[StagingSink], Awaitable[R]], patience: float) -> R:
+        destination = cast("StagingSink", load(self._described))
+        again = Again(getattr(destination, "classify", None), patience)
+        while True:
+            try:
+                async with opened(destination):
+                    return await work(destination)
+            except Exception as error:
+                wait = again.wait_after(error)
+                if wait is None:
+                    raise
+            await LOOP_CLOCK.sleep(wait)

@@ -1,0 +1,267 @@
+"""Stages of a real PostgreSQL: what becomes visible, when, and what is left of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from penstock import Batch, ConfigError, Counts, DeadLetter, Observed, Observer, Timeout, Unit, send, stack
+from penstock._core.batch import RowBatch
+from penstock._core.opening import opened
+from penstock._core.staging import Epoch, check_staging, staged
+from penstock.sinks import FanOut, MemorySink, PostgresSink
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from penstock._core.clock import LoopClock
+    from penstock.testing import EmbeddedPostgres
+
+STAGES = "SELECT count(*) FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r' AND relname <> 'penstock_ledger'"
+
+
+@asynccontextmanager
+async def events(embedded_postgres: EmbeddedPostgres) -> AsyncGenerator[Any]:
+    """A connection beside the sink's, and an empty table."""
+    connection = await asyncpg.connect(embedded_postgres.dsn)
+    left = await connection.fetch("SELECT relname FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r'")
+    for row in left:
+        await connection.execute(f'DROP TABLE "{row[0]}"')
+    await connection.execute("DROP TABLE IF EXISTS events, parents CASCADE")
+    await connection.execute("CREATE TABLE events (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), serial bigserial)")
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def sink_on(embedded_postgres: EmbeddedPostgres, **options: Any) -> PostgresSink:
+    return PostgresSink(embedded_postgres.dsn, table="events", columns=("id", "name"), **options)
+
+
+def epoch(version: int = 1, **changes: Any) -> Epoch:
+    return Epoch(unit=Unit(application="job", version=version, rule="atomic"), **changes)
+
+
+async def write(sink: Any, of: Epoch, rows: Sequence[tuple[int, str]]) -> str:
+    """One attempt: its stage's name."""
+    async with staged(sink, of) as (name, stage):
+        assert await send(stage, RowBatch(rows)) == {}
+    return name
+
+
+async def test_nothing_is_seen_before_everything_is(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """P-T8, P-T12: two attempts are published, a third is not; the second time nothing happens."""
+    async with events(embedded_postgres) as con:
+        async with sink_on(embedded_postgres) as sink:
+            assert await sink.begin(epoch()) is None
+            stages = [await write(sink, epoch(), [(1, "a"), (2, "b")]), await write(sink, epoch(), [(3, "c")])]
+            await write(sink, epoch(), [(1, "a"), (2, "b")])  # a speculative attempt
+            assert await con.fetchval("SELECT count(*) FROM events") == 0
+            assert await sink.publish(epoch(), stages, Counts(rows=3, delivered=3)) is None
+            assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
+            assert await con.fetchval(STAGES) == 0
+            again = await sink.publish(epoch(), [await write(sink, epoch(), [(4, "d")])], Counts(rows=1, delivered=1))
+            assert again is not None
+            assert again.counts.rows == 3
+            assert (await sink.begin(epoch())) == again
+            assert await con.fetchval("SELECT count(*) FROM events") == 3
+            assert await con.fetchval(STAGES) == 0
+
+
+async def test_orphans_are_collected_by_application_and_version(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """P-T8: what an attempt of a dead driver has left; another application's stages stay, and one that is being written."""
+    async with events(embedded_postgres) as con:
+        other = Epoch(unit=Unit(application="other", version=1))
+        async with sink_on(embedded_postgres) as sink:
+            await write(sink, epoch(1), [(1, "a")])
+            await write(sink, epoch(2), [(1, "a")])
+            await write(sink, other, [(1, "a")])
+            await sink.begin(epoch(2))
+            assert await con.fetchval(STAGES) == 2
+            zombie = await write(sink, epoch(2), [(9, "late")])
+            async with con.transaction():
+                await con.execute(f'LOCK TABLE "{zombie}" IN ROW EXCLUSIVE MODE')
+                await sink.publish(epoch(2), [], Counts())
+                assert await con.fetchval(STAGES) == 2
+            await sink.publish(epoch(3), [], Counts())
+            assert await con.fetchval(STAGES) == 1
+            assert await con.fetchval("SELECT count(*) FROM events") == 0
+
+
+async def test_an_attempt_that_fails_leaves_no_stage(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    async with events(embedded_postgres) as con:
+        async with sink_on(embedded_postgres) as sink:
+            with pytest.raises(OSError, match="gone"):
+                async with staged(sink, epoch()) as (_, stage):
+                    await send(stage, RowBatch([(1, "a")]))
+                    raise OSError("gone")
+            assert await con.fetchval(STAGES) == 0
+
+
+async def test_a_bad_row_is_refused_in_its_attempt(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """P-T10: check, unique key and NOT NULL are known in the stage; a conflict with the target fails the epoch."""
+    async with events(embedded_postgres) as con:
+        async with sink_on(embedded_postgres) as sink:
+            async with staged(sink, epoch()) as (name, stage):
+                errors = await send(stage, RowBatch([(1, "a"), (1, "again"), (2, "bad"), (None, "n"), (3, "c")]))
+            assert sorted(errors) == [1, 2, 3]
+            await sink.publish(epoch(), [name], Counts(rows=5, delivered=2, failed=3))
+            clash = await write(sink, epoch(2), [(3, "twice"), (4, "d")])
+            with pytest.raises(asyncpg.UniqueViolationError):
+                await sink.publish(epoch(2), [clash], Counts(rows=2))
+            assert await con.fetch("SELECT id FROM events ORDER BY id") == [(1,), (3,)]
+            assert await sink.begin(epoch(2)) is None
+
+
+async def test_conflicts_are_handled_as_the_sink_says(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """P-T9: one key in two stages and in the target; the version column decides."""
+    async with events(embedded_postgres) as con:
+        await con.execute("INSERT INTO events (id, name) VALUES (1, 'old'), (2, 'newest')")
+        options = {"on_conflict": "update", "conflict_columns": ("id",), "version_column": "name"}
+        async with sink_on(embedded_postgres, **options) as sink:
+            stages = [await write(sink, epoch(), [(1, "z"), (1, "y"), (2, "a")]), await write(sink, epoch(), [(1, "p"), (3, "n")])]
+            await sink.publish(epoch(), stages, Counts(rows=5))
+        assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [(1, "z"), (2, "newest"), (3, "n")]
+
+
+async def test_the_order_of_a_stage_is_kept(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """P-T9: rows of very different length, which the server puts where there is room."""
+    async with events(embedded_postgres) as con:
+        rows = [(number, "x" * (7000 if number % 3 else 1)) for number in range(300)]
+        async with sink_on(embedded_postgres) as sink:
+            async with staged(sink, epoch(ordered=True)) as (name, stage):
+                for start in range(0, 300, 30):
+                    await send(stage, RowBatch(rows[start : start + 30]))
+            await sink.publish(epoch(ordered=True), [name], Counts(rows=300))
+        assert (
+            await con.fetchval("SELECT count(*) FROM (SELECT id < lag(id) OVER (ORDER BY serial) AS bad FROM events) AS t WHERE bad") == 0
+        )
+
+
+SHAPE = """
+    SELECT 'column ' || attname || ' ' || coalesce(pg_get_expr(adbin, adrelid), '') || attidentity::text AS fact FROM pg_attribute
+        LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum WHERE attrelid = 'events'::regclass AND attnum > 0
+    UNION ALL SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'events'::regclass
+    UNION ALL SELECT conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'events'::regclass
+    UNION ALL SELECT relacl::text || coalesce(array_to_string(reloptions, ','), '') || relowner::regrole::text FROM pg_class WHERE relname = 'events'
+    UNION ALL SELECT 'column right ' || attacl::text FROM pg_attribute WHERE attrelid = 'events'::regclass AND attacl IS NOT NULL
+    UNION ALL SELECT 'serial ' || pg_get_serial_sequence('events', 'serial') || ' ' || pg_get_serial_sequence('events', 'number')
+    UNION ALL SELECT 'comment ' || obj_description('events'::regclass)
+    ORDER BY 1
+"""
+
+
+async def test_an_overwritten_table_keeps_its_shape_and_rights(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """P-T14: indexes and their names, constraints, defaults, sequences and their position, privileges, owner."""
+    async with events(embedded_postgres) as con:
+        await con.execute(
+            """
+            DROP ROLE IF EXISTS penstock_reader; DROP ROLE IF EXISTS penstock_owner; CREATE ROLE penstock_reader; CREATE ROLE penstock_owner;
+            CREATE TABLE parents (name text PRIMARY KEY); INSERT INTO parents VALUES ('a'), ('b');
+            ALTER TABLE events ADD COLUMN number int GENERATED ALWAYS AS IDENTITY, ADD COLUMN at timestamptz DEFAULT now();
+            ALTER TABLE events ADD CONSTRAINT parent FOREIGN KEY (name) REFERENCES parents (name) ON DELETE CASCADE;
+            CREATE INDEX by_name ON events (lower(name)) WHERE id > 0; CREATE UNIQUE INDEX id_and_name ON events (id, name);
+            COMMENT ON TABLE events IS 'what happened'; ALTER TABLE events SET (fillfactor = 70);
+            GRANT SELECT ON events TO penstock_reader WITH GRANT OPTION; GRANT UPDATE (name) ON events TO penstock_reader;
+            INSERT INTO events (id, name) VALUES (1, 'a'), (2, 'b');
+            ALTER TABLE events OWNER TO penstock_owner
+            """
+        )
+        before = await con.fetch(SHAPE)
+        of = epoch(overwrite=True)
+        async with sink_on(embedded_postgres) as sink:
+            assert await sink.begin(of) is None
+            name = await write(sink, of, [(7, "b"), (8, "a"), (9, "a")])
+            await sink.publish(of, [name], Counts(rows=3))
+            assert await con.fetch(SHAPE) == before
+            assert await con.fetch("SELECT id, name, number FROM events ORDER BY id") == [(7, "b", 3), (8, "a", 4), (9, "a", 5)]
+            assert await con.fetchval("SELECT min(serial) FROM events") > 2
+            again = await sink.publish(of, [await write(sink, of, [(1, "a")])], Counts(rows=1))
+            assert again is not None
+            assert await con.fetchval("SELECT count(*) FROM events") == 3
+            assert await con.fetchval(STAGES) == 0
+        await con.execute("DROP TABLE events, parents; DROP ROLE penstock_reader; DROP ROLE penstock_owner")
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("CREATE VIEW seen AS SELECT id FROM events", "has the view seen"),
+        ("CREATE TABLE parents (id bigint REFERENCES events)", "is what the foreign key parents_id_fkey of parents points at"),
+        ("CREATE RULE quiet AS ON DELETE TO events DO INSTEAD NOTHING", "has the rule quiet"),
+        (
+            "CREATE TRIGGER t BEFORE UPDATE ON events FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+            "has the trigger t",
+        ),
+        ("ALTER TABLE events ENABLE ROW LEVEL SECURITY", "has row security"),
+        ("CREATE TABLE parents () INHERITS (events)", "has tables that inherit from it"),
+    ],
+)
+async def test_what_would_break_is_refused(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, made: str, told: str) -> None:
+    """P-T14: on the driver, before any task runs."""
+    async with events(embedded_postgres) as con:
+        await con.execute(made)
+        async with sink_on(embedded_postgres) as sink:
+            with pytest.raises(ConfigError, match=told):
+                await sink.begin(epoch(overwrite=True))
+
+
+async def test_a_reader_sees_the_old_rows_or_the_new_ones(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """P-T14: never none, whenever it looks."""
+    async with events(embedded_postgres) as con:
+        await con.execute("INSERT INTO events (id, name) SELECT n, 'old' FROM generate_series(1, 100) AS n")
+        seen: set[tuple[int, str]] = set()
+
+        async def read() -> None:
+            while True:
+                seen.add(tuple(await con.fetchrow("SELECT count(*), min(name) FROM events")))
+
+        async with sink_on(embedded_postgres) as sink:
+            reading = asyncio.create_task(read())
+            for version in range(1, 6):
+                of = epoch(version, overwrite=True)
+                rows = [(number, f"v{version}") for number in range(100)]
+                await sink.publish(of, [await write(sink, of, rows)], Counts(rows=100))
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        assert {count for count, _ in seen} == {100}
+        assert len(seen) > 1
+
+
+class Counting(Observer):
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def on_flush_start(self, batch: Batch[Any]) -> None:
+        self.batches += 1
+
+
+async def test_decorators_stand_around_the_stage(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """P-T21."""
+    async with events(embedded_postgres) as con:
+        observer = Counting()
+        destination = sink_on(embedded_postgres)
+        sink = stack(destination, Timeout(20.0), Observed(observer))
+        async with opened(sink):
+            name = await write(sink, epoch(), [(1, "a")])
+            await destination.publish(epoch(), [name], Counts(rows=1))
+        assert observer.batches == 1
+        assert await con.fetchval("SELECT count(*) FROM events") == 1
+
+
+def test_a_stack_that_cannot_is_refused() -> None:
+    """P-T21: a second destination would be written before anything is committed."""
+    sink = PostgresSink("postgresql://localhost/x", table="events", columns=("id",))
+    assert check_staging(stack(sink, Timeout(1.0))) is sink
+    for bad, told in [
+        (MemorySink[Any](), "has no stages"),
+        (stack(sink, DeadLetter(MemorySink())), "would write to another destination"),
+        (FanOut(sink, MemorySink()), "would write to another destination"),
+    ]:
+        with pytest.raises(ConfigError, match=told):
+            check_staging(bad)

@@ -1,0 +1,56 @@
+"""What the tests of delivery levels ask of the table."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+WHOLE = "SELECT count(*), count(DISTINCT id) FROM events"
+INVERSIONS = "SELECT count(*) FROM (SELECT id < lag(id) OVER (PARTITION BY key ORDER BY serial) AS bad FROM events) AS t WHERE bad"
+
+
+def rows(spark: Any, count: int, *, partitions: int = 3) -> Any:
+    """Rows of 97 keys, in as many partitions of the source."""
+    return spark.range(0, count, numPartitions=partitions).selectExpr("id", "id * 7919 % 97 AS key")
+
+
+def ask(dsn: str, statement: str) -> list[Any]:
+    """The rows of a query."""
+
+    async def run() -> list[Any]:
+        connection = await asyncpg.connect(dsn)
+        try:
+            return [tuple(row) for row in await connection.fetch(statement)]
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
+def do(dsn: str, script: str) -> None:
+    """Statements without an answer."""
+
+    async def run() -> None:
+        connection = await asyncpg.connect(dsn)
+        try:
+            await connection.execute(script)
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def dsn(embedded_postgres: Any) -> str:
+    """A server with an empty table `events`, and no ledger."""
+    do(
+        embedded_postgres.dsn,
+        """
+        DROP TABLE IF EXISTS penstock_ledger, events, broken CASCADE;
+        CREATE TABLE events (id bigint, key bigint, serial bigserial);
+        """,
+    )
+    return str(embedded_postgres.dsn)
