@@ -135,8 +135,8 @@ def transaction(sink: Sink[T], unit: Unit | None = None) -> AbstractAsyncContext
     the destination takes one after another. Whoever knows the counts gives them to `tx.record` before leaving.
 
     Raises, on entering: `ConfigError` as `check_transactional` does; `UnitRefused` where the ledger knows the version otherwise;
-    `UnavailableError` where the destination is not there. On leaving: `TransactionLost` where it is certain that nothing was applied,
-    `UnknownOutcomeError` where nobody knows; with a unit the next attempt finds out. Suspends.
+    `UnavailableError` where the destination is not there. On leaving: `UnknownOutcomeError` where nobody knows whether it was applied; with
+    a unit the next attempt finds out. At either end: `TransactionLost` where it is certain that nothing was. Suspends.
     """
     check_transactional(sink)
     return cast("TransactionalSink", sink).transaction(unit)
