@@ -32,8 +32,10 @@ def keyed(df: DataFrame, key: str | Sequence[str], *, order_by: str | Sequence[s
     `buckets` is the number of partitions (default: `spark.sql.shuffle.partitions`); it is always given to Spark, which would otherwise merge
     partitions as it likes. Raises `ConfigError` for columns that are not there.
     """
+    # The literal tells this shuffle from one that the query has for the same key already, such as a window's: Spark would take that one for
+    # both, and it may merge its partitions, each time into others.
     keys, order = check_columns(df, "key", key), check_columns(df, "order_by", order_by)
-    return df.repartition(bucket_count(df, buckets), *keys).sortWithinPartitions(*keys, *order)
+    return df.repartition(bucket_count(df, buckets), *keys, functions.lit(0)).sortWithinPartitions(*keys, *order)
 
 
 def bucket_count(df: DataFrame, buckets: int | None) -> int:

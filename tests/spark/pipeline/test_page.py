@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import MISSING, fields
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -23,6 +24,7 @@ SECTIONS: dict[str, type[Any]] = {
     "`[write]`": Write,
     "`[stream]`": Stream,
 }
+ELSEWHERE = {"df", "sink", "progress", "mode"}
 
 
 def rows(section: str) -> list[list[str]]:
@@ -46,6 +48,20 @@ def test_the_choices_of_a_key_are_all_shown(section: str) -> None:
     for name, hint in get_type_hints(SECTIONS[section]).items():
         choices = get_args(hint) if get_origin(hint) is Literal else ()
         assert [choice for choice in choices if f'`"{choice}"`' not in shown[name]] == []
+
+
+def test_a_pipeline_can_say_whatever_a_write_takes() -> None:
+    """Its choices are those of `write_dataframe`, and nothing of it is left out."""
+    pytest.importorskip("pyspark")
+    from penstock.spark import write_dataframe
+    from penstock.spark._failures import OnKeyFailure
+    from penstock.spark._levels import DeliveryLevel
+    from penstock.spark.write import DeadLetters
+
+    own = get_type_hints(Write)
+    assert set(signature(write_dataframe).parameters) - ELSEWHERE <= set(own)
+    choices = {"dead_letters": DeadLetters, "delivery": DeliveryLevel, "on_key_failure": OnKeyFailure}
+    assert {name: set(get_args(own[name])) - set(get_args(hint)) for name, hint in choices.items()} == {name: set() for name in choices}
 
 
 def test_every_kind_is_shown() -> None:

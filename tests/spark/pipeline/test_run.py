@@ -98,6 +98,20 @@ def test_the_example_keeps_the_latest_flight_of_each_aircraft(spark: Any, flight
     assert spark.catalog.tableExists("legs") is False, "the views are the run's own"
 
 
+def test_a_write_of_the_same_version_is_made_once(spark: Any, flights: Path, aircraft: str, tmp_path: Path) -> None:
+    """P-T6, by the pipeline's own name and a version from the environment."""
+    example = Pipeline.read(EXAMPLE)
+    once = replace(example, write=replace(example.write, delivery="bucket", version="${DAY}"))
+    environment = {"FLIGHTS": str(flights), "PG_DSN": aircraft, "REFUSED": str(tmp_path / "refused.jsonl"), "DAY": "20130131"}
+    first, again = (once.run(spark, environment=environment) for _ in range(2))
+    assert first.last is not None
+    assert again.last is not None
+    assert (first.last.skipped_units, again.last.skipped_units) == (0, 4)
+    assert (again.rows, again.delivered, again.dead_letters) == (first.rows, first.delivered, first.dead_letters)
+    assert query(aircraft, "SELECT DISTINCT application, version FROM penstock_ledger") == [("flights", 20130131)]
+    query(aircraft, "DROP TABLE penstock_ledger")
+
+
 def pipeline(**changes: Any) -> Pipeline:
     parts: dict[str, Any] = {
         "name": "numbers",

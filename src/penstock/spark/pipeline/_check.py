@@ -188,6 +188,8 @@ class _Check:
             for name in ("order_by", "buckets"):
                 if getattr(write, name):
                     self._say(("write", name), "has no meaning without key")
+            if write.on_key_failure != "skip":
+                self._say(("write", "on_key_failure"), "has no meaning without key")
             for name in ("app_id", "version"):
                 if getattr(write, name) is not None:
                     self._say(("write", name), "has no meaning without key: only buckets of keys have names")
@@ -226,7 +228,10 @@ class _Check:
         write = self._pipeline.write
         counted: Iterable[tuple[str, Callable[[str, object], object]]] = [
             *((name, checks.optional_count) for name in ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks")),
-            ("max_dead_letters", lambda name, value: checks.optional_count(name, value, least=0)),
+            *(
+                (name, lambda name, value: checks.optional_count(name, value, least=0))
+                for name in ("max_dead_letters", "unit_buffer_bytes")
+            ),
             ("patience", checks.optional_seconds),
         ]
         for name, rule in counted:

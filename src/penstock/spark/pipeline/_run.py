@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.3
 """Between two looks whether a stream should end."""
 _NO_VIEW = re.compile(r"TABLE_OR_VIEW_NOT_FOUND.*?`(\w+)`", re.DOTALL)
-_PASSED_ON = ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks", "max_dead_letters", "patience")
+_PASSED_ON = ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks", "max_dead_letters", "patience", "unit_buffer_bytes")
+_CHOSEN = ("dead_letters", "delivery", "on_key_failure", "check")
 
 
 def run(
@@ -171,7 +172,7 @@ def _options(pipeline: Pipeline) -> dict[str, Any]:
     write = pipeline.write
     given = {name: getattr(write, name) for name in _PASSED_ON}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    options |= {"dead_letters": write.dead_letters, "delivery": write.delivery}
+    options |= {name: getattr(write, name) for name in _CHOSEN}
     if names(write.key):
         options |= {"key": names(write.key), "order_by": names(write.order_by) or None, "app_id": write.app_id}
         if write.version is not None:

@@ -135,6 +135,12 @@ class Write:
     """How many of those there may be."""
     patience: float | None = None
     """Seconds for which a batch backs off before its last try."""
+    on_key_failure: Literal["skip", "stop", "park"] = "skip"
+    """What becomes of the later rows of a key after one that failed for good."""
+    unit_buffer_bytes: int | None = None
+    """How much of a bucket is kept in memory, to be written again when its transaction is lost."""
+    check: bool = True
+    """Whether the sink is opened once on the driver, before a row is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
