@@ -16,8 +16,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import InvalidTopicError, TopicAlreadyExistsError
 from aiokafka.structs import TopicPartition
 
+from penstock._maven import fetch
 from penstock.testing import EmbeddedKafka, EmbeddedUnavailable, skip_or_fail
 from penstock.testing import embedded_kafka as start_kafka
+from penstock.testing._java_server import JAVA
 from penstock.testing._processes import wait_gone
 
 if TYPE_CHECKING:
@@ -194,7 +196,9 @@ def test_a_broker_that_is_not_ours_is_used_and_not_ended(running: EmbeddedKafka,
 
 
 def test_a_home_gives_the_jars(running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "libs").symlink_to(fetch(JAVA / "kafka.xml"))
     monkeypatch.setenv("PENSTOCK_KAFKA_HOME", str(tmp_path))
-    context = start_kafka()
-    with pytest.raises(EmbeddedUnavailable, match="kafka"):  # there are none in it
-        context.__enter__()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with start_kafka() as server:
+        assert server.pid not in {None, running.pid}
+    assert not (tmp_path / "cache").exists()

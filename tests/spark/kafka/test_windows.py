@@ -205,7 +205,7 @@ def plan_for(broker: EmbeddedKafka, postgres: EmbeddedPostgres, folder: Path, de
     ("count", "keys", "records_per_batch", "deaths"),
     [(1_800, 20, 600, (BUCKETS + 2,)), pytest.param(300_000, 500, 20_000, (BUCKETS + 2, 1, 7, 3, 6), marks=pytest.mark.soak)],
 )
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_each_window_is_written_exactly_once_though_driver_and_broker_are_killed(
     broker: EmbeddedKafka,
     embedded_postgres: EmbeddedPostgres,
@@ -223,7 +223,7 @@ def test_each_window_is_written_exactly_once_though_driver_and_broker_are_killed
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_upserts_at_least_once_come_to_the_same_table_and_write_again(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
