@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import httpx
+import pyarrow as pa
 import pytest
 from tests.sinks.http_help import Reply, Request, Server
 
@@ -14,6 +15,8 @@ from penstock.sinks import ElasticsearchSink, HttpResponse, HttpSink
 from penstock.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.testing import EmbeddedOpenSearch
 
 STORED: list[int] = []
@@ -22,7 +25,7 @@ SERVER = Server()
 
 async def keep(request: Request) -> Reply:
     """A status per item; negative ones are refused."""
-    numbers = json.loads(request.body)
+    numbers = [row["n"] if isinstance(row, dict) else row for row in json.loads(request.body)]
     STORED.extend(number for number in numbers if number >= 0)
     return Reply(body=json.dumps([200 if number >= 0 else 400 for number in numbers]).encode())
 
@@ -53,6 +56,9 @@ class TestHttpSink(SinkConformance[int]):
     def bad_item(self, number: int) -> int:
         return -number
 
+    def columns(self, items: Sequence[int]) -> Any:
+        return pa.record_batch({"n": items})
+
     async def stored(self) -> list[int]:
         return STORED
 
@@ -81,7 +87,7 @@ class TestElasticsearchSink(SinkConformance[dict[str, Any]]):
         return ElasticsearchSink(self.url, index=self.index, **self.arguments)
 
     def item(self, number: int) -> dict[str, Any]:
-        return {"n": number}
+        return {"n": number, "word": "1"}
 
     def bad_item(self, number: int) -> dict[str, Any]:
         return {"n": number, "word": "no number"}

@@ -6,12 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import asyncpg
+import pyarrow as pa
 import pytest
 
 from penstock.sinks import PostgresSink
 from penstock.testing.conformance import TransactionConformance
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.testing import EmbeddedPostgres
 
 
@@ -43,6 +46,10 @@ class TestPostgresSink(TransactionConformance[tuple[int, str]]):
 
     def bad_item(self, number: int) -> Any:
         return number, None
+
+    def columns(self, items: Sequence[Any]) -> Any:
+        ids, words = zip(*items, strict=True)
+        return pa.record_batch({"id": ids, "word": pa.array(words, pa.string())})
 
     async def stored(self) -> list[tuple[int, str]]:
         con = await asyncpg.connect(self.dsn)

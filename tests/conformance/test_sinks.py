@@ -31,6 +31,7 @@ from penstock.testing.conformance import SinkConformance, TransactionConformance
 if TYPE_CHECKING:
     from penstock import Sink, SinkLike
 
+Row = dict[str, int]
 SHELVES: dict[int, list[Any]] = {}
 
 
@@ -40,27 +41,27 @@ class Shelf:
     def __init__(self, number: int) -> None:
         self.number = number
 
-    async def write(self, batch: Batch[int]) -> WriteResult:
-        SHELVES.setdefault(self.number, []).extend(item for item in batch if item >= 0)
-        return WriteResult.failed(batch, {i: PermanentError(f"{item} is negative") for i, item in enumerate(batch) if item < 0})
+    async def write(self, batch: Batch[Row]) -> WriteResult:
+        SHELVES.setdefault(self.number, []).extend(item for item in batch if item["n"] >= 0)
+        return WriteResult.failed(batch, {i: PermanentError(f"{item} is negative") for i, item in enumerate(batch) if item["n"] < 0})
 
 
-class Numbers(SinkConformance[int]):
+class Numbers(SinkConformance[Row]):
     """Numbers on a shelf, through whatever the subclass puts around it."""
 
-    def sink(self) -> SinkLike[int]:
+    def sink(self) -> SinkLike[Row]:
         return self.around(Shelf(id(type(self))))
 
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return shelf
 
-    def item(self, number: int) -> int:
-        return number
+    def item(self, number: int) -> Row:
+        return {"n": number}
 
-    def bad_item(self, number: int) -> int | None:
-        return -number
+    def bad_item(self, number: int) -> Row | None:
+        return {"n": -number}
 
-    async def stored(self) -> list[int]:
+    async def stored(self) -> list[Row]:
         return SHELVES.get(id(type(self)), [])
 
 
@@ -69,123 +70,123 @@ class TestPlain(Numbers):
 
 
 class TestTimeout(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, Timeout(5.0))
 
 
 class TestRetry(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, Retry())
 
 
 class TestCircuitBreaker(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, CircuitBreaker())
 
 
 class TestRateLimit(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
-        return stack(shelf, RateLimit(1_000_000, key=lambda item: item % 2))
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
+        return stack(shelf, RateLimit(1_000_000, key=lambda item: item["n"] % 2))
 
 
 class TestSplit(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, Split(max_items=2))
 
 
 class TestIsolate(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, Isolate())
 
 
 class TestObserved(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, Observed(Observer()))
 
 
 class TestTracing(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, Tracing())
 
 
 class TestEverything(Numbers):
     """The stack of the page on the order of decorators."""
 
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, Isolate(), Timeout(5.0), CircuitBreaker(), Retry(), Observed(Observer()), Tracing())
 
 
 class TestRouter(Numbers):
     ordered = False
 
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
-        return Router(lambda item: str(item % 2), {"0": shelf, "1": Shelf(shelf.number)})  # type: ignore[attr-defined]
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
+        return Router(lambda item: str(item["n"] % 2), {"0": shelf, "1": Shelf(shelf.number)})  # type: ignore[attr-defined]
 
 
 class TestCombine(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
-        return Combine(shelf, key=lambda item: item, merge=lambda one, _: one)
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
+        return Combine(shelf, key=lambda item: item["n"], merge=lambda one, _: one)
 
 
 class TestFanOut(Numbers):
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return FanOut(shelf, best_effort=[MemorySink()])
 
 
 class TestDeadLetter(Numbers):
     """A refused item is safe with the dead letters, so none is refused here."""
 
-    def around(self, shelf: Sink[int]) -> SinkLike[int]:
+    def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
         return stack(shelf, DeadLetter(MemorySink()))
 
-    def bad_item(self, number: int) -> int | None:
+    def bad_item(self, number: int) -> Row | None:
         return None
 
 
-def put_on_shelf(batch: Batch[int]) -> None:
+def put_on_shelf(batch: Batch[Row]) -> None:
     SHELVES.setdefault(-1, []).extend(batch)
 
 
 class TestFunctionInAThread(Numbers):
-    def sink(self) -> SinkLike[int]:
+    def sink(self) -> SinkLike[Row]:
         return FunctionSink(put_on_shelf)
 
-    def bad_item(self, number: int) -> int | None:
+    def bad_item(self, number: int) -> Row | None:
         return None
 
-    async def stored(self) -> list[int]:
+    async def stored(self) -> list[Row]:
         return SHELVES.get(-1, [])
 
 
 class TestFunction(TestFunctionInAThread):
-    def sink(self) -> SinkLike[int]:
-        async def write(batch: Batch[int]) -> None:
+    def sink(self) -> SinkLike[Row]:
+        async def write(batch: Batch[Row]) -> None:
             put_on_shelf(batch)
 
         return write
 
 
-class TestMemorySink(TransactionConformance[int]):
+class TestMemorySink(TransactionConformance[Row]):
     """With its transactions."""
 
     @pytest.fixture(autouse=True)
     def empty(self) -> None:
-        self.memory = MemorySink[int]()
+        self.memory = MemorySink[Row]()
 
-    def sink(self) -> SinkLike[int]:
+    def sink(self) -> SinkLike[Row]:
         return self.memory
 
-    def item(self, number: int) -> int:
-        return number
+    def item(self, number: int) -> Row:
+        return {"n": number}
 
-    async def stored(self) -> list[int]:
+    async def stored(self) -> list[Row]:
         return self.memory.items
 
 
 class TestTransactionsOfAStack(TestMemorySink):
     """P-T21: what stands around a destination stands around its transactions."""
 
-    def sink(self) -> SinkLike[int]:
+    def sink(self) -> SinkLike[Row]:
         around = (
             Timeout(5.0),
             RateLimit(items_per_second=1e6),

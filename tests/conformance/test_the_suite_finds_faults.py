@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Batch, Capabilities, LoopClock, PermanentError, WriteResult
+from penstock import ArrowBatch, Batch, Capabilities, LoopClock, PermanentError, WriteResult
 from penstock.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
@@ -209,3 +209,96 @@ def test_each_fault_is_found(fault: Callable[[], Any], name: str) -> None:
         run(Faultless, name)
     with pytest.raises((AssertionError, TypeError, KeyError)):
         run(fault, name)
+
+
+ROWS: list[Any] = []
+
+
+class TakesColumns:
+    """Keeps every row but those with a negative number."""
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        return self.put(batch, self.rows(batch))
+
+    def rows(self, batch: Batch[Any]) -> list[dict[str, int]]:
+        return batch.record_batch.to_pylist() if isinstance(batch, ArrowBatch) else list(batch)
+
+    def put(self, batch: Batch[Any], rows: list[dict[str, int]]) -> WriteResult | None:
+        ROWS.extend(row for row in rows if row["n"] >= 0)
+        return WriteResult.failed(batch, {i: PermanentError("negative") for i, row in enumerate(rows) if row["n"] < 0})
+
+
+class TakesItemsOnly(TakesColumns):
+    def rows(self, batch: Batch[Any]) -> list[dict[str, int]]:
+        return list(batch.items)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class ForgetsARow(TakesColumns):
+    def rows(self, batch: Batch[Any]) -> list[dict[str, int]]:
+        return super().rows(batch)[:-1]
+
+
+class SendsTheWhole(TakesColumns):
+    """Keeps the columns of the first part that it sees of a batch, and counts on by their number."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[dict[str, int]]] = {}
+
+    def rows(self, batch: Batch[Any]) -> list[dict[str, int]]:
+        return self.seen.setdefault(batch.id, super().rows(batch))
+
+
+class CountsFromTheEnd(TakesColumns):
+    def put(self, batch: Batch[Any], rows: list[dict[str, int]]) -> WriteResult | None:
+        super().put(batch, rows)
+        return WriteResult.failed(batch, {len(rows) - 1 - i: PermanentError("negative") for i, row in enumerate(rows) if row["n"] < 0})
+
+
+class RaisesItsOwnForColumns(TakesColumns):
+    def put(self, batch: Batch[Any], rows: list[dict[str, int]]) -> WriteResult | None:
+        answer = super().put(batch, rows)
+        if isinstance(batch, ArrowBatch) and answer is not None and answer.errors:
+            return WriteResult.failed(batch, dict.fromkeys(answer.errors, ValueError("negative")))
+        return answer
+
+
+class NeedsARow(TakesColumns):
+    def rows(self, batch: Batch[Any]) -> list[dict[str, int]]:
+        rows = super().rows(batch)
+        assert rows[0]["n"]
+        return rows
+
+
+FAULTS_WITH_COLUMNS: list[tuple[Callable[[], Any], str]] = [
+    (TakesItemsOnly, "columns_are_written_as_rows_are"),
+    (ForgetsARow, "columns_are_written_as_rows_are"),
+    (SendsTheWhole, "parts_of_columns_are_written_each"),
+    (CountsFromTheEnd, "a_refused_row_of_columns_is_told_by_its_index"),
+    (RaisesItsOwnForColumns, "a_refused_row_of_columns_is_told_by_its_index"),
+    (NeedsARow, "columns_without_rows_are_no_error"),
+]
+
+
+@pytest.mark.parametrize(("fault", "name"), FAULTS_WITH_COLUMNS, ids=lambda value: getattr(value, "__name__", ""))
+def test_each_fault_with_columns_is_found(fault: Callable[[], Any], name: str) -> None:
+    """batcher/4b.12, for what Spark sends."""
+
+    def run_columns(make: Callable[[], Any]) -> None:
+        class Suite(SinkConformance[dict[str, int]]):
+            def sink(self) -> Any:
+                return make()
+
+            def item(self, number: int) -> dict[str, int]:
+                return {"n": number}
+
+            def bad_item(self, number: int) -> dict[str, int]:
+                return {"n": -number}
+
+            async def stored(self) -> list[dict[str, int]]:
+                return ROWS
+
+        asyncio.run(getattr(Suite(), f"test_{name}")(LoopClock()))
+
+    run_columns(TakesColumns)
+    with pytest.raises((AssertionError, IndexError)):
+        run_columns(fault)

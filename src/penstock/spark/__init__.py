@@ -12,6 +12,7 @@ __all__ = [
     "PipelineReport",
     "Registration",
     "SparkWriteReport",
+    "StreamReport",
     "UnitReport",
     "connector_jars",
     "foreach_batch",
@@ -24,7 +25,7 @@ try:
     from ._driver import keyed
     from ._jars import connector_jars
     from ._register import Registration, register
-    from .report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
+    from .report import DeadLettersError, DeadRow, SparkWriteReport, StreamReport, UnitReport
     from .streaming import foreach_batch
     from .write import write_dataframe
 except ModuleNotFoundError as error:

@@ -38,15 +38,21 @@ HOPELESS = 1000
 
 
 class Partition(Traveller):
-    """What an executor runs: the rows of one partition in, lines of report out. Without `units` the partition is the unit."""
+    """What an executor runs: the rows of one partition in, lines of report out. Without `units` the partition is the unit.
 
-    def __init__(self, description: bytes, cuts: Cuts, job: str, *, keep: int, stop_at: float, units: Units | Epoch | None = None) -> None:
+    `done` is an accumulator that is told of each unit's rows and dead letters.
+    """
+
+    def __init__(
+        self, description: bytes, cuts: Cuts, job: str, *, keep: int, stop_at: float, units: Units | Epoch | None = None, done: Any = None
+    ) -> None:
         self._description = description
         self._cuts = cuts
         self._job = job
         self._keep = keep
         self._stop_at = stop_at
         self._units = units
+        self._done = done
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`, with the columns of `LINES`."""
@@ -71,6 +77,8 @@ class Partition(Traveller):
     def _lines(self, part: _Part, attempt: int) -> Iterator[Line]:
         try:
             report, stage = self._written(part)
+            if self._done is not None:
+                self._done.add((report.rows, report.dead_lettered + report.failed))
             yield "unit", _json(asdict(replace(report, attempt=attempt)))
             if stage is not None:
                 yield "stage", _json(stage)
@@ -162,6 +170,7 @@ def read_report(lines: Iterable[Line]) -> SparkWriteReport:
     for kind, text in lines:
         found = json.loads(text)
         if kind == "unit":
+            found["marks"] = tuple(map(tuple, found["marks"]))
             units.append(UnitReport(**found))
         elif kind == "dead":
             dead.append(DeadRow(**found))

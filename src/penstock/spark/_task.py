@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .._core.arrow import ArrowBatch
@@ -21,6 +21,7 @@ from .._core.clock import LOOP_CLOCK, Signal, wait_until
 from .._core.delivery import Delivery
 from .._core.outcome import Outcome
 from ._chunks import cut
+from ._course import Course
 from ._failures import KeyOrder
 from .report import UnitReport
 
@@ -131,6 +132,7 @@ class Task:
         self._partition = partition
         self._free = threading.Semaphore(cuts.window)
         self._writing: set[asyncio.Task[Any]] = set()
+        self._course = Course()
         self._order = KeyOrder(cuts.on_key_failure, cuts.key)
 
     def run(self, batches: Iterable[pa.RecordBatch], on_dead: Callable[[dict[str, Any], BaseException], None]) -> UnitReport:
@@ -150,12 +152,16 @@ class Task:
                 flying.append(before)
                 while flying and flying[0].done():
                     add_up(counts, flying.pop(0).result(), on_dead)
+                    self._course.mark(counts["rows"])
             for future in flying:
                 add_up(counts, future.result(), on_dead)
+                self._course.mark(counts["rows"])
         except BaseException:
             self._worker.start(self._cut_all()).result()
             raise
-        return UnitReport(partition=self._partition, seconds=self._worker.loop.time() - began, skipped=False, **counts)
+        course = self._course
+        report = UnitReport(partition=self._partition, seconds=self._worker.loop.time() - began, began_at=course.began_at)
+        return replace(report, skipped=False, marks=course.marks(counts["rows"]), **counts)
 
     async def _cut_all(self) -> None:
         """Nothing of a task that has failed may go on writing beside the next attempt."""

@@ -24,6 +24,7 @@ from .._core.errors import ErrorClass, KeyStopped
 from .._core.transaction import Counts, transaction
 from ._again import Again
 from ._chunks import cut
+from ._course import Course
 from ._failures import KeyOrder
 from ._task import add_up, write_chunk
 from ._units import Remembered
@@ -103,6 +104,7 @@ class UnitTask:
         self._buffer_bytes = buffer_bytes
         self._letters = letters
         self._writing: asyncio.Task[Any] | None = None
+        self._course = Course()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> UnitReport:
         """Write every row and commit, or find that it is committed; blocks. Raises what ended the last try, and what `Letters` raise."""
@@ -146,6 +148,7 @@ class UnitTask:
     async def _transaction(self, feed: _Feed) -> Ended:
         self._writing = asyncio.current_task()
         counts: Counter[str] = Counter()
+        self._course.begin_again()
         order = KeyOrder(self._cuts.on_key_failure, self._cuts.key)
         self._letters.clear()
         async with transaction(self._sink, self._unit) as tx:
@@ -155,6 +158,7 @@ class UnitTask:
                     written = await write_chunk(tx, chunk, name=self._unit.name, patience=self._cuts.patience, order=order)
                     check_refused(self._sink, (error for _, error in written.dead))
                     add_up(counts, written, self._letters.add)
+                    self._course.mark(counts["rows"])
                 else:
                     counts["rows"] += chunk.rows.num_rows
                 feed.done()
@@ -165,7 +169,9 @@ class UnitTask:
         if ended.before is not None:
             return replace(report_skipped(self._unit.part, ended.before, rows=ended.counts["rows"]), seconds=seconds, retries=retries)
         ended.counts["retries"] += retries
-        return UnitReport(partition=self._unit.part, seconds=seconds, skipped=False, **ended.counts)
+        course = self._course
+        report = UnitReport(partition=self._unit.part, seconds=seconds, began_at=course.began_at)
+        return replace(report, skipped=False, marks=course.marks(ended.counts["rows"]), **ended.counts)
 
 
 def check_refused(sink: object, errors: Iterable[BaseException]) -> None:

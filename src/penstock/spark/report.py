@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import html
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from .._core.errors import PenstockError
+from ._page import report_html, stream_page, write_page
+
+if TYPE_CHECKING:
+    import os
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+MOST_LINES = 20
+"""Units that a report prints."""
 
 
 class DeadLettersError(PenstockError):
@@ -42,6 +53,10 @@ class UnitReport:
     """Spark's number of the attempt that is counted here; 0 unless the task was run again."""
     stopped: int = 0
     """Of the dead-lettered and failed rows those that were left out behind a failed one of their key (`on_key_failure`)."""
+    began_at: float = field(default=0.0, compare=False)
+    """When it began, in seconds since 1970 by the executor's clock."""
+    marks: tuple[tuple[float, int], ...] = field(default=(), compare=False)
+    """Moments, as `began_at`, each with the rows that were done by then; a few dozen, however long it took."""
     skipped: bool = False
     """Committed by an earlier attempt, so that nothing was written; the counts are those of the ledger, what was delivered is `duplicate`."""
 
@@ -53,6 +68,8 @@ class SparkWriteReport:
     units: tuple[UnitReport, ...]
     dead_rows: tuple[DeadRow, ...] = field(default=())
     """The rows that came back (`dead_letters="return"`), or the first of those for which the write failed."""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
+    """What the write was asked to do, as text; the sink as it shows itself."""
 
     @property
     def rows(self) -> int:
@@ -94,6 +111,19 @@ class SparkWriteReport:
         """Of the task that took longest."""
         return max((unit.seconds for unit in self.units), default=0.0)
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds from the first task's beginning to the last one's end; as good as the executors' clocks agree."""
+        ends = [unit.began_at + unit.seconds for unit in self.units if unit.began_at]
+        return max(ends) - min(unit.began_at for unit in self.units if unit.began_at) if ends else self.seconds
+
+    def save_html(self, path: str | os.PathLike[str]) -> None:
+        """Write one page with the figures and pictures of this run to `path`; it needs nothing but itself to be seen.
+
+        What looks like a secret is covered; rows that came back are shown, the first five of each error. Raises `MissingExtra` without Jinja2.
+        """
+        Path(path).write_text(write_page(self), encoding="utf-8")
+
     def raise_for_dead_letters(self) -> None:
         """Raise `DeadLettersError` if any row failed for good, and no dead-letter sink has it."""
         if self.failed:
@@ -101,22 +131,67 @@ class SparkWriteReport:
             message = f"{self.failed} of {self.rows} rows failed for good{first}"
             raise DeadLettersError(message)
 
-    def _table(self) -> list[tuple[str, ...]]:
-        names = [f.name for f in fields(UnitReport)]
+    def table(self) -> list[tuple[str, ...]]:
+        """A heading, and a line for each unit, as text."""
+        names = [f.name for f in fields(UnitReport) if f.name not in {"began_at", "marks"}]
         units = sorted(self.units, key=lambda unit: unit.partition)
         return [tuple(names), *(tuple(_shown(getattr(unit, name)) for name in names) for unit in units)]
 
     def __str__(self) -> str:
-        rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds else ""
+        """One line, and below it a table of the units, of the first `MOST_LINES` where there are more."""
+        head, *body = self.table()
+        lines = [head, *body[:MOST_LINES]]
+        widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
+        shown = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines] if body else []
+        more = [f"and {len(body) - MOST_LINES} more"] if len(body) > MOST_LINES else []
+        return "\n".join([self.summary, *shown, *more])
+
+    @property
+    def summary(self) -> str:
+        """The figures of all units in a line."""
+        rate = f", {self.rows / self.elapsed:,.0f} rows/s" if self.elapsed else ""
         text = f"{self.rows:,} rows: {self.delivered:,} delivered, {self.dead_letters:,} dead letters, {self.retries:,} retries"
-        return f"{text}, in {len(self.units)} tasks{rate}"
+        behind = f", {self.stopped:,} behind a failed row" if self.stopped else ""
+        return f"{text}{behind}, in {len(self.units)} tasks{rate}"
 
     def _repr_html_(self) -> str:
-        """The table that notebooks show."""
-        head, *body = self._table()
-        cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>" for line in body)
-        return f"<p>{html.escape(str(self))}</p><table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
+        """What notebooks show: the outcomes as a bar, the units as a table, and what failed first."""
+        return report_html(self)
+
+
+@dataclass(slots=True)
+class StreamReport:
+    """The reports of a stream's micro-batches, by number: of all of them the sums, of the last `keep` the whole."""
+
+    keep: int = 1000
+    count: int = 0
+    batches: dict[int, SparkWriteReport] = field(default_factory=dict[int, SparkWriteReport])
+    """The last ones. A micro-batch that was written again stands here once, as it was the last time."""
+
+    def add(self, number: int, report: SparkWriteReport) -> None:
+        """One more."""
+        self.count += 1
+        self.batches.pop(number, None)
+        self.batches[number] = report
+        while len(self.batches) > self.keep:
+            del self.batches[next(iter(self.batches))]
+
+    @property
+    def total(self) -> SparkWriteReport:
+        """The kept micro-batches as one report, with the first dead rows."""
+        reports = [*self.batches.values()]
+        dead = tuple(row for report in reports for row in report.dead_rows)
+        settings = reports[-1].settings if reports else {}
+        return SparkWriteReport(tuple(unit for report in reports for unit in report.units), dead, settings)
+
+    def save_html(self, path: str | os.PathLike[str], query: StreamingQuery | None = None) -> None:
+        """Write one page with a tally for each micro-batch to `path`, beside what `query` says of its progress."""
+        progress: list[Any] = [] if query is None else [*query.recentProgress]
+        known = [each if isinstance(each, Mapping) else json.loads(each.json) for each in progress]
+        Path(path).write_text(stream_page(self, known), encoding="utf-8")
+
+    def __str__(self) -> str:
+        return f"{self.count:,} micro-batches; of the last {len(self.batches):,}: {self.total.summary}"
 
 
 def _shown(value: object) -> str:

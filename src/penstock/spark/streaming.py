@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
+from .report import StreamReport
 from .write import write_dataframe
 
 if TYPE_CHECKING:
@@ -16,9 +17,22 @@ if TYPE_CHECKING:
     from .report import SparkWriteReport
 
 
+class ForeachBatch:
+    """What `foreach_batch` makes: called with each micro-batch by Spark."""
+
+    def __init__(self, write: Callable[[DataFrame, int], None], report: StreamReport) -> None:
+        self._write = write
+        self.report = report
+        """What has become of the micro-batches so far."""
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write one."""
+        self._write(df, batch_id)
+
+
 def foreach_batch(
     sink: SinkLike[Any], *, on_report: Callable[[SparkWriteReport], object] | None = None, app_id: str | None = None, **options: Any
-) -> Callable[[DataFrame, int], None]:
+) -> ForeachBatch:
     """What `df.writeStream.foreachBatch(...)` calls for each micro-batch: `write_dataframe` with these options.
 
     Args:
@@ -31,22 +45,26 @@ def foreach_batch(
             first micro-batch only.
 
     A micro-batch that Spark runs again, because its end was not noted, is written again at `"at_least_once"`, and skipped where it was
-    committed at the other levels. Raises `ConfigError` for `version`, and what `write_dataframe` raises, which ends the query.
+    committed at the other levels. What is returned keeps the reports as `report`, a `StreamReport`; on Spark Connect the server's copy keeps
+    them. Raises `ConfigError` for `version`, and what `write_dataframe` raises, which ends the query.
     """
     if "version" in options:
         raise checks.bad("version", options["version"], "is the number of the micro-batch")
     check = options.pop("check", True)
     is_named = options.get("key") is not None or options.get("delivery", "at_least_once") != "at_least_once"
 
+    history = StreamReport()
+
     def write(df: DataFrame, batch_id: int) -> None:
         nonlocal check
         name = (app_id or _query_id(df)) if is_named else None
         report = write_dataframe(df, sink, app_id=name, version=batch_id if is_named else None, check=check, **options)
         check = False
+        history.add(batch_id, report)
         if on_report is not None:
             on_report(report)
 
-    return write
+    return ForeachBatch(write, history)
 
 
 def _query_id(df: DataFrame) -> str:

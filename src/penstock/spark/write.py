@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
@@ -14,6 +14,7 @@ from ._driver import bucket_count, check_columns, keyed, with_bucket
 from ._failures import POLICIES
 from ._levels import level
 from ._partition import HOPELESS, LINES, SHOWN, Partition, read_report, read_stages
+from ._progress import watched
 from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 from ._travel import description
 from ._trial import try_out
@@ -55,6 +56,7 @@ def write_dataframe(
     unit_buffer_bytes: int = UNIT_BUFFER_BYTES,
     on_key_failure: OnKeyFailure = "skip",
     check: bool = True,
+    progress: bool | None = None,
 ) -> SparkWriteReport:
     """Write every row of `df` to `sink`, on the executors; return exact counts. One action; blocks until it is done.
 
@@ -91,6 +93,8 @@ def write_dataframe(
             `key_prefix_safe` is then written to row by row of each key.
         check: whether the sink is opened once here, before the job, so that a wrong address, table or column is told before a row is written.
             Pass `False` where only the executors reach the destination.
+        progress: whether a bar on standard error shows tasks, rows, their rate and dead letters while the job runs; default: in a terminal and
+            in a notebook. Never on Spark Connect.
 
     Raises `ConfigError` for a bad argument or a column of a type that the sink cannot write, and `NotPicklableError` for a sink that cannot
     travel; with `check` also whatever opening the sink raises (`UnavailableError` where nobody answers): all before anything runs.
@@ -121,19 +125,33 @@ def write_dataframe(
     shipped = description(sink)
     if check:
         try_out(shipped, df.schema)
-    writing = Partition(shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=epoch or units)
     rows = df if key is None else keyed(df, key, order_by=order_by, buckets=buckets)
     rows = rows if units is None else with_bucket(rows)
     rows = rows if limit is None else rows.coalesce(limit)
+    settings = _settings(
+        sink, cuts, buckets=buckets, order_by=order_by, max_tasks=limit, delivery=delivery, mode=mode, dead_letters=dead_letters
+    )
 
     def run() -> tuple[SparkWriteReport, list[str]]:
-        lines = rows.mapInArrow(writing, LINES).collect()
-        report = read_report(lines)
+        with watched(df.sparkSession, progress) as write:
+            done = None if write is None else write.done
+            writing = Partition(shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=epoch or units, done=done)
+            lines = rows.mapInArrow(writing, LINES).collect()
+        report = replace(read_report(lines), settings=settings)
         if report.failed > dead.most:
             report.raise_for_dead_letters()
         return report, read_stages(lines)
 
     return run()[0] if epoch is None else write_atomically(sink, epoch, run)
+
+
+def _settings(sink: object, cuts: Cuts, **others: object) -> dict[str, str]:
+    """What was asked for, as text; what was left open is left out."""
+    found = {"sink": sink, "key": ", ".join(cuts.key) or None, **others}
+    if cuts.key:
+        found["on_key_failure"] = cuts.on_key_failure
+    found.update(chunk_rows=cuts.chunk_rows, chunk_bytes=cuts.chunk_bytes, max_in_flight=cuts.window, patience=cuts.patience)
+    return {name: str(value) for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

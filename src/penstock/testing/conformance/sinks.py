@@ -10,7 +10,8 @@
 1. Each test makes its own sinks with `sink()`, on one destination, and items that nobody has sent before with `item(number)`.
 2. With `stored()` the suite knows the truth, and checks every answer against it; without, it checks what can be seen from outside.
 3. With `bad_item(number)` it checks what a refused item does to its neighbours.
-4. The tests run on a loop of their own in real time; none of them waits for anything but the sink.
+4. Items that are rows, or that `columns(items)` makes columns of, are sent as columns as well, with the same outcomes: Spark sends nothing else.
+5. The tests run on a loop of their own in real time; none of them waits for anything but the sink.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import asyncio
 import itertools
 import pickle
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import pytest
 
+from ..._core.arrow import ArrowBatch
 from ..._core.batch import RowBatch
 from ..._core.errors import ConfigError, ErrorClass, UnknownOutcomeError
 from ..._core.opening import opened
@@ -66,6 +69,18 @@ class SinkConformance(ABC, Generic[T]):
         """An item that the destination refuses for good; `None` where it takes everything."""
         return None
 
+    def columns(self, items: Sequence[T]) -> Any | None:
+        """The items as a `pyarrow.RecordBatch` whose rows are taken for them, or `None` where they are nothing of that kind.
+
+        By default mappings are rows, with a column for each name that any of them has.
+        """
+        if not items or not all(isinstance(item, Mapping) for item in items):
+            return None
+        pyarrow: Any = pytest.importorskip("pyarrow", reason="columns are made with pyarrow")
+        rows = cast("Sequence[Mapping[str, Any]]", items)
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pyarrow.record_batch({name: [row.get(name) for row in rows] for name in names})
+
     async def stored(self) -> Sequence[T] | None:
         """Every item that the destination holds, equal to what was sent; `None` where nobody can tell."""
         return None
@@ -107,11 +122,7 @@ class SinkConformance(ABC, Generic[T]):
         items = self.items(7)
         async with self.open_sink() as sink:
             assert await send(sink, RowBatch(items)) == {}
-        stored = await self.stored()
-        if stored is not None:
-            found = [item for item in stored if item in items]
-            assert sorted(map(repr, found)) == sorted(map(repr, items))
-            assert not self.ordered or found == items
+        await self._all_there(items)
 
     async def test_the_answer_fits_the_batch(self, real_clock: LoopClock) -> None:
         """`None`, or a `WriteResult` of exactly as many items; an empty batch is no error, and writes nothing."""
@@ -171,6 +182,46 @@ class SinkConformance(ABC, Generic[T]):
             errors = await send(sink, RowBatch([first, bad, later], keys=["k", "k", "k"]))
             assert {1, 2} <= set(errors)
             assert await self.copies(later) in {None, 0}, "a later item of the refused item's key took effect"
+
+    # -- columns ------------------------------------------------------------------------------------------------------
+
+    async def test_columns_are_written_as_rows_are(self, real_clock: LoopClock) -> None:
+        """Every row arrives, once, in the batch's order."""
+        items = self.items(7)
+        async with self.open_sink() as sink:
+            assert await send(sink, self._column_batch(items)) == {}
+        await self._all_there(items)
+
+    async def test_parts_of_columns_are_written_each(self, real_clock: LoopClock) -> None:
+        """A pick is a batch of its rows alone."""
+        items = self.items(6)
+        batch = self._column_batch(items)
+        async with self.open_sink() as sink:
+            for part in ([0, 2, 4], [1, 3, 5]):
+                assert await send(sink, batch.pick(part)) == {}
+                rest = [index for index in range(6) if index not in part and not batch.delivery.is_settled(index)]
+                for index in rest:
+                    assert await self.copies(items[index]) in {None, 0}, f"row {index} was not in the part, and the destination has it"
+        await self._all_there(items, in_order=False)
+
+    async def test_a_refused_row_of_columns_is_told_by_its_index(self, real_clock: LoopClock) -> None:
+        """As a refused item is, and its neighbours are told truly."""
+        good, bad = self.items(3), self._bad_items(2)
+        items = [good[0], bad[0], good[1], good[2], bad[1]]
+        batch = self._column_batch(items)
+        async with self.open_sink() as sink:
+            errors = await send(sink, batch)
+            assert set(errors) in ({1, 4}, {0, 1, 2, 3, 4}), f"errors for rows {sorted(errors)}; only 1 and 4, or all, make sense"
+            by_rows = await send(sink, RowBatch([*self.items(1), *self._bad_items(1)]))
+            assert type(errors[1]) is type(by_rows[1]), f"{errors[1]!r} for a row of columns, and {by_rows[1]!r} for an item"
+            await self.check_truth(RowBatch(items), errors)
+
+    async def test_columns_without_rows_are_no_error(self, real_clock: LoopClock) -> None:
+        """And write nothing."""
+        batch = self._column_batch(self.items(1))
+        async with self.open_sink() as sink:
+            answer = cast("object", await sink.write(batch.pick([])))
+            assert answer is None or (isinstance(answer, WriteResult) and answer.size == 0)
 
     # -- being cut ----------------------------------------------------------------------------------------------------
 
@@ -271,6 +322,19 @@ class SinkConformance(ABC, Generic[T]):
         async with opened(sink):
             assert await send(sink, RowBatch(self.items(1))) == {}
             return look(sink)
+
+    def _column_batch(self, items: Sequence[T]) -> Batch[Any]:
+        columns = self.columns(items)
+        if columns is None:
+            pytest.skip("columns() is not given, and the items are no rows")
+        return ArrowBatch(columns)
+
+    async def _all_there(self, items: Sequence[T], *, in_order: bool = True) -> None:
+        stored = await self.stored()
+        if stored is not None:
+            found = [item for item in stored if item in items]
+            assert sorted(map(repr, found)) == sorted(map(repr, items))
+            assert not (self.ordered and in_order) or found == [*items]
 
     def _bad_items(self, count: int) -> list[T]:
         bad = [self.bad_item(next(_numbers)) for _ in range(count)]
