@@ -71,7 +71,9 @@ def written(sink: Any, rows: list[tuple[int, bool]], policy: Any, chunk_rows: in
     return asyncio.run(run())  # type: ignore[no-any-return]
 
 
-keyed_rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5).map(lambda n: n == 0)), max_size=30).map(sorted)
+keyed_rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5).map(lambda n: n == 0)), max_size=30).map(
+    lambda rows: sorted(rows, key=lambda row: row[0])
+)
 
 
 @settings(max_examples=150, deadline=None)
