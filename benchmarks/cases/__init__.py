@@ -16,6 +16,7 @@ from . import (
     resilience,
     shapes,
     shutdown,
+    spark,
     statements,
     threads,
     waits,
@@ -40,4 +41,6 @@ CASES: tuple[Case, ...] = (
     statements.CASE,
     statements.CONFLICTS_CASE,
     *http.CASES,
+    spark.CASE,
+    spark.UPSERT_CASE,
 )

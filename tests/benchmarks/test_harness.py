@@ -181,7 +181,13 @@ def test_a_case_that_cannot_run_says_why_and_the_others_go_on(monkeypatch: pytes
     assert "1.00 (1.00 to 1.00)" in printed
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+IN_THE_SOAK = {"spark", "spark-upserts"}
+"""Each starts a Spark of its own."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name, marks=[pytest.mark.soak] if case.name in IN_THE_SOAK else []) for case in CASES]
+)
 def test_every_case_runs(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     if case.name == "interpreters":  # one of them is enough here
         monkeypatch.setattr("benchmarks.cases.interpreters.VERSIONS", ())
