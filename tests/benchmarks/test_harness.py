@@ -182,7 +182,7 @@ def test_a_case_that_cannot_run_says_why_and_the_others_go_on(monkeypatch: pytes
 
 
 IN_THE_SOAK = {"spark", "spark-upserts"}
-"""Each starts a Spark of its own."""
+"""Each starts a Spark of its own. P-T1, P-T2: here it is seen that they run; what they measure stands on the page of the benchmarks."""
 
 
 @pytest.mark.parametrize(
