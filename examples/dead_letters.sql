@@ -12,6 +12,8 @@ CREATE TABLE dead_letters (
     tenant          json,
     trace_id        text,
     maybe_delivered boolean NOT NULL,
+    item_key        text,
+    parked_behind   boolean NOT NULL,
     -- what replays say
     state           text NOT NULL DEFAULT 'pending',
     replay          text,

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from keyed_help import Destination, Gate, Item, key_of
 
 from penstock import Batcher, BlockingBatcher, ConfigError, FanOut, Limits, Outcome, Retry, TransientError, WriteResult, stack
+from penstock.batcher.keyed import KeyedAccumulator
+from penstock.batcher.parking import Parking
 from penstock.retry import Backoff
 from penstock.testing import FakeClock
 
@@ -552,3 +554,28 @@ def test_one_worker_and_one_key_is_arrival_order(keys: list[int], max_items: int
     on_virtual_time(main)
     assert [item for batch in sink.batches for item in batch] == spec
     assert not sink.broken
+
+
+def test_a_batch_that_has_become_too_large_is_cut_between_keys() -> None:
+    """consumer/C:Ba3: batches may become smaller while one waits; what is behind the cut and has its key before it waits for that."""
+    accumulator: KeyedAccumulator[Item] = KeyedAccumulator(
+        key=key_of, max_items=6, max_bytes=None, max_delay=1.0, sized=True, repeats=True, evicts=False, parking=Parking("skip", 1)
+    )
+    for item in items(*"aabacb"):
+        accumulator.offer(item, 1, None, 0.0, accumulator.identity(item))
+    accumulator.resize(3, 0.0)
+    first, second = accumulator.take(0.0), accumulator.take(0.0)
+    assert first is not None
+    assert second is not None
+    assert first.items == items("a", "a", "b")
+    assert (second.items, second.keys, second.bytes) == ([Item("c", 0)], ["c"], 1)
+    assert accumulator.take(10.0) is None
+    assert (accumulator.queued, accumulator.queued_bytes) == (2, 2)
+    accumulator.done(first, [])
+    third = accumulator.take(10.0)
+    assert third is not None
+    assert third.items == [Item("a", 2), Item("b", 1)]
+    accumulator.done(second, [])
+    accumulator.done(third, [])
+    assert not accumulator.lanes.active
+    assert not accumulator.queued

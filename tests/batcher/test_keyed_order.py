@@ -15,7 +15,9 @@ from penstock import (
     Batcher,
     ClosedError,
     DeadLetter,
+    KeyFailedError,
     Limits,
+    Observer,
     Outcome,
     PermanentError,
     Retry,
@@ -30,6 +32,8 @@ from penstock.retry import Backoff
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock import Batch, Receipt
 
 SOME = 120
@@ -69,7 +73,7 @@ class Chaos:
             raise UnknownOutcomeError("who knows")
         if kind == "deaf":
             self.doubtful.update(batch)
-            await _deaf(3.0)
+            await _deaf(rng.choice([3.0, 15.0]))
         errors = self._refused(batch) if kind in {"partial", "settle"} else {}
         good = [index for index in range(len(batch)) if index not in errors]
         sink.apply(*(batch[index] for index in good))
@@ -100,12 +104,12 @@ async def _deaf(seconds: float) -> None:
             continue
 
 
-class Run:
+class Run(Observer):
     """One batcher, its producers, its destination and its end, all from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
-        self.prefix_safe = False
+        self.prefix_safe = rng.random() < 0.5
         self.chaos = Chaos(rng, prefix_safe=self.prefix_safe)
         self.sink = Destination(self.chaos, prefix_safe=self.prefix_safe)
         self.keys = rng.randint(1, 8)
@@ -114,6 +118,12 @@ class Run:
         self.settled: list[tuple[Item, Outcome]] = []
         self.counts: dict[Any, int] = defaultdict(int)
         self.buried: list[Item] = []
+        self.policy = rng.choice(["skip", "skip", "pause", "park", "fail"])
+        self.stopped: set[Any] = set()
+        """Keys of which an item has failed for good, and that nobody has let go since."""
+        self.spilled: set[Item] = set()
+        self.last: dict[Any, int] = {}
+        self.broken: list[str] = []
 
     def stack(self) -> Any:
         parts: list[Any] = []
@@ -121,13 +131,14 @@ class Run:
             parts.append(Timeout(2.0))
         if self.rng.random() < 0.8:
             parts.append(Retry(attempts=self.rng.randint(1, 4), backoff=Backoff(base=0.5, longest=4.0, rng=self.rng)))
-        if self.rng.random() < 0.6:
+        if self.policy == "park" or self.rng.random() < 0.6:
             parts.append(DeadLetter(self.bury))
         return stack(self.sink, *parts)
 
     async def bury(self, batch: Batch[Any]) -> None:
         await asyncio.sleep(self.rng.choice([0.0, 0.1]))
         self.buried += [record.item for record in batch]
+        self.spilled.update(record.item for record in batch if record.parked_behind)
 
     def options(self) -> dict[str, Any]:
         rng = self.rng
@@ -143,6 +154,8 @@ class Run:
                 flush_timeout=10.0,
             ),
             "size_of": (lambda item: 1 + item.number % 3) if sized else None,
+            "on_key_failure": self.policy,
+            "max_parked_items": rng.randint(1, 5) if self.policy == "park" else None,
             "overflow": rng.choice(["block", "block", "block", "reject", "drop_newest", "drop_oldest"]),
             "shutdown_deadline": rng.choice([0.0, 0.3, 5.0, 60.0, 10_000.0]),
         }
@@ -157,6 +170,9 @@ class Run:
                 receipt = await asyncio.wait_for(batcher.submit(item, timeout=rng.choice([None, None, 0.5])), rng.choice([1e6, 1e6, 0.2]))
             except (AddTimeout, TimeoutError):
                 continue
+            except KeyFailedError:
+                await asyncio.sleep(0.1)
+                continue
             except ClosedError:
                 return
             self.receipts[item] = receipt
@@ -169,10 +185,28 @@ class Run:
             await asyncio.sleep(rng.random() * 3)
             await batcher.flush(timeout=rng.choice([0.0, 0.5]))
             batcher.tally().verify()
+            for key in sorted(self.stopped):
+                if rng.random() < 0.5:
+                    self.stopped.discard(key)
+                    {"pause": batcher.resume, "fail": batcher.resume, "park": batcher.unpark}[self.policy](key)
+
+    def on_outcome(self, batch: Batch[Item], outcome: Outcome, indices: Sequence[int]) -> None:
+        """What is settled is settled in order, and after a failure only the dead letters go on."""
+        if outcome in {Outcome.UNSENT, Outcome.UNKNOWN}:
+            return
+        for key, number in [batch[index] for index in indices]:
+            if number <= self.last.get(key, -1):
+                self.broken.append(f"{key}: {number} is settled after {self.last[key]}")
+            self.last[key] = number
+            if outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}:
+                if self.policy != "skip" and Item(key, number) not in self.spilled:
+                    self.stopped.add(key)
+            elif key in self.stopped:
+                self.broken.append(f"{key}: {number} ended {outcome.value} behind one that failed")
 
     async def main(self, clock: FakeClock) -> None:
         rng = self.rng
-        self.batcher = batcher = Batcher(self.stack(), key=key_of, clock=clock, **self.options())
+        self.batcher = batcher = Batcher(self.stack(), key=key_of, clock=clock, observers=[self], **self.options())
         async with batcher:
             tasks = [asyncio.create_task(self.produce(batcher, key)) for key in range(self.keys)]
             tasks.append(asyncio.create_task(self.disturb(batcher)))
@@ -187,6 +221,7 @@ class Run:
 
     def check(self) -> None:
         assert not self.sink.broken, self.sink.broken
+        assert not self.broken, self.broken
         self.report.verify()
         assert all(receipt.done for receipt in self.receipts.values())
         for key in range(self.keys):

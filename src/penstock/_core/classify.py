@@ -6,7 +6,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .errors import ErrorClass, classify
+from .errors import ErrorClass, KeyStopped, classify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,6 +54,8 @@ def _first_answer(classifiers: Iterable[Classifier], error: BaseException) -> Er
 
 def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
     """Ask each classifier in turn, then our own types, then the network's; an exception nobody knows is `UNLISTED`."""
+    if isinstance(error, KeyStopped):
+        return ErrorClass.STOPPED
     answer = _first_answer((classifier for classifier in classifiers if classifier is not None), error)
     if answer is not None:
         return answer

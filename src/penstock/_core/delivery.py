@@ -128,6 +128,7 @@ class Delivery:
         "_state",
         "_tries",
         "contradictions",
+        "keeps_prefix",
         "labels",
         "late",
     )
@@ -139,6 +140,8 @@ class Delivery:
         """How many items were settled again with another outcome."""
         self.late = 0
         """How many items were settled after this delivery had been closed."""
+        self.keeps_prefix = False
+        """Whether an item goes no further than the one before it of its key; see `prefix`."""
         self._host = host
         self._parent = parent
         self._state = bytearray(size)
@@ -354,6 +357,11 @@ class Delivery:
         new = self._not_settled(indices, _CODE[outcome])
         if new:
             self._finish(new, outcome, None)
+
+    def withdraw(self, indices: Sequence[int]) -> None:
+        """These items are not this delivery's any more: they go back to where they came from, without an outcome."""
+        self._mark_all(indices, _CODE[Outcome.UNSENT])
+        self._left -= len(indices)
 
     def _finish(self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         self._mark_all(indices, _CODE[outcome])

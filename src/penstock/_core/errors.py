@@ -10,6 +10,7 @@
     ├── ForkedError                       the caller's mistake: used in a forked child
     ├── ClosedError                       our state: the batcher is closed, or not yet open
     │   └── BatcherBroken                 our state: stopped by on_failure="crash", or by a bug of ours
+    ├── KeyFailedError                    our state: an earlier item of the key has failed, and on_key_failure="fail"
     ├── AddTimeout (TimeoutError)         our state: no room in time; carries retry_after
     │   └── LedgerFull                    our state: overflow="reject" and the ledger is full
     ├── ItemTooLarge (ValueError)         the caller's mistake: larger than the ledger, or than oversize="reject" allows
@@ -28,6 +29,7 @@
         │   └── ResultMismatch            an answer that does not fit its batch; never sent again by itself
         └── StoppedError                  given up because the batcher is stopping; not applied
             ├── DeadLetterLimit           too much goes to the dead letters: the batcher stops
+            ├── KeyStopped                left out, since an earlier item of its key failed
             └── TransactionLost           the transaction is gone, and nothing of it was applied
 
 Only the last branch is about the destination, and only there does the question of trying again arise. Errors of client libraries keep
@@ -81,6 +83,14 @@ class ClosedError(PenstockError):
 
 class BatcherBroken(ClosedError):
     """The batcher stopped for good: `on_failure="crash"` met a failure, whose error is the `__cause__`."""
+
+
+class KeyFailedError(PenstockError):
+    """An earlier item of this key has failed for good, and `on_key_failure="fail"`: later ones fail too, until `resume(key)`."""
+
+    def __init__(self, key: object) -> None:
+        super().__init__(f"an earlier item of the key {key!r} has failed for good; later ones are not taken until resume(key)")
+        self.key = key
 
 
 class AddTimeout(PenstockError, TimeoutError):

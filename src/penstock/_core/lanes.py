@@ -160,6 +160,22 @@ class Lanes(Generic[E]):
         lane = self.active.get(key)
         return lane is not None and lane.held
 
+    def take_held(self, key: Hashable, most: int) -> list[E]:
+        """Let the first of a held lane go all the same, as a turn of its key; it stays held."""
+        lane = self.active[key]
+        assert lane is not None
+        assert lane.held
+        assert not lane.going
+        lane.going = True
+        return [self._pop(key, lane, lane.first) for _ in range(min(most, lane.length)) if lane.first is not None]
+
+    def drop_all(self, key: Hashable) -> list[E]:
+        """Give up everything that waits of a key."""
+        dropped: list[E] = []
+        while (entry := self.drop_first(key)) is not None:
+            dropped.append(entry)
+        return dropped
+
     def let_go(self, key: Hashable) -> E | None:
         """The lane is held no longer. What is returned may go now, and begins a turn; `None` if nothing may."""
         lane = self.active.get(key)

@@ -49,6 +49,10 @@ class Sealed(Generic[T]):
     tenant: object = None
     share: object = None
     """Its tenant's part of the ledger."""
+    spilled: bool = False
+    """Whether it goes to the dead letters without having been tried."""
+    keeps_prefix: bool = False
+    """Whether items of a key go no further than the one before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class Leftover(NamedTuple, Generic[T]):
     receipt: Slip | None
     number: int
     """Its batch's."""
+    size: int = 0
 
 
 class WayIn(Protocol[T_contra]):
@@ -97,6 +102,8 @@ class Accumulator(Protocol[T]):
     @property
     def held(self) -> int: ...
     @property
+    def held_keys(self) -> int: ...
+    @property
     def sealed(self) -> int: ...
     @property
     def is_ready(self) -> bool: ...
@@ -123,6 +130,9 @@ class Accumulator(Protocol[T]):
     def resize(self, max_items: int, now: float) -> None: ...
     def settled(self, batch: Sealed[T], indices: Sequence[int]) -> None: ...
     def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None: ...
+    def let_go(self, key: Hashable, now: float) -> int: ...
+    def failed(self) -> list[Leftover[T]]: ...
+    def put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None: ...
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None: ...
     def evict_oldest(self) -> Evicted[T] | None: ...
     def clear(self, now: float) -> list[Leftover[T]]: ...
@@ -192,6 +202,11 @@ class PlainAccumulator(Generic[T]):
     @property
     def held(self) -> int:
         """Those of them that stay until somebody says otherwise: none, here."""
+        return 0
+
+    @property
+    def held_keys(self) -> int:
+        """The keys that hold them."""
         return 0
 
     @property
@@ -311,7 +326,19 @@ class PlainAccumulator(Generic[T]):
         """Items have ended while others of their batch back off. Arrival order alone holds nothing back, so nothing follows from it."""
 
     def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """Items are handed back unsent. Nothing follows from that, either."""
+        """Nothing that comes after these items of their keys goes on. There is none, here."""
+
+    def let_go(self, key: Hashable, now: float) -> int:
+        """What is held of this key may go; return how many that are: nothing is held here."""
+        return 0
+
+    def failed(self) -> list[Leftover[T]]:
+        """What fails because an earlier item of its key has: nothing, here."""
+        return []
+
+    def put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None:
+        """Items wait again for those before them of their key, of which there are none here."""
+        raise AssertionError(indices)
 
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
         """A batch has ended. Nor from that."""

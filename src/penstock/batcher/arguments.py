@@ -10,20 +10,22 @@ import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .._core import checks
-from .._core.errors import PermanentError
+from .._core.errors import ParkedBehind, PermanentError
 from .._core.function_sink import as_sink
 from .._core.observer import Observer
 from .._core.sink import capabilities_of, walk
 from .adaptive import Adaptive
 from .limits import Limits
+from .parking import MOST_PARKED, POLICIES
 from .tenancy import Tenants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from .._core.batch import Batch
     from .._core.sink import Sink
     from .engine import FailureHandler
+    from .parking import OnKeyFailure
 
 T = TypeVar("T")
 
@@ -93,6 +95,22 @@ def checked_tenants(tenants: object, tenant: object, *, sized: bool) -> Tenants:
     return tenants
 
 
+def checked_key_failure(policy: OnKeyFailure, key: object, tenant: object) -> OnKeyFailure:
+    """What a failed item does to its key."""
+    if policy != "skip" and tenant is not None:
+        raise checks.bad("on_key_failure", policy, "must be 'skip' with tenant=")
+    if policy != "skip" and key is None:
+        raise checks.bad("on_key_failure", policy, "has no effect without key=")
+    return checks.choice("on_key_failure", policy, POLICIES)
+
+
+def checked_most_parked(most: int | None, policy: OnKeyFailure) -> int:
+    """How many items of a key are parked at most."""
+    if most is not None and policy != "park":
+        raise checks.bad("max_parked_items", most, "has no effect without on_key_failure='park'")
+    return MOST_PARKED if most is None else checks.count("max_parked_items", most)
+
+
 def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Callable[[T], int]:
     """The function that measures an item."""
     if size_of is None:
@@ -138,8 +156,22 @@ def dead_letters_of(sink: Sink[T]) -> Sink[T]:
         message = f"an item of {batch.size_bytes} bytes is larger than max_bytes"
         raise PermanentError(message)
 
+    return _dead_letters_around(sink, refuse, "oversize", "dead_letter")
+
+
+def parked_dead_letters_of(sink: Sink[T]) -> Sink[T]:
+    """What writes items that were parked behind a failed one of their key to the dead letters of the stack."""
+
+    async def refuse(batch: Batch[T]) -> None:
+        message = f"parked behind an earlier failed item of its key {batch.keys[0]!r}" if batch.keys else "parked"
+        raise ParkedBehind(message)
+
+    return _dead_letters_around(sink, refuse, "on_key_failure", "park")
+
+
+def _dead_letters_around(sink: Sink[T], refuse: Callable[[Batch[T]], Awaitable[None]], name: str, value: str) -> Sink[T]:
     for part in walk(sink):
         around: Callable[[Sink[T]], Sink[T]] | None = getattr(part, "dead_letters_around", None)
         if around is not None:
             return around(as_sink(refuse))
-    raise checks.bad("oversize", "dead_letter", "needs a DeadLetter(...) in the stack")
+    raise checks.bad(name, value, "needs a DeadLetter(...) in the stack")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from .accumulator import Accumulator
     from .limits import Limits
+    from .parking import Parking
     from .tenancy import Tenants
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ def arranged(
     tenants: Tenants,
     repeats: bool,
     evicts: bool,
+    parking: Parking,
 ) -> Accumulator[T]:
     """A plain one, a keyed one, or one of either per tenant.
 
@@ -34,7 +36,7 @@ def arranged(
     """
     of_all: KeyedAccumulator[T] | None = None
     if key is not None:
-        of_all = _keyed(key, limits, limits.max_items, sized=sized, repeats=repeats, evicts=evicts)
+        of_all = _keyed(key, limits, limits.max_items, sized=sized, repeats=repeats, evicts=evicts, parking=parking)
     if tenant is None:
         plain = PlainAccumulator[T](max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
         return plain if of_all is None else of_all
@@ -42,7 +44,7 @@ def arranged(
     def of_one(house: TenantAccumulator[T]) -> Accumulator[T]:
         if key is None:
             return Tenanted(house, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
-        made = _keyed(key, limits, house.max_items, sized=sized, repeats=repeats, evicts=evicts)
+        made = _keyed(key, limits, house.max_items, sized=sized, repeats=repeats, evicts=evicts, parking=parking)
         made.last_number = house.last_number
         made.odd_keys = True  # for all that it knows: `of_all` has looked at them
         return made
@@ -61,7 +63,9 @@ def arranged(
     )
 
 
-def _keyed(key: Callable[[T], object], limits: Limits, max_items: int, *, sized: bool, repeats: bool, evicts: bool) -> KeyedAccumulator[T]:
+def _keyed(
+    key: Callable[[T], object], limits: Limits, max_items: int, *, sized: bool, repeats: bool, evicts: bool, parking: Parking
+) -> KeyedAccumulator[T]:
     return KeyedAccumulator(
         key=key,
         max_items=max_items,
@@ -70,4 +74,5 @@ def _keyed(key: Callable[[T], object], limits: Limits, max_items: int, *, sized:
         sized=sized,
         repeats=repeats,
         evicts=evicts,
+        parking=parking,
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Never, TypeVar
 
 from .._core import checks, forks
 from .._core.clock import LOOP_CLOCK, Clock, LoopClock
-from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, LedgerFull
+from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, KeyFailedError, LedgerFull
 from .._core.function_sink import as_sink
 from .._core.opening import opened
 from .._core.sink import capabilities_of
@@ -23,12 +23,15 @@ from .arguments import (
     checked_adaptive,
     checked_handler,
     checked_key,
+    checked_key_failure,
     checked_limits,
     checked_measure,
+    checked_most_parked,
     checked_name,
     checked_observers,
     checked_tenants,
     dead_letters_of,
+    parked_dead_letters_of,
     refuse_misplaced,
 )
 from .arrange import arranged
@@ -38,6 +41,7 @@ from .keyed import KeyedAccumulator
 from .limits import Limits
 from .loops import running_loop
 from .parcel import Parcel
+from .parking import Parking
 from .receipt import Receipt, Slip
 from .report import FlushReport, ShutdownReport, Stats
 from .room import Waiter
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from .._core.tally import Tally
     from .adaptive import Adaptive
     from .engine import FailureHandler
+    from .parking import OnKeyFailure
     from .tenancy import Tenants
     from .tenants import Want
 
@@ -87,6 +92,12 @@ class Batcher(Generic[T]):
             workers as you like: a key is in at most one batch at a time, and waits while an item of it backs off. A sink that is not
             `key_prefix_safe` gets at most one item of a key per batch. See `penstock._core.keys` for when two keys are the same; an item
             whose key cannot be one is refused with `TypeError`.
+        on_key_failure: what becomes of a key's later items when one has ended dead-lettered or rejected: `"skip"`, they go on; `"pause"`,
+            they stay inside until `resume(key)`; `"park"`, the same with a bound, beyond which they go to the dead letters of the stack,
+            oldest first and in order, until `unpark(key)`; `"fail"`, those inside end rejected and new ones are refused with
+            `KeyFailedError`, until `resume(key)`. What is held takes room in the ledger, no flush waits for it, and a shutdown hands it
+            back unsent.
+        max_parked_items: with `"park"`, how many items of a key are held at most; 1,000 by default.
         tenant: a function from an item to its tenant. A batch then belongs to one tenant, whose own time and size end it, and tenants that
             have something to send share the workers fairly; one that backs off or is throttled costs the others nothing. With one worker
             and no `key` a tenant's items are in order. Tenants are told apart as keys are.
@@ -115,6 +126,8 @@ class Batcher(Generic[T]):
         oversize: Oversize = "alone",
         size_of: Callable[[T], int] | None = None,
         key: Callable[[T], object] | None = None,
+        on_key_failure: OnKeyFailure = "skip",
+        max_parked_items: int | None = None,
         tenant: Callable[[T], object] | None = None,
         tenants: Tenants | None = None,
         on_failure: Literal["log", "crash"] | FailureHandler = "log",
@@ -130,6 +143,9 @@ class Batcher(Generic[T]):
         self._limits = checked_limits(Limits() if limits is None else limits, self._sink)
         self._key = checked_key("key", key)
         self._tenant = checked_key("tenant", tenant)
+        self._on_key_failure: OnKeyFailure = checked_key_failure(on_key_failure, key, tenant)
+        self._max_parked_items = checked_most_parked(max_parked_items, self._on_key_failure)
+        self._sink_of_parked = parked_dead_letters_of(self._sink) if on_key_failure == "park" else None
         self._name = checked_name(name)
         self._overflow = checks.choice("overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest"))
         self._oversize = checks.choice("oversize", oversize, ("alone", "dead_letter", "reject"))
@@ -160,6 +176,7 @@ class Batcher(Generic[T]):
             tenants=self._tenants,
             repeats=capabilities_of(self._sink).key_prefix_safe,
             evicts=self._overflow == "drop_oldest",
+            parking=Parking(self._on_key_failure, self._max_parked_items),
         )
         engine = Engine(
             self._sink,
@@ -172,9 +189,10 @@ class Batcher(Generic[T]):
             sink_of_oversize=self._sink_of_oversize,
             adaptive=self._adaptive,
             accumulator=accumulator,
+            sink_of_parked=self._sink_of_parked,
         )
         if isinstance(accumulator, KeyedAccumulator):
-            accumulator.begun = engine.begun
+            accumulator.begun, accumulator.over = engine.begun, engine.slot_given
         return engine
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -268,7 +286,7 @@ class Batcher(Generic[T]):
         """Accept `item` in memory; wait while the ledger is full.
 
         `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it ends, `ClosedError` once the batcher is
-        closed, `ItemTooLarge` for what can never fit; in each case, and on cancellation, the item was not accepted. Usually returns
+        closed, `ItemTooLarge` for what can never fit, `KeyFailedError` for a key that failed (`on_key_failure="fail"`); in each case, and on cancellation, the item was not accepted. Usually returns
         without suspending; now and then it lets other tasks run first.
         """
         engine = self._engine
@@ -281,7 +299,7 @@ class Batcher(Generic[T]):
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; never waits.
 
-        False when the ledger is full, somebody else waits for room, or it is closed; with `overflow="drop_newest"` the item then counts
+        False when the ledger is full, somebody else waits for room, its key has failed, or it is closed; with `overflow="drop_newest"` the item then counts
         as dropped, otherwise as refused. With `"drop_oldest"` it takes the place of older ones.
         """
         engine = self._engine
@@ -294,7 +312,10 @@ class Batcher(Generic[T]):
         if self._state != "open" or not engine.accepting:
             engine.refused += 1
             return False
-        key = engine.accumulator.identity(item)
+        try:
+            (key,) = self._identities((item,))
+        except KeyFailedError:
+            return False
         if not self._fits_now(size, key):
             if self._overflow in {"drop_newest", "drop_oldest"}:
                 engine.drop((item,), (None,))
@@ -361,7 +382,7 @@ class Batcher(Generic[T]):
         self._check_open()
         sizes = tuple(map(self._size, items)) if self._sized else (0,) * len(items)
         self._check_sizes(sizes)
-        keys = tuple(map(engine.accumulator.identity, items))
+        keys = self._identities(items)
         if engine.yield_due:
             engine.yielded()
             await self._clock.sleep(0)
@@ -463,6 +484,14 @@ class Batcher(Generic[T]):
             if not had_room:
                 engine.refused += items
 
+    def _identities(self, items: tuple[T, ...]) -> tuple[Hashable, ...]:
+        """What stands for the items' keys."""
+        try:
+            return tuple(map(self._engine.accumulator.identity, items))
+        except KeyFailedError:
+            self._engine.refused += len(items)
+            raise
+
     def _size(self, item: T) -> int:
         return self._measure(item) if self._sized else 0
 
@@ -539,6 +568,28 @@ class Batcher(Generic[T]):
         held = engine.accumulator.held_until(fence.number)
         return FlushReport(remaining=engine.before(fence) + held, outcomes=dict(fence.outcomes))
 
+    def resume(self, key: object) -> int:
+        """Let a key go on that `on_key_failure` has paused or failed; return how many items were held.
+
+        What is held goes first, in order. A key that is not held stays as it is. Raises `ConfigError` unless the policy is `"pause"` or
+        `"fail"`, `TypeError` for what cannot be a key. Never suspends.
+        """
+        return self._let_go("resume", key, ("pause", "fail"))
+
+    def unpark(self, key: object) -> int:
+        """Let a key go on that `on_key_failure` has parked; return how many items were held.
+
+        What is held goes first, in order. What was spilled to the dead letters comes before it: bring that back first. A key that is not
+        parked stays as it is. Raises `ConfigError` unless the policy is `"park"`, `TypeError` for what cannot be a key. Never suspends.
+        """
+        return self._let_go("unpark", key, ("park",))
+
+    def _let_go(self, name: str, key: object, policies: tuple[str, ...]) -> int:
+        self._check_here()
+        if self._on_key_failure not in policies:
+            raise checks.bad("on_key_failure", self._on_key_failure, f"{name}() needs one of {', '.join(policies)}")
+        return self._engine.let_go(key) if self._state == "open" else 0
+
     @property
     def name(self) -> str:
         """The batcher's name."""
@@ -577,6 +628,8 @@ class Batcher(Generic[T]):
             waits=engine.room.waits,
             oldest_age=None if oldest is None else now - oldest,
             flushes=dict(engine.flushes),
+            held_keys=accumulator.held_keys,
+            held_items=accumulator.held,
             throttled_seconds=max(0.0, engine.throttled_until - now) if now else 0.0,
         )
 

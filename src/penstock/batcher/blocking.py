@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .batcher import Overflow, Oversize
     from .engine import FailureHandler
     from .limits import Limits
+    from .parking import OnKeyFailure
     from .report import Stats
     from .tenancy import Tenants
 
@@ -68,6 +69,8 @@ class BlockingBatcher(Generic[T]):
             dead letters without having been tried (`"dead_letter"`; the stack must have a `DeadLetter`).
         size_of: measures an item in bytes, in the thread that adds it; needed as in `Batcher`.
         key: a function from an item to its key, called in the thread that adds it; see `Batcher`.
+        on_key_failure: what becomes of a key's later items when one has failed for good; see `Batcher`.
+        max_parked_items: how many items of a key are parked at most; see `Batcher`.
         tenant: a function from an item to its tenant, called in the thread that adds it; see `Batcher`.
         tenants: their weights; see `Tenants`. Caps per tenant are refused here: what threads hand in has no tenant yet.
         on_failure: what to do with items that end rejected or unknown; see `Batcher`. A function is called on the batcher's thread.
@@ -91,6 +94,8 @@ class BlockingBatcher(Generic[T]):
         oversize: Oversize = "alone",
         size_of: Callable[[T], int] | None = None,
         key: Callable[[T], object] | None = None,
+        on_key_failure: OnKeyFailure = "skip",
+        max_parked_items: int | None = None,
         tenant: Callable[[T], object] | None = None,
         tenants: Tenants | None = None,
         on_failure: Literal["log", "crash"] | FailureHandler = "log",
@@ -111,6 +116,8 @@ class BlockingBatcher(Generic[T]):
             oversize=oversize,
             size_of=size_of,
             key=key,
+            on_key_failure=on_key_failure,
+            max_parked_items=max_parked_items,
             tenant=tenant,
             tenants=tenants,
             on_failure=on_failure,
@@ -308,6 +315,14 @@ class BlockingBatcher(Generic[T]):
             return FlushReport(remaining=0, outcomes={})
         thread, batcher = self._running(), self._batcher
         return thread.ask(lambda: batcher.flush_all(timeout))
+
+    def resume(self, key: object) -> int:
+        """Let a key go on that was paused or has failed; see `Batcher.resume`."""
+        return self._ask(lambda: self._batcher.resume(key))
+
+    def unpark(self, key: object) -> int:
+        """Let a key go on that was parked; see `Batcher.unpark`."""
+        return self._ask(lambda: self._batcher.unpark(key))
 
     def tally(self) -> Tally:
         """The counts of all outcomes and of what is inside, at one moment."""

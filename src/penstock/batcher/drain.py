@@ -190,6 +190,7 @@ class Drain(Generic[T]):
             unsent=tuple(engine.unsent),
             unknown=tuple(engine.unknown),
             left_behind=len(engine.flights),
+            parked=engine.parked,
         )
         log.shutdown(report)
         return report

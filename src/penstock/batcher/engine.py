@@ -20,9 +20,11 @@ from uuid import uuid4
 
 from .._core.batch import Reason
 from .._core.clock import Signal, wait_until
-from .._core.errors import BatcherBroken, ClosedError, DeadLetterLimit, UnknownOutcomeError
+from .._core.errors import BatcherBroken, ClosedError, DeadLetterLimit, KeyStopped, StoppedError, UnknownOutcomeError
+from .._core.keys import identity
 from .._core.observer import Observer, Observers
 from .._core.outcome import Outcome
+from .._core.prefix import leaders
 from .._core.send import send
 from .._core.tally import Tally
 from . import log
@@ -30,6 +32,7 @@ from .accumulator import Accumulator, Evicted, Leftover, Sealed
 from .feedback import own_context
 from .flight import Flight
 from .governor import Governor
+from .keyed import KeyedAccumulator
 from .room import Room
 from .slots import FifoSlots
 
@@ -87,6 +90,7 @@ class Engine(Generic[T]):
         sink_of_oversize: Sink[T] | None = None,
         adaptive: Adaptive | None = None,
         accumulator: Accumulator[T],
+        sink_of_parked: Sink[T] | None = None,
     ) -> None:
         self.clock = clock
         self.limits = limits
@@ -115,6 +119,8 @@ class Engine(Generic[T]):
         """Items handed back: known not to be applied. What was on a flight stands before what no worker had taken, as it came in."""
         self.held: list[Leftover[T]] | None = None
         """Items known not to be applied that a last resort may still take; `None` where there is no last resort."""
+        self.parked = 0
+        """How many of what was given up had been held behind a failed item of its key."""
         self.unknown: list[T] = []
         """Items whose outcome became unknown since a shutdown began."""
         self.observers = Observers(observers)
@@ -125,11 +131,14 @@ class Engine(Generic[T]):
         self._sink = sink
         self._sink_of_oversize = sink_of_oversize
         self._sized = sized
+        self._keyed = accumulator if isinstance(accumulator, KeyedAccumulator) else None
+        self._sink_of_parked = sink_of_parked
         self._on_failure = on_failure
         self._flying = 0
         self._timer: TimerHandle | None = None
         self._timer_at = 0.0
         self._handed_back = 0
+        self._gave_up = False
         self._fences: list[Fence] = []
         self._stop_signal = Signal()
         self._id = uuid4().hex
@@ -203,6 +212,7 @@ class Engine(Generic[T]):
         self.room.bytes_inside += sum(sizes)
         for item, size, receipt, key in zip(items, sizes, receipts, keys, strict=True):
             self.accumulator.offer(item, size, receipt, now, key)
+        self._fail_keys()
         self.advance(now)
 
     def accept_plain(self, items: Sequence[T]) -> None:
@@ -333,6 +343,8 @@ class Engine(Generic[T]):
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
         if self.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
+        if flight.sealed.spilled and self._sink_of_parked is not None:
+            return await send(self._sink_of_parked, flight.batch)
         most = self.limits.max_bytes
         if self._sink_of_oversize is not None and most is not None and flight.sealed.bytes > most:
             return await send(self._sink_of_oversize, flight.batch)
@@ -343,9 +355,10 @@ class Engine(Generic[T]):
         flight.ended()
         try:
             self.try_ends(flight)
-            failed = self._book_failures(flight, _errors_of(task))
+            failed = self._book_failures(flight, self._put_back(flight, _errors_of(task)))
             self.flights.discard(flight)
             self.accumulator.done(flight.sealed, list(failed))
+            self._fail_keys()
             if flight.has_slot:
                 flight.has_slot = False
                 self.slots.give()
@@ -358,6 +371,23 @@ class Engine(Generic[T]):
         self.advance(self.clock.now())
         if self.on_change is not None:
             self.on_change()
+
+    def _put_back(self, flight: Flight[T], errors: dict[int, BaseException]) -> dict[int, BaseException]:
+        """Let what only stands behind a failed item of its key wait again, to be sent after it; return the other errors."""
+        delivery = flight.batch.delivery
+        if not delivery.keeps_prefix or delivery.closed or not errors:
+            return errors
+        behind = leaders(flight.batch, errors)
+        back = [i for i, error in errors.items() if i in behind or isinstance(error, KeyStopped)]
+        back = [i for i in back if i not in delivery.maybe_applied]
+        if self._gave_up:
+            delivery.finish(back, Outcome.UNSENT)
+        else:
+            delivery.withdraw(back)
+            self._flying -= len(back)
+            self.accumulator.put_back(flight.sealed, back)
+        gone = set(back)
+        return {i: error for i, error in errors.items() if i not in gone}
 
     def _book_failures(self, flight: Flight[T], errors: dict[int, BaseException]) -> dict[int, BaseException]:
         """Give every item that is left its outcome; return the errors of those that ended badly."""
@@ -430,11 +460,38 @@ class Engine(Generic[T]):
                     receipt.resolve(outcome, cause, details.get(index) if details else None)
         if self.observers:
             self.observers.tell(lambda observer: observer.on_outcome(flight.batch, outcome, indices))
-        if outcome is Outcome.UNSENT and self.stopping:
+        if self._stops_keys(flight, outcome):
             self.accumulator.stop(flight.sealed, indices)
         self.room_freed()
         if flight.left == 0:
             self._pass_fences(flight)
+
+    def _stops_keys(self, flight: Flight[T], outcome: Outcome) -> bool:
+        """Whether what comes after items that ended so has to wait: they are handed back, or failed for good."""
+        if outcome is Outcome.UNSENT:
+            return self.stopping
+        if self._keyed is None or flight.sealed.spilled:
+            return False
+        return self._keyed.parking.holds and outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}
+
+    def let_go(self, key: object) -> int:
+        """Let what is held of a key go; return how many items that are."""
+        now = self.clock.now()
+        count = self.accumulator.let_go(identity(key), now)
+        self.advance(now)
+        return count
+
+    def _fail_keys(self) -> None:
+        """What comes after a failed item of its key fails too, where that is the policy."""
+        gone = self.accumulator.failed()
+        if not gone:
+            return
+        self.room.bytes_inside -= sum(item.size for item in gone)
+        error = StoppedError("not sent: an earlier item of its key has failed for good")
+        self.end(gone, Outcome.REJECTED, error)
+        log.keys_failed(self.name, len(gone))
+        self.room_freed()
+        self.check_fences()
 
     def backs_off(self, flight: Flight[T]) -> None:
         """A flight is not at its destination: keys whose items have ended need not wait for the rest of their batch.
@@ -444,6 +501,7 @@ class Engine(Generic[T]):
         delivery = flight.batch.delivery
         if self.accumulator.keeps_order and not delivery.is_fresh and not delivery.has_stragglers:
             self.accumulator.settled(flight.sealed, [index for index in range(len(flight.batch)) if delivery.is_settled(index)])
+            self._fail_keys()
 
     def room_freed(self) -> None:
         """Let those who wait have the room."""
@@ -453,6 +511,8 @@ class Engine(Generic[T]):
 
     def give_up(self, cause: BaseException) -> None:
         """End everything that no worker has taken as unsent, or hold it for the last resort."""
+        self._gave_up = True
+        self.parked += self.accumulator.held
         self.room.bytes_inside -= self.accumulator.queued_bytes
         items = self.accumulator.clear(self.clock.now())
         if self.held is not None:
@@ -574,6 +634,8 @@ class Engine(Generic[T]):
     def begin_stop(self) -> None:
         """Cut every backoff to one immediate last try."""
         self.stopping = True
+        if self._keyed is not None:
+            self._keyed.is_stopping = True
         self._stop_signal.fire()
 
     def break_down(self, error: BaseException) -> None:

@@ -90,6 +90,7 @@ class Flight(Generic[T]):
             keys=sealed.keys,
             sizes=sealed.sizes,
         )
+        self.batch.delivery.keeps_prefix = sealed.keeps_prefix
 
     @property
     def left(self) -> int:

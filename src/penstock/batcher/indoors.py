@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core import checks
+from .._core.errors import KeyFailedError
 from .batcher import Batcher
 from .inbox import Entry, Inbox
 
@@ -67,12 +68,15 @@ class Indoors(Batcher[T]):
         return self._shutdown_deadline
 
     def entries(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]) -> list[Entry[T]] | None:
-        """The items as entries, measured; `None` if one of them is refused for its size."""
+        """The items as entries, measured; `None` if one of them is refused for its size, or because its key has failed."""
         sizes = tuple(map(self._size, items)) if self._sized else (0,) * len(items)
         most = self._limits.max_bytes
         if self._oversize == "reject" and most is not None and max(sizes) > most:
             return None
-        return list(map(Entry, items, sizes, receipts, map(self._engine.accumulator.identity, items)))
+        try:
+            return list(map(Entry, items, sizes, receipts, map(self._engine.accumulator.identity, items)))
+        except KeyFailedError:
+            return None
 
     # -- the inbox ----------------------------------------------------------------------------------------------------
 

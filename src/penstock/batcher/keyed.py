@@ -14,7 +14,9 @@ It is a plain accumulator of what may go, and lanes for what may not go yet. It 
 2. `seal(MANUAL)` is a fence through all lanes. It ends an *era*; a batch's number is the number of its era, and no batch mixes two. So
    what came later goes along with nothing that the fence covers, and what has waited in a lane since before it does not linger.
 3. A key is free when all its items in a batch have ended and the batch is not at its destination. What was cut off has not ended until its write has: it may still take effect.
-4. A key of which an item was handed back `unsent` sends nothing more: what comes after it is handed back as well.
+4. With `repeats`, what stands behind a failed item of its key in a batch waits again, and goes after it (`put_back`).
+5. A key of which an item was handed back `unsent` sends nothing more: what comes after it is handed back as well. What happens after one
+   that failed for good is said in `parking`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .._core.batch import Reason
+from .._core.errors import KeyFailedError
 from .._core.keys import PLAIN, identity, shown
 from .._core.lanes import Entry, Lanes
 from .accumulator import Evicted, Leftover, PlainAccumulator, Sealed
@@ -31,6 +34,7 @@ from .accumulator import Evicted, Leftover, PlainAccumulator, Sealed
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from .parking import Parking
     from .receipt import Slip
 
 T = TypeVar("T")
@@ -80,6 +84,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
         sized: bool,
         repeats: bool,
         evicts: bool,
+        parking: Parking,
     ) -> None:
         self.keys: list[Hashable] = []
         """The keys of the open batch's items, by index."""
@@ -87,6 +92,10 @@ class KeyedAccumulator(PlainAccumulator[T]):
         self.now = 0.0
         """The last time that anybody told."""
         self.key = key
+        self.over: Callable[[], None] = _nothing
+        """Called when the short way in has put more into a lane than that may hold."""
+        self.parking = parking
+        self._failed: list[Waiting[T]] = []
         self.begun: Callable[[], None] = _nothing
         """Called when the short way in has put the first item into the open batch."""
         self.repeats = repeats
@@ -102,6 +111,8 @@ class KeyedAccumulator(PlainAccumulator[T]):
         self._late_bytes = 0
         self.odd_keys = False
         """Whether the keys that lanes know may be others than those that were given."""
+        self.is_stopping = False
+        """Whether what is held now is handed back soon: it does not fail then."""
         super().__init__(max_items=max_items, max_bytes=max_bytes, max_delay=max_delay, sized=sized)
         self._door = Door(self)
 
@@ -133,6 +144,11 @@ class KeyedAccumulator(PlainAccumulator[T]):
         return sum(lane.length for _, lane in self.lanes.lanes() if lane.held) if self.lanes.held else 0
 
     @property
+    def held_keys(self) -> int:
+        """Keys of which nothing goes."""
+        return self.lanes.held
+
+    @property
     def oldest_at(self) -> float | None:
         """When the oldest item here was accepted. Looks at every lane."""
         ages = [lane.first.at for _, lane in self.lanes.lanes() if lane.first is not None]
@@ -155,8 +171,18 @@ class KeyedAccumulator(PlainAccumulator[T]):
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def identity(self, item: T) -> Hashable:
-        """What stands for the item's key. Raises `TypeError` for what cannot be one, and whatever the key function raises."""
+        """What stands for the item's key.
+
+        Raises `TypeError` for what cannot be one, `KeyFailedError` for one that takes no more items, and whatever the key function raises.
+        """
         key = self.key(item)
+        known = self.known(key)
+        if self.lanes.held and self.parking.fails and self.lanes.is_held(known):
+            raise KeyFailedError(key)
+        return known
+
+    def known(self, key: object) -> Hashable:
+        """What stands for a key."""
         if type(key) in PLAIN:
             return cast("Hashable", key)
         self.odd_keys = True
@@ -170,6 +196,8 @@ class KeyedAccumulator(PlainAccumulator[T]):
     @property
     def spare(self) -> int:
         """How many items may come in by the short way before anything follows from that."""
+        if self.lanes.held and self.parking.fails:
+            return 0  # the long way in looks whether a key has failed
         return self.max_items - 1 - len(self.items)
 
     def begin(self, now: float) -> None:
@@ -182,7 +210,13 @@ class KeyedAccumulator(PlainAccumulator[T]):
         if self._has_place(key, size):
             self._join(item, size, receipt, now, key)
         else:
-            self.lanes.wait(Waiting(key, item, size, receipt, at=now, era=self.last_number + 1))
+            self.wait(Waiting(key, item, size, receipt, at=now, era=self.last_number + 1))
+
+    def wait(self, entry: Waiting[T]) -> None:
+        """Put an item at the end of its lane."""
+        self.lanes.wait(entry)
+        if self.lanes.held and self.lanes.is_held(entry.key):
+            self._look_at(entry.key)
 
     def offer_all(self, items: Sequence[T], now: float) -> None:
         """As `offer` of one after the other, for items without size or receipt."""
@@ -235,6 +269,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
                     bytes=self._open_bytes,
                     keys=self._names(self.keys),
                     lanes=cast("list[object]", self.keys),
+                    keeps_prefix=self.repeats,
                 )
             )
             self._sealed_items += len(self.items)
@@ -255,7 +290,20 @@ class KeyedAccumulator(PlainAccumulator[T]):
     def take(self, now: float) -> Sealed[T] | None:
         """The next batch that may go: of an era that has ended, or the oldest sealed one, or the open one if it is due."""
         self.now = now
+        if self.parking.spills and not self.is_stopping and (spilled := self._take_spilled()) is not None:
+            return spilled
         return self._take_late() if self._late else super().take(now)
+
+    def _take_spilled(self) -> KeyedBatch[T] | None:
+        """The oldest of a key that holds too much, for the dead letters."""
+        over = self.parking.next(self.lanes)
+        if over is None:
+            return None
+        key, count = over
+        entries = self.lanes.take_held(key, min(count, self.max_items))
+        for entry in entries:
+            self._waits_no_longer(entry.era, 1)
+        return replace(self._sealed_from(entries, entries[0].era), keeps_prefix=False, spilled=True)
 
     def _take_late(self) -> KeyedBatch[T]:
         """What may go of the earliest era that has ended, as much as fits. A key's items are never torn apart."""
@@ -273,6 +321,9 @@ class KeyedAccumulator(PlainAccumulator[T]):
             del self._late[era]
         self._late_items -= len(entries)
         self._late_bytes -= size
+        return self._sealed_from(entries, era)
+
+    def _sealed_from(self, entries: list[Waiting[T]], era: int) -> KeyedBatch[T]:
         keys: list[object] = [entry.key for entry in entries]
         return KeyedBatch(
             items=[entry.item for entry in entries],
@@ -282,9 +333,10 @@ class KeyedAccumulator(PlainAccumulator[T]):
             sealed_at=self.now,
             receipts={index: entry.receipt for index, entry in enumerate(entries) if entry.receipt is not None},
             sizes=[entry.size for entry in entries] if self._sized else None,
-            bytes=size,
+            bytes=sum(entry.size for entry in entries),
             keys=self._names(cast("list[Hashable]", keys)),
             lanes=keys,
+            keeps_prefix=self.repeats,
         )
 
     def _cut(self, batch: Sealed[T], at: int) -> tuple[Sealed[T], Sealed[T]]:
@@ -299,9 +351,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
             if key not in head_keys:
                 keep.append(index)
                 continue
-            size = batch.sizes[index] if batch.sizes is not None else 0
-            entry = Waiting(key, batch.items[index], size, batch.receipts.get(index), at=batch.oldest_at, era=batch.number)
-            back.setdefault(key, []).append(entry)
+            back.setdefault(key, []).append(self._waiting_again(batch, index))
         for key, entries in back.items():
             self._put_back(key, entries)
         self._sealed_items -= len(lanes) - len(keep)
@@ -338,7 +388,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
                     self._release(cast("Hashable", key))
 
     def _is_last(self, batch: KeyedBatch[T], key: object) -> bool:
-        if not self.repeats:
+        if not self.repeats and not batch.spilled:
             return True
         if batch.counts is None:
             batch.counts = Counter(batch.lanes)
@@ -347,19 +397,50 @@ class KeyedAccumulator(PlainAccumulator[T]):
         return not batch.counts[key]
 
     def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """These items are handed back unsent: nothing that comes after them in their lanes is sent any more."""
+        """Nothing that comes after these items in their lanes goes on, until `let_go`."""
         assert isinstance(batch, KeyedBatch)
         for index in indices:
             key = batch.lanes[index]
             if key is not _LEFT:
                 self.lanes.hold(cast("Hashable", key))
 
+    def let_go(self, key: Hashable, now: float) -> int:
+        """What is held of this key may go; return how many that are. Without any it is idle again."""
+        self.now = now
+        lane = self.lanes.active.get(key)
+        count = 0 if lane is None or not lane.held else lane.length
+        entry = self.lanes.let_go(key)
+        if entry is not None:
+            self._go(entry)
+        return count
+
+    def failed(self) -> list[Leftover[T]]:
+        """What fails because an earlier item of its key has; each is told of once."""
+        if not self._failed:
+            return []
+        gone, self._failed = self._failed, []
+        return list(map(_leftover, gone))
+
+    def put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None:
+        """These items were not applied, since an earlier one of their key failed: they wait for their turn again, in front of their lanes."""
+        assert isinstance(batch, KeyedBatch)
+        back: dict[Hashable, list[Waiting[T]]] = {}
+        for index in indices:
+            back.setdefault(cast("Hashable", batch.lanes[index]), []).append(self._waiting_again(batch, index))
+        for key, entries in back.items():
+            self._put_back(key, entries)
+
+    def _waiting_again(self, batch: KeyedBatch[T], index: int) -> Waiting[T]:
+        size = batch.sizes[index] if batch.sizes is not None else 0
+        key = cast("Hashable", batch.lanes[index])
+        return Waiting(key, batch.items[index], size, batch.receipts.get(index), at=batch.oldest_at, era=batch.number)
+
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
         """A batch has ended: its keys are free."""
         assert isinstance(batch, KeyedBatch)
         active = self.lanes.active
         keys = cast("list[Hashable]", batch.lanes)
-        for key in dict.fromkeys(keys) if self.repeats else keys:
+        for key in dict.fromkeys(keys) if self.repeats or batch.spilled else keys:
             if key is _LEFT:
                 continue
             if active[key] is None:
@@ -372,6 +453,18 @@ class KeyedAccumulator(PlainAccumulator[T]):
         entry = self.lanes.leave(key)
         if entry is not None:
             self._go(entry)
+        elif self.lanes.held and self.lanes.is_held(key):
+            self._look_at(key)
+
+    def _look_at(self, key: Hashable) -> None:
+        """A held lane has more, or its turn has ended: see whether it fails, or spills."""
+        lane = self.lanes.active[key]
+        if self.parking.fails and not self.is_stopping and lane is not None and not lane.going:
+            dropped = self.lanes.drop_all(key)
+            for entry in dropped:
+                self._waits_no_longer(entry.era, 1)
+            self._failed += dropped
+        self.parking.look_at(key, lane)
 
     def _go(self, entry: Waiting[T]) -> None:
         """A turn of this item's key begins."""
@@ -476,7 +569,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
 
 
 def _leftover(entry: Waiting[T]) -> Leftover[T]:
-    return Leftover(entry.item, entry.receipt, entry.era)
+    return Leftover(entry.item, entry.receipt, entry.era, entry.size)
 
 
 def _nothing() -> None:
@@ -503,7 +596,7 @@ class Door(Generic[T]):
         try:
             key = self._key(item)
             if type(key) not in PLAIN:
-                key = accumulator.identity(item)
+                key = accumulator.known(key)
         except BaseException:
             accumulator.receipts.pop(self.count, None)
             raise
@@ -513,7 +606,9 @@ class Door(Generic[T]):
         if key in self._active:
             if key not in accumulator.open_keys:
                 receipt = receipts.pop(place, None) if receipts else None
-                accumulator.lanes.wait(Waiting(key, item, 0, receipt, at=accumulator.now, era=accumulator.last_number + 1))
+                accumulator.wait(Waiting(key, item, 0, receipt, at=accumulator.now, era=accumulator.last_number + 1))
+                if accumulator.parking.spills:
+                    accumulator.over()
                 return
         else:
             self._active[key] = None

@@ -58,6 +58,11 @@ def close_failed(name: str, error: BaseException) -> None:
     logger.error("batcher %r: closing the sink failed: %r", name, error, exc_info=error)
 
 
+def keys_failed(name: str, count: int) -> None:
+    """Items failed because an earlier one of their key had."""
+    logger.error("batcher %r: %d items are rejected behind one of their key that failed", name, count)
+
+
 def dropped(message: str) -> None:
     """A batcher was collected as garbage with items inside."""
     logger.warning("%s", message)

@@ -39,6 +39,10 @@ class Stats:
     """How often an `add` has had to wait for room."""
     oldest_age: float | None
     """Seconds since the oldest item that no worker has taken was accepted."""
+    held_keys: int = 0
+    """Keys of which nothing goes since an item of them has failed for good; see `Batcher(on_key_failure=...)`."""
+    held_items: int = 0
+    """Items that wait behind those; they are among the queued ones."""
     flushes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Batches taken by a worker, by the reason for which they were sealed."""
     throttled_seconds: float = 0.0
@@ -78,6 +82,8 @@ class ShutdownReport(Generic[T]):
     """The items known not to be applied, for the caller to keep."""
     unknown: tuple[T, ...] = field(repr=False)
     """The items whose outcome became unknown during the shutdown: their write was cut off."""
+    parked: int = 0
+    """How many of the items that were never sent had been held behind a failed item of their key."""
     left_behind: int = 0
     """Writes that ignored their cancellation and were still running at the deadline."""
 

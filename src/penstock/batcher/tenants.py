@@ -416,6 +416,29 @@ class TenantAccumulator(Generic[T]):
         """Items are handed back unsent."""
         self._owner(batch).accumulator.stop(batch, indices)
 
+    def put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None:
+        """Items wait again for those before them of their key; what `done` lets go is all of the batch, so they come in once more."""
+        share = self._owner(batch)
+        share.accumulator.put_back(batch, indices)
+        size = sum(batch.sizes[index] for index in indices) if batch.sizes is not None else 0
+        share.inside += len(indices)
+        share.room.bytes_inside += size
+        self.queued += len(indices)
+        self.queued_bytes += size
+
+    @property
+    def held_keys(self) -> int:
+        """Keys that failed go on, with tenants."""
+        return 0
+
+    def let_go(self, key: Hashable, now: float) -> int:
+        """No key is held for having failed."""
+        return 0
+
+    def failed(self) -> list[Leftover[T]]:
+        """Nothing fails behind another item of its key."""
+        return []
+
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
         """A batch has ended: its tenant has room for others, and may go on."""
         share = self._owner(batch)

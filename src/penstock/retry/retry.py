@@ -10,6 +10,7 @@ from .._core import checks
 from .._core.classify import classified
 from .._core.decorator import WrappingSink
 from .._core.errors import ErrorClass
+from .._core.prefix import leaders
 from .._core.result import WriteResult
 from .._core.send import send
 from .._core.sink import walk
@@ -142,7 +143,8 @@ class _RetrySink(WrappingSink[T]):
                     return WriteResult.failed(batch, series.final) if series.final else None
                 by_index = {series.pending[i]: error for i, error in errors.items()}
                 kinds = self._kinds(errors.values())
-                classes = series.after(by_index, lambda error: kinds[id(error)], last=last)  # noqa: B023  # called at once
+                behind = {series.pending[i]: series.pending[leader] for i, leader in leaders(attempt, errors).items()}
+                classes = series.after(by_index, lambda error: kinds[id(error)], last=last, leaders=behind)  # noqa: B023  # called at once
                 succeeded = len(errors) < len(attempt)
                 until = self._note(batch, series, by_index, classes, frozenset(kinds.values()), succeeded=succeeded)
                 if not series.pending:

@@ -2,7 +2,8 @@
 
 1. Only items that failed and may be tried again stay in the series; each counts its own attempts.
 2. Throttled and unavailable tries do not count. An exception nobody knows counts, with fewer attempts.
-3. The last try of a stopping batcher ends the series: what could have been tried again was not applied, and is `StoppedError`.
+3. An item behind a failed one of its key (see `_core.prefix`) has that one's fate: it is tried again with it, or leaves with it.
+4. The last try of a stopping batcher ends the series: what could have been tried again was not applied, and is `StoppedError`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _UNCOUNTED = frozenset({ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE})
 COUNTED = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
 """What uses up an attempt, and may be tried again."""
+NOBODY: Mapping[int, int] = {}
+"""No item has a leader."""
 _NEVER_AGAIN = frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED})
 
 
@@ -51,14 +54,29 @@ class Series:
         self._attempts: dict[int, int] = {}
 
     def after(
-        self, errors: Mapping[int, BaseException], class_of: Callable[[BaseException], ErrorClass], *, last: bool
+        self,
+        errors: Mapping[int, BaseException],
+        class_of: Callable[[BaseException], ErrorClass],
+        *,
+        last: bool,
+        leaders: Mapping[int, int] = NOBODY,
     ) -> frozenset[ErrorClass]:
-        """A try has ended with `errors`; return the classes of what stays in the series."""
+        """A try has ended with `errors`; return the classes of what stays in the series.
+
+        An item with a leader stays or leaves with it, and counts no attempt.
+        """
         staying: list[int] = []
+        leading: set[int] = set()
         classes: set[ErrorClass] = set()
         for index in self.pending:
             error = errors.get(index)
             if error is None:
+                continue
+            if index in leaders:
+                if leaders[index] in leading:
+                    staying.append(index)
+                else:
+                    self.final[index] = error
                 continue
             kind = class_of(error)
             if kind not in _UNCOUNTED:
@@ -69,6 +87,7 @@ class Series:
                 self.final[index] = error if kind is ErrorClass.UNKNOWN else _stopped(error)
             else:
                 staying.append(index)
+                leading.add(index)
                 classes.add(kind)
         self.pending = staying
         self.tries += bool(classes - _UNCOUNTED)

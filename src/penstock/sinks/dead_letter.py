@@ -21,10 +21,11 @@ from .._core import checks
 from .._core.classify import classified
 from .._core.decorator import WrappingSink
 from .._core.delivery import Tries
-from .._core.errors import DeadLetterLimit, ErrorClass, UnknownOutcomeError
+from .._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
 from .._core.function_sink import as_sink
 from .._core.opening import opened
 from .._core.outcome import Outcome
+from .._core.prefix import held_back
 from .._core.result import WriteResult
 from .._core.send import send
 from .._core.tracing import trace_of
@@ -71,6 +72,8 @@ class DeadLetterRecord(Generic[T]):
         "tenant",
         "trace_id",
         "maybe_delivered",
+        "item_key",
+        "parked_behind",
     )
     """What `as_row` has values for."""
 
@@ -94,6 +97,10 @@ class DeadLetterRecord(Generic[T]):
     trace_id: str | None = None
     maybe_delivered: bool = False
     """Whether a try of it may have been applied."""
+    item_key: str | None = None
+    """The key that order is kept for, as text; `None` without keys."""
+    parked_behind: bool = False
+    """Whether it was not tried, but came behind a failed item of its key (`Batcher(on_key_failure="park")`)."""
 
     def as_dict(self) -> dict[str, Any]:
         """The record as a dictionary, times in ISO 8601; the item is left as it is."""
@@ -202,7 +209,7 @@ class _DeadLetterSink(WrappingSink[T]):
         return _DeadLetterSink(sink, self._settings)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        errors = await send(self.inner, batch)
+        errors = held_back(batch, await send(self.inner, batch))
         classes = {index: self._class_of(error) for index, error in errors.items()}
         dead = [index for index in sorted(classes) if classes[index] in self._settings.taken]
         self._judge(batch, dead, errors)
@@ -287,10 +294,16 @@ class _DeadLetterSink(WrappingSink[T]):
                 tenant=batch.tenant,
                 trace_id=trace_of(root),
                 maybe_delivered=index in maybe,
+                item_key=None if batch.keys is None else _text(batch.keys[index]),
+                parked_behind=isinstance(error, ParkedBehind),
             )
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
+
+
+def _text(key: object) -> str:
+    return key if isinstance(key, str) else repr(key)
 
 
 def _buried(outcome: Outcome) -> Outcome:

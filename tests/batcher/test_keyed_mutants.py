@@ -1,0 +1,107 @@
+"""Planted bugs in what keeps a key in order: each a small change, and each is found within some hundred seeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import test_keyed_failures
+import test_keyed_order
+
+import penstock.batcher.engine
+import penstock.retry.retry
+import penstock.sinks.dead_letter
+from penstock._core.lanes import Lane, Lanes
+from penstock.batcher.engine import Engine
+from penstock.batcher.keyed import KeyedAccumulator
+from penstock.batcher.parking import Parking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SEEDS = 400
+
+
+def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All keys of a batch are let go as soon as any of them waits."""
+
+    def backs_off(self: Engine[Any], flight: Any) -> None:
+        self.accumulator.settled(flight.sealed, range(len(flight.batch)))
+
+    monkeypatch.setattr(Engine, "backs_off", backs_off)
+
+
+def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the write goes on."""
+    real = Engine.item_settled
+
+    def item_settled(self: Engine[Any], flight: Any, indices: Any, outcome: Any, details: Any) -> None:
+        real(self, flight, indices, outcome, details)
+        if flight.cut_cause is not None:
+            self.accumulator.settled(flight.sealed, indices)
+
+    monkeypatch.setattr(Engine, "item_settled", item_settled)
+
+
+def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes last goes first."""
+
+    def wait(self: Lanes[Any], entry: Any) -> None:
+        lane = self.active[entry.key]
+        if lane is None:
+            lane = self.active[entry.key] = Lane(going=True)
+        entry.behind, lane.first = lane.first, entry
+        lane.last = lane.last or entry
+        self._count(lane, entry)
+
+    monkeypatch.setattr(Lanes, "wait", wait)
+
+
+def what_is_put_back_comes_back_turned_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prefix rule puts a key's items back in the wrong order."""
+    real = Lanes.put_back
+    monkeypatch.setattr(Lanes, "put_back", lambda self, key, entries: real(self, key, entries[::-1]))
+
+
+def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no prefix rule: each error counts for its own item."""
+    monkeypatch.setattr(penstock.batcher.engine, "leaders", lambda batch, errors: {})
+    monkeypatch.setattr(penstock.retry.retry, "leaders", lambda batch, errors: {})
+    monkeypatch.setattr(penstock.sinks.dead_letter, "held_back", lambda batch, errors: errors)
+
+
+def a_key_goes_on_behind_what_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And behind what failed for good, whatever the policy."""
+    monkeypatch.setattr(KeyedAccumulator, "stop", lambda self, batch, indices: None)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        a_key_is_free_while_it_backs_off,
+        a_key_is_free_once_its_write_is_cut,
+        a_lane_is_a_stack,
+        what_is_put_back_comes_back_turned_round,
+        what_stands_behind_a_failed_item_fails_with_it,
+        a_key_goes_on_behind_what_is_handed_back,
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
+def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4, I5, batcher/4a.10."""
+    plant(monkeypatch)
+    with pytest.raises(Exception, match=r".*"):
+        for seed in range(SEEDS):
+            test_keyed_order.run(seed)
+
+
+def test_a_parked_key_without_a_bound_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I6: a lane that never spills fills the ledger."""
+    monkeypatch.setattr(Parking, "look_at", lambda self, key, lane: None)
+    with pytest.raises(AssertionError):
+        test_keyed_failures.test_park_holds_so_many_and_spills_the_oldest_in_order()
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(100, logger="penstock")
