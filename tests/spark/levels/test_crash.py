@@ -1,8 +1,10 @@
-"""A driver killed with -9, in a Spark of its own, since that does not survive it."""
+"""Processes killed with -9: the driver, and an executor. Each in a Spark of its own, since it does not survive."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,35 +15,73 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
+import pyspark
+
 from penstock.sinks import PostgresSink
 from penstock.spark import SparkWriteReport, foreach_batch
 
 from .conftest import INVERSIONS, WHOLE, ask
 
-pytestmark = pytest.mark.timeout(400)  # a second Spark is started
+pytestmark = pytest.mark.timeout(400)  # three Sparks are started
 
-STREAM = """
-import os, signal, sys
+SESSION = """
+import json, os, signal, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from penstock.sinks import PostgresSink
-from penstock.spark import foreach_batch
+from penstock.spark import foreach_batch, write_dataframe
 
-dsn, folder = sys.argv[1:]
+builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.shuffle.io.maxRetries", "0")
+dsn, folder, *levels = sys.argv[1:]
+sink = PostgresSink(dsn, table="events", columns=("id", "key"))
+"""
 
+STREAM = (
+    SESSION
+    + """
 def die(report):
     if Path(folder, "reports").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     Path(folder, "reports").touch()
 
-builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
-spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+spark = builder.master("local[2]").getOrCreate()
 read = spark.readStream.schema("id long, key long").option("maxFilesPerTrigger", 1).json(folder + "/*.json")
-sink = PostgresSink(dsn, table="events", columns=("id", "key"))
 write = foreach_batch(sink, on_report=die, delivery="bucket", key="key", order_by="id", buckets=3)
 query = read.writeStream.foreachBatch(write).option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True)
 query.start().awaitTermination(100)
 """
+)
+
+CLUSTER = (
+    SESSION
+    + """
+from penstock import WriteResult, send, stack
+from penstock._core.decorator import WrappingSink
+
+class ExecutorKilled(WrappingSink):
+    async def write(self, batch):
+        try:
+            os.unlink(folder + "/note")
+        except FileNotFoundError:
+            errors = await send(self.inner, batch)
+            return WriteResult.failed(batch, errors) if errors else None
+        await send(self.inner, batch.pick(range(len(batch) // 2)))
+        with open(f"/proc/{os.getppid()}/stat") as file:  # the daemon's, whose parent is the executor
+            os.kill(int(file.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        errors = await send(self.inner, batch)  # what is left: the worker lives on for a while
+        return WriteResult.failed(batch, errors) if errors else None
+
+spark = builder.master("local-cluster[2,1,1024]").getOrCreate()
+rows = spark.range(0, 4000, numPartitions=4).selectExpr("id", "id * 7919 % 97 AS key")
+for version, delivery in enumerate(levels):
+    Path(folder, "note").touch()
+    options = {"key": "key", "order_by": "id", "buckets": 4, "chunk_rows": 200, "app_id": "job", "version": version}
+    report = write_dataframe(rows.selectExpr(f"id + {version * 4000} AS id", "key"), stack(sink, lambda inner: ExecutorKilled(inner)), delivery=delivery, **options)
+    print(json.dumps([report.rows, report.delivered, Path(folder, "note").exists()]), flush=True)
+spark.stop()
+"""
+)
 
 
 def run(script: str, *arguments: str, folder: Path) -> tuple[int, str, str]:
@@ -82,4 +122,22 @@ def test_a_driver_killed_after_the_commit_of_the_sink(spark: Any, dsn: str, tmp_
     assert query.start().awaitTermination(120)
     assert [(report.delivered, bool(report.skipped_units)) for report in reports] == [(100, True), (100, False)]
     assert ask(dsn, WHOLE) == [(300, 300)]
+    assert ask(dsn, INVERSIONS) == [(0,)]
+
+
+@pytest.mark.parametrize("levels", [("bucket",), pytest.param(("bucket", "atomic"), marks=pytest.mark.soak)])
+def test_an_executor_killed_in_the_middle(dsn: str, tmp_path: Path, levels: tuple[str, ...]) -> None:
+    """P-T22: executors of their own processes; one dies with half a batch in its transaction, or in its stage, and with its shuffle files."""
+    work = Path(pyspark.__file__).parent / "work"  # where Spark's workers run, inside of the installed package
+    before = set(work.iterdir()) if work.exists() else None
+    try:
+        code, out, err = run(CLUSTER, dsn, str(tmp_path), *levels, folder=tmp_path)
+    finally:
+        for made in set(work.iterdir()) - (before or set()) if work.exists() else ():
+            shutil.rmtree(made, ignore_errors=True)
+        if before is None:
+            shutil.rmtree(work, ignore_errors=True)
+    assert code == 0, err[-3000:]
+    assert [json.loads(line) for line in out.splitlines()] == [[4000, 4000, False]] * len(levels)
+    assert ask(dsn, WHOLE) == [(4000 * len(levels), 4000 * len(levels))]
     assert ask(dsn, INVERSIONS) == [(0,)]
