@@ -61,6 +61,9 @@ def test_a_server_killed_half_way_costs_no_row(
     assert "20010 accepted: " in output
     assert PROVEN in output
     assert "refused for good: (10, 10, 10)" in output
+    assert "ok   flights written past a refused one of their aircraft: 0" in output
+    assert re.search(r"every aircraft's history is in order, written by 8 workers; [1-9]\d* flights were parked behind 3", output)
+    assert "ok   batches of several carriers, with tenants: 0" in output
     assert "BAD" not in output
     assert "\x1b" not in output
     assert_nothing_is_left(folder)

@@ -25,8 +25,11 @@ from penstock.retry import CircuitBreaker, Retry
 from penstock.sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
 from penstock.testing import EmbeddedUnavailable
 
+from . import _demo_order as order
 from ._database import Database
+from ._demo_order import OrderScene
 from ._demo_spark import SparkScene, why_not
+from ._demo_tenants import TenantsScene
 from ._flights import NAMES, Flight, FlightFile, NoFlights, find_file, spoiled
 from ._progress import FlushTimes, Progress, View, keep_showing, make_view
 from ._proof import Expected, Finding, create_table, prove
@@ -158,7 +161,33 @@ class Demo:
         findings = await prove(database.dsn, SCHEMA, self._expected)
         self._view.close()
         code = self._tell(batcher, findings, seconds)
-        return code or await self._play_on_spark(database)
+        return code or await self._play_order(database) or await self._play_tenants(database) or await self._play_on_spark(database)
+
+    async def _play_order(self, database: Database) -> int:
+        scene = OrderScene(database.dsn, SCHEMA, self._flights)
+        if not self._holds(await scene.play(), "the histories are not in order"):
+            return FAILED
+        self._view.say(
+            f"every aircraft's history is in order, written by {order.WORKERS} workers; {scene.parked:,} flights were parked behind "
+            f"{order.STOPPED} refused ones, and written when their aircraft were unparked"
+        )
+        return 0
+
+    async def _play_tenants(self, database: Database) -> int:
+        scene = TenantsScene(database.dsn, SCHEMA, self._flights)
+        if not self._holds(await scene.play(), "the carriers' flights are not what was sent"):
+            return FAILED
+        waits = ", ".join(f"{seconds * 1000:,.0f} ms with {way}" for way, seconds in scene.waits.items())
+        self._view.say(f"beside a carrier that sends all at once, a flight of a small one waited, in 99 of 100 cases, at most {waits}")
+        return 0
+
+    def _holds(self, findings: list[Finding], otherwise: str) -> bool:
+        for finding in findings:
+            self._view.say(str(finding))
+        holds = all(finding.holds for finding in findings)
+        if not holds:
+            self._view.say(f"DIFFERENT, {otherwise}")
+        return holds
 
     async def _play_on_spark(self, database: Database) -> int:
         """The last scene, where it can be played."""
@@ -168,11 +197,7 @@ class Demo:
             return 0
         began = LOOP_CLOCK.now()
         scene = SparkScene(database.dsn, SCHEMA, FlightFile(find_file(), self._options.rows), self._view.say)
-        findings = await scene.play()
-        for finding in findings:
-            self._view.say(str(finding))
-        if not all(finding.holds for finding in findings):
-            self._view.say("DIFFERENT, the table is not what Spark was given")
+        if not self._holds(await scene.play(), "the table is not what Spark was given"):
             return FAILED
         how = "though an executor was killed" if scene.killed else "and it was over before an executor could be killed"
         self._view.say(f"every aircraft has its latest flight, {how}: {LOOP_CLOCK.now() - began:.0f} s with Spark's start")

@@ -152,7 +152,9 @@ class SinkSource(DataSource):
         """A writer of a DataFrame with this schema. Raises `ConfigError`."""
         if overwrite:
             instead = "write_dataframe(df, sink, mode='overwrite', delivery='atomic', ...)"
-            raise bad("mode", "overwrite", f"format({self.name()!r}) only adds rows; write with .mode('append'), or replace them with {instead}")
+            raise bad(
+                "mode", "overwrite", f"format({self.name()!r}) only adds rows; write with .mode('append'), or replace them with {instead}"
+            )
         plan = self.plan(schema)
         if plan.way.check:
             try_out(plan.sink, schema)
