@@ -1,7 +1,7 @@
 """`penstock pipeline`: check a pipeline's file, explain it, run it.
 
 1. Checking and explaining need neither Spark nor Java, unless `--spark` asks for what Spark itself says.
-2. A run works in a thread, so that this one is free for signals and for showing how far it is. The first signal ends a stream after the
+2. A run works in a thread, so that this one is free for signals. The first signal ends a stream after the
    micro-batch that is being written, and a batch at once; the second ends everything now.
 3. No message shows what a variable of the environment holds.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from penstock._core.errors import MissingExtra, PenstockError
 from penstock.spark.pipeline import Pipeline, PipelineError
 
-from ._pipeline_view import make_view
+from ._pipeline_view import RunView
 from ._spark import cancel, has_java
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from penstock.spark.pipeline import PipelineReport
-
-    from ._pipeline_view import RunView
 
 FAILED = 1
 BAD_USE = 2
@@ -47,7 +45,7 @@ def pipeline(options: argparse.Namespace) -> int:
             print(f"{doubt} (not sure)", file=sys.stderr)
         if options.action == "run":
             _need_java()
-            return _Run(declared, make_view(plain=options.plain)).main()
+            return _Run(declared, plain=options.plain).main()
         if options.spark:
             _need_java()
             _ask_spark(declared, shows=options.action == "explain")
@@ -77,9 +75,10 @@ def _ask_spark(declared: Pipeline, *, shows: bool) -> None:
 class _Run:
     """One run, and what is shown of it."""
 
-    def __init__(self, declared: Pipeline, view: RunView) -> None:
+    def __init__(self, declared: Pipeline, *, plain: bool) -> None:
         self._declared = declared
-        self._view = view
+        self._view = RunView(plain=plain)
+        self._progress = False if plain else None
         self._stop = threading.Event()
         self._signals = 0
         self._report: PipelineReport | None = None
@@ -89,16 +88,15 @@ class _Run:
         """Wait for the end; the exit code."""
         thread = threading.Thread(target=self._work, name="penstock pipeline", daemon=True)
         self._view.say(f"{self._declared.name}: starting Spark")
-        with self._view, self._signals_seen():
+        with self._signals_seen():
             thread.start()
             while thread.is_alive() and self._signals < 2:
                 thread.join(LOOK_SECONDS)
-                self._view.show()
         return self._end()
 
     def _work(self) -> None:
         try:
-            self._report = self._declared.run(on_report=self._view.wrote, stop=self._stop)
+            self._report = self._declared.run(on_report=self._view.wrote, stop=self._stop, progress=self._progress)
         except BaseException as error:
             self._error = error
 

@@ -14,15 +14,10 @@ def has_java() -> bool:
     return shutil.which("java") is not None or (home is not None and shutil.which("java", path=Path(home) / "bin") is not None)
 
 
-def context() -> Any:
-    """The context of the session that runs; `None` while there is none. Makes none, as whatever is public would."""
-    from pyspark import SparkContext
-
-    return vars(SparkContext)["_active_spark_context"]
-
-
 def cancel() -> None:
     """End Spark's jobs, if there are any."""
-    running = context()
+    from pyspark import SparkContext
+
+    running: Any = vars(SparkContext)["_active_spark_context"]  # whatever is public makes one
     if running is not None:
         running.cancelAllJobs()

@@ -46,17 +46,23 @@ _CHOSEN = ("dead_letters", "delivery", "on_key_failure", "check")
 
 
 def run(
-    checked: Checked, given: SparkSession | None, *, on_report: Callable[[SparkWriteReport], object] | None, stop: Event | None
+    checked: Checked,
+    given: SparkSession | None,
+    *,
+    on_report: Callable[[SparkWriteReport], object] | None,
+    stop: Event | None,
+    progress: bool | None,
 ) -> PipelineReport:
     """Run it to its end; return the counts."""
     running = _Running(checked.pipeline, on_report)
+    options = {**_options(checked.pipeline), "progress": progress}
     with session(checked.pipeline, given) as spark:
         df = views(checked, spark)[checked.pipeline.write.view]
         sink = _sink(checked, df)
         if checked.pipeline.stream is None:
-            running.count(write_dataframe(df, sink, **_options(checked.pipeline)))
+            running.count(write_dataframe(df, sink, **options))
         else:
-            running.stream(df, sink, stop)
+            running.stream(df, sink, options, stop)
     return running.report
 
 
@@ -195,12 +201,12 @@ class _Running:
         if self._on_report is not None:
             self._on_report(report)
 
-    def stream(self, df: DataFrame, sink: Sink[Any], stop: Event | None) -> None:
+    def stream(self, df: DataFrame, sink: Sink[Any], options: dict[str, Any], stop: Event | None) -> None:
         """Write micro-batches until there are no more, or until `stop`."""
         stream = self._pipeline.stream
         assert stream is not None
         trigger: dict[str, Any] = {"availableNow": True} if stream.trigger == AVAILABLE_NOW else {"processingTime": stream.trigger}
-        write = foreach_batch(sink, on_report=self.count, **_options(self._pipeline))
+        write = foreach_batch(sink, on_report=self.count, **options)
 
         def write_or_tell(rows: DataFrame, number: int) -> None:
             try:

@@ -100,6 +100,7 @@ class Pipeline(Declared):
         environment: Mapping[str, str] | None = None,
         on_report: Callable[[SparkWriteReport], object] | None = None,
         stop: Event | None = None,
+        progress: bool | None = None,
     ) -> PipelineReport:
         """Validate, then read, transform and write; return the counts. Blocks until it is done; a stream, until it ends.
 
@@ -108,12 +109,13 @@ class Pipeline(Declared):
             environment: what `${NAME}` refers to; default: the process's.
             on_report: called with the report of each write, in a stream one for every micro-batch.
             stop: ends a stream when it is set, after the micro-batch that is being written.
+            progress: whether a bar shows how far a write is; default: on a terminal and in a notebook.
 
         Raises `PipelineError` before anything starts, `MissingExtra` without PySpark, and what `write_dataframe` raises.
         """
         from ._run import run
 
-        return run(self._sound(environment), spark, on_report=on_report, stop=stop)
+        return run(self._sound(environment), spark, on_report=on_report, stop=stop, progress=progress)
 
     def _sound(self, environment: Mapping[str, str] | None) -> Checked:
         checked = self._checked(environment)
