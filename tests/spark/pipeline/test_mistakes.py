@@ -76,7 +76,7 @@ FOUND = """\
 :16: write.view: there is no view 'bb'; did you mean 'b'?
 :17: write.sink: there is no sink 'aircaft'; did you mean 'aircraft'?
 :18: write.order_by: has no meaning without key
-:19: write.delivery: must be one of 'at_least_once', 'bucket', and is 'bucketed'
+:19: write.delivery: must be one of 'at_least_once', 'atomic', 'bucket', and is 'bucketed'
 :20: write.chunk_rows: chunk_rows=0: must be a whole number of at least 1
 :22: stream.checkpoint: is missing
 :23: stream.trigger: 'often' is neither a duration such as '10 seconds' nor 'available_now'
@@ -202,6 +202,11 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
             ["write.version: the environment variable DAY is not set", "write.delivery: 'bucket' cannot be kept: *"],
         ),
         ({"write": Write(view="even", sink="memory", key="value", delivery="bucket", version="20260131")}, []),
+        (
+            {"write": Write(view="even", sink="memory", delivery="atomic")},
+            ["write.version: is missing, and delivery = 'atomic' needs it: *", "write.delivery: 'atomic' cannot be kept: *"],
+        ),
+        ({"write": Write(view="even", sink="memory", mode="overwrite")}, ["write.mode: 'overwrite' needs delivery = 'atomic': *"]),
         ({"write": Write(view="even", sink="memory", key="value", version=-1)}, ["write.version: -1 is no whole number of at least 0"]),
         (
             {"write": Write(view="even", sink="memory", key="value", version=1), "stream": STREAM},

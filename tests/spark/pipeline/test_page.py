@@ -24,7 +24,7 @@ SECTIONS: dict[str, type[Any]] = {
     "`[write]`": Write,
     "`[stream]`": Stream,
 }
-ELSEWHERE = {"df", "sink", "progress", "mode"}
+ELSEWHERE = {"df", "sink", "progress"}
 
 
 def rows(section: str) -> list[list[str]]:
@@ -55,12 +55,12 @@ def test_a_pipeline_can_say_whatever_a_write_takes() -> None:
     pytest.importorskip("pyspark")
     from penstock.spark import write_dataframe
     from penstock.spark._failures import OnKeyFailure
-    from penstock.spark._levels import DeliveryLevel
+    from penstock.spark._levels import DeliveryLevel, WriteMode
     from penstock.spark.write import DeadLetters
 
     own = get_type_hints(Write)
     assert set(signature(write_dataframe).parameters) - ELSEWHERE <= set(own)
-    choices = {"dead_letters": DeadLetters, "delivery": DeliveryLevel, "on_key_failure": OnKeyFailure}
+    choices = {"dead_letters": DeadLetters, "delivery": DeliveryLevel, "mode": WriteMode, "on_key_failure": OnKeyFailure}
     assert {name: set(get_args(own[name])) - set(get_args(hint)) for name, hint in choices.items()} == {name: set() for name in choices}
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..._core import checks
 from ..._core.errors import ConfigError
+from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
 from ._environment import Environment
 from ._sinks import SinkMaker
@@ -190,11 +191,13 @@ class _Check:
                     self._say(("write", name), "has no meaning without key")
             if write.on_key_failure != "skip":
                 self._say(("write", "on_key_failure"), "has no meaning without key")
-            for name in ("app_id", "version"):
+            for name in ("app_id", "version") if write.delivery != "atomic" else ():
                 if getattr(write, name) is not None:
                     self._say(("write", name), "has no meaning without key: only buckets of keys have names")
             if write.delivery == "bucket":
                 self._say(("write", "delivery"), "'bucket' needs key: its ledger counts buckets of keys")
+        if write.mode == "overwrite" and write.delivery != "atomic":
+            self._say(("write", "mode"), "'overwrite' needs delivery = 'atomic': readers would meet a table that is being filled")
         self._version()
         self._columns()
         self._numbers()
@@ -203,8 +206,8 @@ class _Check:
         write, is_stream = self._pipeline.write, self._pipeline.stream is not None
         if is_stream and write.version is not None:
             self._say(("write", "version"), "is the number of the micro-batch in a stream")
-        elif write.version is None and not is_stream and (write.delivery == "bucket" or write.app_id is not None):
-            needs = "app_id" if write.delivery != "bucket" else "delivery = 'bucket'"
+        elif write.version is None and not is_stream and (write.delivery != "at_least_once" or write.app_id is not None):
+            needs = "app_id" if write.delivery == "at_least_once" else f"delivery = {write.delivery!r}"
             self._say(("write", "version"), f"is missing, and {needs} needs it: it tells a write that comes again from the next one")
         elif write.version is not None and whole(write.version) is None:
             self._say(("write", "version"), f"{write.version!r} is no whole number of at least 0")
@@ -247,7 +250,7 @@ class _Check:
         sink = made.get(self._pipeline.write.sink)
         if sink is not None and self._pipeline.write.delivery != "at_least_once":
             try:
-                check_transactional(sink)
+                check_staging(sink) if self._pipeline.write.delivery == "atomic" else check_transactional(sink)
             except ConfigError as error:
                 self._say(("write", "delivery"), f"{self._pipeline.write.delivery!r} cannot be kept: {error}")
 

@@ -21,6 +21,7 @@ _REFERENCE = re.compile(r"\$\{[^}]*\}|env:\w+")
 _DELIVERY = {
     "at_least_once": "at least once: a repeated attempt writes again",
     "bucket": "exactly once per bucket of keys: each commits with its row in a ledger",
+    "atomic": "all of it at once, or nothing",
 }
 
 
@@ -62,7 +63,7 @@ def _late_and_double(view: Source | Step) -> Iterator[str]:
 
 def _write(pipeline: Pipeline) -> Iterator[str]:
     write = pipeline.write
-    yield f"  write   {write.view} to {write.sink}, {_DELIVERY[write.delivery]}"
+    yield f"  write   {write.view} to {write.sink}{', in place of what is there' if write.mode == 'overwrite' else ''}, {_DELIVERY[write.delivery]}"
     if names(write.key):
         order = f", in the order of {', '.join(names(write.order_by))}" if names(write.order_by) else ""
         yield f"          rows of one {', '.join(names(write.key))} by one task{order}"

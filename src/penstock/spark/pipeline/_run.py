@@ -42,7 +42,7 @@ LOOK_SECONDS = 0.3
 """Between two looks whether a stream should end."""
 _NO_VIEW = re.compile(r"TABLE_OR_VIEW_NOT_FOUND.*?`(\w+)`", re.DOTALL)
 _PASSED_ON = ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks", "max_dead_letters", "patience", "unit_buffer_bytes")
-_CHOSEN = ("dead_letters", "delivery", "on_key_failure", "check")
+_CHOSEN = ("dead_letters", "delivery", "mode", "on_key_failure", "check")
 
 
 def run(
@@ -180,9 +180,11 @@ def _options(pipeline: Pipeline) -> dict[str, Any]:
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     options |= {name: getattr(write, name) for name in _CHOSEN}
     if names(write.key):
-        options |= {"key": names(write.key), "order_by": names(write.order_by) or None, "app_id": write.app_id}
-        if write.version is not None:
-            options |= {"app_id": write.app_id or pipeline.name, "version": whole(write.version)}
+        options |= {"key": names(write.key), "order_by": names(write.order_by) or None}
+    if write.version is not None:
+        options |= {"app_id": write.app_id or pipeline.name, "version": whole(write.version)}
+    elif write.app_id is not None:
+        options["app_id"] = write.app_id
     return options
 
 

@@ -115,8 +115,10 @@ class Write:
     """The columns that order the rows of a key."""
     buckets: int | None = None
     """Partitions to spread the keys over."""
-    delivery: Literal["at_least_once", "bucket"] = "at_least_once"
+    delivery: Literal["at_least_once", "bucket", "atomic"] = "at_least_once"
     """What a repeated attempt may leave behind."""
+    mode: Literal["append", "overwrite"] = "append"
+    """Whether the rows come to what is there, or take its place."""
     app_id: str | None = None
     """The name under which writes are committed; default: the pipeline's, and in a stream the query's id, which its checkpoint keeps."""
     version: int | str | None = None
