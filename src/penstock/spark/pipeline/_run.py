@@ -55,7 +55,7 @@ def run(
 ) -> PipelineReport:
     """Run it to its end; return the counts."""
     running = _Running(checked.pipeline, on_report)
-    options = {**_options(checked.pipeline), "progress": progress}
+    options: dict[str, Any] = {**_options(checked.pipeline), "progress": progress}
     with session(checked.pipeline, given) as spark:
         df = views(checked, spark)[checked.pipeline.write.view]
         sink = _sink(checked, df)
