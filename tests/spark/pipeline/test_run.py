@@ -112,6 +112,26 @@ def test_a_write_of_the_same_version_is_made_once(spark: Any, flights: Path, air
     query(aircraft, "DROP TABLE penstock_ledger")
 
 
+def test_a_table_is_replaced_as_a_whole(spark: Any, tmp_path: Path, embedded_postgres: Any) -> None:
+    """P-T14, through a pipeline; a second run of the version changes nothing."""
+    dsn = str(embedded_postgres.dsn)
+    query(dsn, "DROP TABLE IF EXISTS numbers")
+    query(dsn, "CREATE TABLE numbers (id bigint PRIMARY KEY, at timestamptz)")
+    query(dsn, "INSERT INTO numbers SELECT id, now() FROM generate_series(1000, 1010) AS id")
+    (tmp_path / "in").mkdir()
+    put(tmp_path, "a", range(10))
+    whole = pipeline(
+        sinks={"numbers": Destination(kind="postgres", arguments={"dsn": dsn, "table": "numbers"})},
+        write=Write(view="even", sink="numbers", delivery="atomic", mode="overwrite", version=1),
+    )
+    first, again = (whole.run(spark, environment={"HERE": str(tmp_path)}) for _ in range(2))
+    assert (first.rows, first.delivered, again.delivered) == (5, 5, 5)
+    assert again.last is not None
+    assert again.last.skipped_units == 1
+    assert query(dsn, "SELECT id FROM numbers ORDER BY id") == [(0,), (2,), (4,), (6,), (8,)]
+    query(dsn, "DROP TABLE numbers, penstock_ledger")
+
+
 def pipeline(**changes: Any) -> Pipeline:
     parts: dict[str, Any] = {
         "name": "numbers",
