@@ -37,7 +37,8 @@ async def test_a_wrong_table_names_the_ones_there(embedded_postgres: EmbeddedPos
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute("CREATE SCHEMA IF NOT EXISTS aside; DROP TABLE IF EXISTS aside.only; CREATE TABLE aside.only (id int)")
         secret = secret_of(db.dsn)
-        assert db.table in await opening_error(db.dsn, ConfigError, secret, table="nowhere")
+        shown = await opening_error(db.dsn, ConfigError, secret, table=f"{db.table}s")
+        assert f"there are {db.table!r}" in shown, "the one that may be meant stands first, however many there are"
         assert "'only'" in await opening_error(db.dsn, ConfigError, secret, table="nowhere", schema="aside")
         assert "pass schema='aside'" in await opening_error(db.dsn, ConfigError, secret, table="aside.only")
         assert "'aside'" in await opening_error(db.dsn, ConfigError, secret, table="only", schema="asid")

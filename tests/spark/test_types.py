@@ -130,7 +130,7 @@ def nobody_may_call(batch: Batch[Any]) -> None:
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "table": ({"table": "nope"}, ConfigError, "table='nope': there is no such table; there are .*'kinds'"),
+    "table": ({"table": "kind"}, ConfigError, "table='kind': there is no such table; there are 'kinds'"),
     "column": ({"columns": ("id", "v", "w")}, ConfigError, r"columns=\['w'\]: .* has no such column; it has 'id', 'v'"),
     "user": ({"user": "nobody"}, ConfigError, 'password authentication failed for user "nobody"'),
     "database": ({"path": "/elsewhere"}, ConfigError, 'database "elsewhere" does not exist'),

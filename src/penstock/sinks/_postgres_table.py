@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """How many names of tables an error lists."""
+READ = 1000
+"""Among how many it looks for those that may be meant."""
 
 _TABLE = """
     SELECT c.oid, c.relname, n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -122,7 +125,7 @@ async def _missing_table(con: PoolConnectionProxy[Any], table: str, schema: str 
         schemas = [row[0] for row in await con.fetch(_SCHEMAS)]
         if schema not in schemas:
             return bad("schema", schema, "there is no such schema; there are " + _listed(schemas))
-    there = [row[0] for row in await con.fetch(_TABLES, schema, SHOWN + 1)]
+    there = _nearest_first(table, [row[0] for row in await con.fetch(_TABLES, schema, READ)])
     hint = f" (for a table in another schema pass schema={table.partition('.')[0]!r})" if "." in table and schema is None else ""
     return bad("table", table, f"there is no such table{hint}; there are {_listed(there)}")
 
@@ -135,6 +138,12 @@ def _check_columns(table: Table, columns: Sequence[str]) -> None:
     generated = [name for name in columns if table.column(name).generated]
     if generated:
         raise bad("columns", generated, "the server computes these columns; leave them out")
+
+
+def _nearest_first(name: str, names: Sequence[str]) -> list[str]:
+    """What looks most like `name` is what may be meant; the rest stays in its order."""
+    meant = difflib.get_close_matches(name, names, n=3)
+    return [*meant, *(other for other in names if other not in meant)]
 
 
 def _listed(names: Sequence[str]) -> str:
