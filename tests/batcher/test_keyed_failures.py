@@ -170,6 +170,25 @@ def test_park_holds_so_many_and_spills_the_oldest_in_order() -> None:
     assert not setting.sink.broken
 
 
+@pytest.mark.parametrize("policy", ["park", "pause"])
+def test_a_flush_does_not_wait_for_what_went_back_out_of_its_own_batch(policy: Any) -> None:
+    """batcher/4b.1: all of a key were in one batch; those behind the bad one are held now, and the flush says so."""
+    setting = Setting(Item("a", 1), prefix_safe=True)
+
+    async def main(clock: FakeClock) -> None:
+        async with Batcher(setting.stack, key=key_of, on_key_failure=policy, limits=LIMITS, clock=clock) as batcher:
+            await batcher.add_many([Item(key, number) for number in range(3) for key in "ab"])
+            report = await batcher.flush(timeout=50.0)
+            assert clock.now() < 1.0
+            assert (report.remaining, sum(report.outcomes.values())) == (1, 5)
+            (batcher.unpark if policy == "park" else batcher.resume)("a")
+            assert (await batcher.flush(timeout=50.0)).remaining == 0
+        assert clock.now() < 1.0
+        assert setting.sink.applied["a"] == [0, 2]
+
+    on_virtual_time(main)
+
+
 def test_a_parked_key_never_holds_more_than_it_may_for_long() -> None:
     """I6: whatever comes, and however long."""
     setting = Setting(Item("a", 0))

@@ -359,6 +359,7 @@ class Engine(Generic[T]):
             self.flights.discard(flight)
             self.accumulator.done(flight.sealed, list(failed))
             self._fail_keys()
+            self.check_fences()  # what went back may be held now
             if flight.has_slot:
                 flight.has_slot = False
                 self.slots.give()
@@ -386,6 +387,8 @@ class Engine(Generic[T]):
             delivery.withdraw(back)
             self._flying -= len(back)
             self.accumulator.put_back(flight.sealed, back)
+            if back and flight.left == 0:  # its last items have gone back, and nothing more of it is to be settled
+                self._pass_fences(flight)
         gone = set(back)
         return {i: error for i, error in errors.items() if i not in gone}
 
