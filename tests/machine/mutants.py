@@ -317,9 +317,9 @@ def a_settled_item_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next try takes the whole batch."""
     real = Series.after
 
-    def after(self: Series, errors: Any, class_of: Any, *, last: bool) -> Any:
+    def after(self: Series, *arguments: Any, **options: Any) -> Any:
         before = self.pending
-        classes = real(self, errors, class_of, last=last)
+        classes = real(self, *arguments, **options)
         if self.pending:
             self.pending = before
         return classes
