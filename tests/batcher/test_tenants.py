@@ -255,6 +255,7 @@ async def test_what_can_never_fit_is_refused(fake_clock: FakeClock) -> None:
     async with batcher:
         with pytest.raises(ItemTooLarge, match="never fit for tenant 'a'"):
             await batcher.add_many(some("a", 4))
+        assert batcher.tally().refused == 4
 
 
 async def test_whoever_waits_for_a_tenants_room_is_turned_away_by_a_shutdown(fake_clock: FakeClock) -> None:
@@ -327,6 +328,48 @@ def test_order_holds_within_a_tenant_whatever_fails(seed: int, workers: int, key
     assert sum(map(len, applied.values())) == 120
     if keyed or workers == 1:
         assert all(numbers == sorted(numbers) for numbers in applied.values())
+
+
+async def test_a_weight_that_cannot_be_refuses_all_of_what_comes_in_together(fake_clock: FakeClock) -> None:
+    """I10: none of it is in, or all of it."""
+    shares = Tenants(weights=lambda tenant: -1.0 if tenant == "bad" else 1.0)
+    async with Batcher(FakeSink[Item](), tenant=tenant_of, tenants=shares, limits=limits(), clock=fake_clock) as batcher:
+        with pytest.raises(ConfigError, match=r"-1\.0 for tenant 'bad'"):
+            await batcher.add_many([("good", 0), ("bad", 0)])
+        assert batcher.tally().accepted == 0
+
+
+@pytest.mark.parametrize("overflow", ["block", "drop_newest"])
+async def test_what_finds_no_room_leaves_no_tenant_behind(fake_clock: FakeClock, overflow: Any) -> None:
+    """Though its own part had room, the ledger had not."""
+    sink: BlockingSink[Item] = BlockingSink()
+    most = limits(workers=1, max_pending_items=10)
+    caps = Tenants(max_pending_items=10)
+    async with Batcher(sink, tenant=tenant_of, tenants=caps, limits=most, overflow=overflow, clock=fake_clock) as batcher:
+        await batcher.add_many(some("a", 10))
+        assert not batcher.try_add(("b", 0))
+        sink.release()
+        await batcher.flush()
+        await fake_clock.run_until_idle()
+        assert len(batcher._engine.accumulator) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+async def test_a_cap_holds_for_who_waits_for_several_tenants(fake_clock: FakeClock, tries: int) -> None:
+    """At every instant: a tenant may have gone, and come again, while its neighbour was waited for."""
+    sink = Watched(fake_clock, seconds=0.3)
+    batcher = Batcher(sink, tenant=tenant_of, tenants=Tenants(max_pending_items=5), limits=limits(), clock=fake_clock)
+    inside: Counter[str] = Counter()
+    async with batcher:
+
+        async def together(number: int) -> None:
+            await batcher.add_many([*some("a", 3, 10 * number), *some("b", 3, 10 * number)])
+            for share in batcher._engine.accumulator._shares.values():  # type: ignore[attr-defined]
+                inside[share.tenant] = max(inside[share.tenant], share.inside)
+
+        await asyncio.gather(*(together(number) for number in range(3 * tries)))
+    assert max(inside.values()) <= 5
+    assert batcher.tally().delivered == 18 * tries
 
 
 def test_threads_may_hand_in_for_tenants() -> None:

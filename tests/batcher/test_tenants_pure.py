@@ -174,8 +174,10 @@ def test_what_became_due_behind_a_flight_goes_when_it_lands() -> None:
 def test_a_cap_is_a_tenants_own() -> None:
     acc = house(cap_items=10)
     fill(acc, "a", 10)
-    full, free = acc.wants([acc.identity(("a", 1)), acc.identity(("b", 1))], [0, 0])
-    assert (full.share.tenant, full.items, full.fits, free.fits) == ("a", 1, False, True)
+    wants = {want.name: want for want in acc.wants([acc.identity(("a", 1)), acc.identity(("b", 1))], [0, 0])}
+    full, free = wants["a"], wants["b"]
+    assert (full.items, full.fits, free.fits) == (1, False, True)
+    assert len(acc) == 1, "asking makes no entry"
     batch = acc.take(0.0)
     assert batch is not None
     assert not full.fits, "what is in flight is inside"

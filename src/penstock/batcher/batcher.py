@@ -387,7 +387,11 @@ class Batcher(Generic[T]):
             engine.yielded()
             await self._clock.sleep(0)
         self._check_open()
-        wants = engine.accumulator.wants(keys, sizes)
+        try:
+            wants = engine.accumulator.wants(keys, sizes)
+        except ItemTooLarge:
+            engine.refused += len(items)
+            raise
         if wants:
             await self._accept_for_tenants(wants, Parcel(items, sizes, receipts, keys), timeout)
         elif engine.admits(len(items), sum(sizes)) or await self._makes_room(len(items), sum(sizes), timeout):
@@ -433,7 +437,7 @@ class Batcher(Generic[T]):
         return None if seconds is None else max(0.0, seconds - (self._clock.now() - began))
 
     async def _wait_for_share(self, want: Want[T], waiter: Waiter, count: int, timeout: float | None) -> None:
-        full = f"tenant {want.share.name!r} has {want.share.inside} items inside, and its part of the ledger is full"
+        full = f"tenant {want.name!r} has {want.inside} items inside, and its part of the ledger is full"
         self._refuse_to_wait(count, timeout, full)
         await self._wait(waiter, count, timeout, full)
 

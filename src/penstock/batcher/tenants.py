@@ -46,21 +46,21 @@ class Belonging(NamedTuple):
 
     tenant: Hashable
     key: Hashable
+    weight: float
+    """Asked for before the item is in, since asking may fail."""
 
 
 class Share(Generic[T]):
     """One tenant that has items inside."""
 
-    __slots__ = ("accumulator", "credit", "due", "flying", "has_turn", "inside", "room", "serial", "tenant", "weight")
+    __slots__ = ("accumulator", "credit", "due", "flying", "has_turn", "inside", "room", "tenant", "weight")
 
-    def __init__(self, tenant: Hashable, accumulator: Accumulator[T], weight: float, room: Room, serial: int) -> None:
+    def __init__(self, tenant: Hashable, accumulator: Accumulator[T], weight: float, room: Room) -> None:
         self.tenant = tenant
         self.accumulator = accumulator
         self.weight = weight
         self.room = room
         """Its part of the ledger."""
-        self.serial = serial
-        """Entries are told apart by it, and are waited for in its order."""
         self.inside = 0
         """Items that have not left the ledger; those of a flight leave together, when it has ended."""
         self.flying = 0
@@ -71,49 +71,63 @@ class Share(Generic[T]):
         self.due: float | None = None
         """The time for which it stands in the heap."""
 
-    @property
-    def name(self) -> object:
-        """The tenant as the user knows it."""
-        return shown(self.tenant)
-
 
 class Want(Generic[T]):
     """What a tenant's part of the ledger is to take in."""
 
-    __slots__ = ("_house", "items", "share", "size")
+    __slots__ = ("_house", "belonging", "items", "size")
 
-    def __init__(self, house: TenantAccumulator[T], share: Share[T], items: int, size: int) -> None:
+    def __init__(self, house: TenantAccumulator[T], belonging: Belonging, items: int, size: int) -> None:
         self._house = house
-        self.share = share
+        self.belonging = belonging
         self.items = items
         self.size = size
 
     @property
+    def name(self) -> object:
+        """The tenant as the user knows it."""
+        return shown(self.belonging.tenant)
+
+    @property
+    def inside(self) -> int:
+        """Items of the tenant that are inside now."""
+        share = self._house.known(self.belonging)
+        return 0 if share is None else share.inside
+
+    @property
     def fits(self) -> bool:
-        """Whether there is room now, without overtaking anybody."""
-        room = self.share.room
-        return not room.contended and room.fits(self.share.inside, self.items, self.size)
+        """Whether there is room now, without overtaking anybody. There is in the part of a tenant of which nothing is inside."""
+        share = self._house.known(self.belonging)
+        return share is None or (not share.room.contended and share.room.fits(share.inside, self.items, self.size))
 
     def evict(self) -> list[Evicted[T]] | None:
         """Give up the tenant's oldest items that no worker has taken until this fits; `None` where all of them would not do."""
-        share, waiting = self.share, self.share.accumulator
+        gone: list[Evicted[T]] = []
+        share = self._house.known(self.belonging)
+        if share is None:
+            return gone
+        waiting = share.accumulator
         if not share.room.fits(share.inside - waiting.queued, self.items, self.size - waiting.queued_bytes):
             return None
-        gone: list[Evicted[T]] = []
         while not self.fits and (evicted := self._house.evict_from(share)) is not None:
             gone.append(evicted)
         return gone
 
     def join(self, waiter: Waiter) -> None:
-        """Have `waiter` granted the room, now or when it comes free; what is inside of its tenant does not linger while it waits."""
-        self.share.room.join(waiter)
-        self._house.grant(self.share)
+        """Have `waiter` granted the room, now or when it comes free; what is inside of its tenant does not linger while it waits.
+
+        The tenant keeps its entry until `leave`.
+        """
+        share = self._house.share(self.belonging)
+        share.room.join(waiter)
+        self._house.grant(share)
 
     def leave(self, waiter: Waiter) -> None:
         """A waiter has used its grant, or gives up."""
-        self.share.room.leave(waiter)
-        self._house.grant(self.share)
-        self._house.forget(self.share)
+        share = self._house.share(self.belonging)
+        share.room.leave(waiter)
+        self._house.grant(share)
+        self._house.forget(share)
 
 
 class Tenanted(PlainAccumulator[T]):
@@ -242,7 +256,9 @@ class TenantAccumulator(Generic[T]):
 
     def identity(self, item: T) -> Belonging:
         """Whose an item is. Raises `TypeError` for what cannot be a tenant or a key, and whatever those functions raise."""
-        return Belonging(identity(self._tenant(item)), self._key(item))
+        tenant = identity(self._tenant(item))
+        share = self._shares.get(tenant)
+        return Belonging(tenant, self._key(item), self._weight(shown(tenant)) if share is None else share.weight)
 
     def way_in(self) -> list[T]:
         """There is no short way in."""
@@ -255,17 +271,17 @@ class TenantAccumulator(Generic[T]):
         """
         if not self._has_caps:
             return []
-        wanted: dict[Hashable, tuple[int, int]] = {}
+        wanted: dict[Hashable, Want[T]] = {}
         for key, size in zip(keys, sizes, strict=True):
-            tenant = _tenant_of(key)
-            items, total = wanted.get(tenant, (0, 0))
-            wanted[tenant] = (items + 1, total + size)
-        for tenant, (items, size) in wanted.items():
-            if not self._room().could_ever_fit(items, size):
+            belonging = _belonging(key)
+            want = wanted.setdefault(belonging.tenant, Want(self, belonging, 0, 0))
+            want.items += 1
+            want.size += size
+        for want in wanted.values():
+            if not self._room().could_ever_fit(want.items, want.size):
                 caps = f"tenants' max_pending_items={self._cap_items}, max_pending_bytes={self._cap_bytes}"
-                raise ItemTooLarge(f"{items} items of {size} bytes can never fit for tenant {shown(tenant)!r}: {caps}")
-        found = [Want(self, self._share(tenant), items, size) for tenant, (items, size) in wanted.items()]
-        return sorted(found, key=lambda want: want.share.serial)
+                raise ItemTooLarge(f"{want.items} items of {want.size} bytes can never fit for tenant {want.name!r}: {caps}")
+        return sorted(wanted.values(), key=lambda want: (hash(want.belonging.tenant), repr(want.belonging.tenant)))
 
     def grant(self, share: Share[T]) -> None:
         """Let those who wait for a tenant's room have what there is."""
@@ -289,9 +305,9 @@ class TenantAccumulator(Generic[T]):
     def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable) -> None:
         """Take an item in; `key` is what `identity` says of it."""
         self._now = now
-        tenant = _tenant_of(key)
-        share = self._share(tenant)
-        share.accumulator.offer(item, size, receipt, now, key.key if isinstance(key, Belonging) else None)
+        belonging = _belonging(key)
+        share = self.share(belonging)
+        share.accumulator.offer(item, size, receipt, now, belonging.key)
         share.inside += 1
         share.room.bytes_inside += size
         self.queued += 1
@@ -306,11 +322,15 @@ class TenantAccumulator(Generic[T]):
     def begin(self, now: float) -> None:
         """Nobody comes in by a short way."""
 
-    def _share(self, tenant: Hashable) -> Share[T]:
-        share = self._shares.get(tenant)
+    def known(self, belonging: Belonging) -> Share[T] | None:
+        """A tenant's entry, if it has one."""
+        return self._shares.get(belonging.tenant)
+
+    def share(self, belonging: Belonging) -> Share[T]:
+        """A tenant's entry."""
+        share = self._shares.get(belonging.tenant)
         if share is None:
-            weight = self._weight(shown(tenant))
-            share = self._shares[tenant] = Share(tenant, self._make(self), weight, self._room(), next(self._count))
+            share = self._shares[belonging.tenant] = Share(belonging.tenant, self._make(self), belonging.weight, self._room())
         return share
 
     def _room(self) -> Room:
@@ -507,6 +527,6 @@ class TenantAccumulator(Generic[T]):
         return gone
 
 
-def _tenant_of(key: Hashable) -> Hashable:
+def _belonging(key: Hashable) -> Belonging:
     assert isinstance(key, Belonging)
-    return key.tenant
+    return key
