@@ -34,6 +34,7 @@ def house(
         max_bytes=100 if sized else None,
         sized=sized,
         serial=serial,
+        holds_keys=False,
         **caps,
     )
 

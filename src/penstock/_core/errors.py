@@ -86,11 +86,16 @@ class BatcherBroken(ClosedError):
 
 
 class KeyFailedError(PenstockError):
-    """An earlier item of this key has failed for good, and `on_key_failure="fail"`: later ones fail too, until `resume(key)`."""
+    """An earlier item of this key has failed for good, and `on_key_failure="fail"`: later ones fail too, until `resume(key)`.
 
-    def __init__(self, key: object) -> None:
-        super().__init__(f"an earlier item of the key {key!r} has failed for good; later ones are not taken until resume(key)")
+    `tenant` is the key's tenant, where the batcher has tenants; `None` otherwise.
+    """
+
+    def __init__(self, key: object, tenant: object = ...) -> None:
+        whose, call = ("", "resume(key)") if tenant is ... else (f" of tenant {tenant!r}", "resume(key, tenant=...)")
+        super().__init__(f"an earlier item of the key {key!r}{whose} has failed for good; later ones are not taken until {call}")
         self.key = key
+        self.tenant = None if tenant is ... else tenant
 
 
 class AddTimeout(PenstockError, TimeoutError):

@@ -95,10 +95,8 @@ def checked_tenants(tenants: object, tenant: object, *, sized: bool) -> Tenants:
     return tenants
 
 
-def checked_key_failure(policy: OnKeyFailure, key: object, tenant: object) -> OnKeyFailure:
+def checked_key_failure(policy: OnKeyFailure, key: object) -> OnKeyFailure:
     """What a failed item does to its key."""
-    if policy != "skip" and tenant is not None:
-        raise checks.bad("on_key_failure", policy, "must be 'skip' with tenant=")
     if policy != "skip" and key is None:
         raise checks.bad("on_key_failure", policy, "has no effect without key=")
     return checks.choice("on_key_failure", policy, POLICIES)
@@ -163,7 +161,8 @@ def parked_dead_letters_of(sink: Sink[T]) -> Sink[T]:
     """What writes items that were parked behind a failed one of their key to the dead letters of the stack."""
 
     async def refuse(batch: Batch[T]) -> None:
-        message = f"parked behind an earlier failed item of its key {batch.keys[0]!r}" if batch.keys else "parked"
+        whose = "" if batch.tenant is None else f" of tenant {batch.tenant!r}"
+        message = f"parked behind an earlier failed item of its key {batch.keys[0]!r}{whose}" if batch.keys else "parked"
         raise ParkedBehind(message)
 
     return _dead_letters_around(sink, refuse, "on_key_failure", "park")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from .._core.keys import identity
 from .accumulator import PlainAccumulator
 from .keyed import KeyedAccumulator
+from .parking import Parking
 from .tenants import TenantAccumulator, Tenanted
 
 if TYPE_CHECKING:
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
     from .accumulator import Accumulator
     from .limits import Limits
-    from .parking import Parking
+    from .parking import OnKeyFailure
     from .tenancy import Tenants
 
 T = TypeVar("T")
@@ -28,51 +30,49 @@ def arranged(
     tenants: Tenants,
     repeats: bool,
     evicts: bool,
-    parking: Parking,
+    on_key_failure: OnKeyFailure,
+    max_parked_items: int,
 ) -> Accumulator[T]:
     """A plain one, a keyed one, or one of either per tenant.
 
     `repeats` lets a batch have several items of one key; `evicts` says whether the oldest items may have to make room.
     """
-    of_all: KeyedAccumulator[T] | None = None
-    if key is not None:
-        of_all = _keyed(key, limits, limits.max_items, sized=sized, repeats=repeats, evicts=evicts, parking=parking)
+
+    def keyed(key: Callable[[T], object], max_items: int) -> KeyedAccumulator[T]:
+        return KeyedAccumulator(
+            key=key,
+            max_items=max_items,
+            max_bytes=limits.max_bytes,
+            max_delay=limits.delay,
+            sized=sized,
+            repeats=repeats,
+            evicts=evicts,
+            parking=Parking(on_key_failure, max_parked_items),
+        )
+
     if tenant is None:
-        plain = PlainAccumulator[T](max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
-        return plain if of_all is None else of_all
+        if key is not None:
+            return keyed(key, limits.max_items)
+        return PlainAccumulator(max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
 
     def of_one(house: TenantAccumulator[T]) -> Accumulator[T]:
         if key is None:
             return Tenanted(house, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
-        made = _keyed(key, limits, house.max_items, sized=sized, repeats=repeats, evicts=evicts, parking=parking)
+        made = keyed(key, house.max_items)
         made.last_number = house.last_number
-        made.odd_keys = True  # for all that it knows: `of_all` has looked at them
+        made.odd_keys = True  # for all that it knows: its first key was looked at before it was made
         return made
 
     return TenantAccumulator(
         of_one,
         tenant=tenant,
-        key=(lambda _: None) if of_all is None else of_all.identity,
+        key=(lambda _: None) if key is None else (lambda item: identity(key(item))),
         weight=tenants.weight,
         max_items=limits.max_items,
         max_bytes=limits.max_bytes,
         sized=sized,
         serial=limits.workers == 1 and key is None,
+        holds_keys=on_key_failure != "skip",
         cap_items=tenants.max_pending_items,
         cap_bytes=tenants.max_pending_bytes,
-    )
-
-
-def _keyed(
-    key: Callable[[T], object], limits: Limits, max_items: int, *, sized: bool, repeats: bool, evicts: bool, parking: Parking
-) -> KeyedAccumulator[T]:
-    return KeyedAccumulator(
-        key=key,
-        max_items=max_items,
-        max_bytes=limits.max_bytes,
-        max_delay=limits.delay,
-        sized=sized,
-        repeats=repeats,
-        evicts=evicts,
-        parking=parking,
     )

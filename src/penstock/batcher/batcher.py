@@ -16,6 +16,7 @@ from .._core import checks, forks
 from .._core.clock import LOOP_CLOCK, Clock, LoopClock
 from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, KeyFailedError, LedgerFull
 from .._core.function_sink import as_sink
+from .._core.keys import identity
 from .._core.opening import opened
 from .._core.sink import capabilities_of
 from . import log
@@ -41,10 +42,10 @@ from .keyed import KeyedAccumulator
 from .limits import Limits
 from .loops import running_loop
 from .parcel import Parcel
-from .parking import Parking
 from .receipt import Receipt, Slip
 from .report import FlushReport, ShutdownReport, Stats
 from .room import Waiter
+from .tenants import Belonging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -143,7 +144,7 @@ class Batcher(Generic[T]):
         self._limits = checked_limits(Limits() if limits is None else limits, self._sink)
         self._key = checked_key("key", key)
         self._tenant = checked_key("tenant", tenant)
-        self._on_key_failure: OnKeyFailure = checked_key_failure(on_key_failure, key, tenant)
+        self._on_key_failure: OnKeyFailure = checked_key_failure(on_key_failure, key)
         self._max_parked_items = checked_most_parked(max_parked_items, self._on_key_failure)
         self._sink_of_parked = parked_dead_letters_of(self._sink) if on_key_failure == "park" else None
         self._name = checked_name(name)
@@ -176,7 +177,8 @@ class Batcher(Generic[T]):
             tenants=self._tenants,
             repeats=capabilities_of(self._sink).key_prefix_safe,
             evicts=self._overflow == "drop_oldest",
-            parking=Parking(self._on_key_failure, self._max_parked_items),
+            on_key_failure=self._on_key_failure,
+            max_parked_items=self._max_parked_items,
         )
         engine = Engine(
             self._sink,
@@ -437,7 +439,7 @@ class Batcher(Generic[T]):
         return None if seconds is None else max(0.0, seconds - (self._clock.now() - began))
 
     async def _wait_for_share(self, want: Want[T], waiter: Waiter, count: int, timeout: float | None) -> None:
-        full = f"tenant {want.name!r} has {want.inside} items inside, and its part of the ledger is full"
+        full = f"tenant {want.name!r} has {want.inside} items inside, and its part of the ledger is full{_held(want.held_keys)}"
         self._refuse_to_wait(count, timeout, full)
         await self._wait(waiter, count, timeout, full)
 
@@ -448,7 +450,7 @@ class Batcher(Generic[T]):
             return False
         if self._overflow == "drop_oldest":
             return engine.evict_for(items, size)
-        full = f"the ledger is full ({engine.inside} of {engine.room.max_items} items)"
+        full = f"the ledger is full ({engine.inside} of {engine.room.max_items} items){_held(engine.accumulator.held_keys)}"
         self._refuse_to_wait(items, timeout, full)
         waiter = Waiter(items, size, asyncio.get_running_loop().create_future())
         engine.room.join(waiter)
@@ -572,27 +574,41 @@ class Batcher(Generic[T]):
         held = engine.accumulator.held_until(fence.number)
         return FlushReport(remaining=engine.before(fence) + held, outcomes=dict(fence.outcomes))
 
-    def resume(self, key: object) -> int:
+    def resume(self, key: object, *, tenant: object = ...) -> int:
         """Let a key go on that `on_key_failure` has paused or failed; return how many items were held.
 
-        What is held goes first, in order. A key that is not held stays as it is. Raises `ConfigError` unless the policy is `"pause"` or
-        `"fail"`, `TypeError` for what cannot be a key. Never suspends.
+        What is held goes first, in order. A key that is not held stays as it is. `tenant` is the key's tenant, and needed where the batcher
+        has tenants. Raises `ConfigError` unless the policy is `"pause"` or `"fail"`, and for a tenant that is missing or has no meaning;
+        `TypeError` for what cannot be a key or a tenant. Never suspends.
         """
-        return self._let_go("resume", key, ("pause", "fail"))
+        return self._let_go("resume", key, tenant, ("pause", "fail"))
 
-    def unpark(self, key: object) -> int:
+    def unpark(self, key: object, *, tenant: object = ...) -> int:
         """Let a key go on that `on_key_failure` has parked; return how many items were held.
 
         What is held goes first, in order. What was spilled to the dead letters comes before it: bring that back first. A key that is not
-        parked stays as it is. Raises `ConfigError` unless the policy is `"park"`, `TypeError` for what cannot be a key. Never suspends.
+        parked stays as it is. `tenant` is the key's tenant, and needed where the batcher has tenants. Raises `ConfigError` unless the
+        policy is `"park"`, and for a tenant that is missing or has no meaning; `TypeError` for what cannot be a key or a tenant. Never
+        suspends.
         """
-        return self._let_go("unpark", key, ("park",))
+        return self._let_go("unpark", key, tenant, ("park",))
 
-    def _let_go(self, name: str, key: object, policies: tuple[str, ...]) -> int:
+    def _let_go(self, name: str, key: object, tenant: object, policies: tuple[str, ...]) -> int:
         self._check_here()
         if self._on_key_failure not in policies:
             raise checks.bad("on_key_failure", self._on_key_failure, f"{name}() needs one of {', '.join(policies)}")
-        return self._engine.let_go(key) if self._state == "open" else 0
+        known = self._known(name, key, tenant)
+        return self._engine.let_go(known) if self._state == "open" else 0
+
+    def _known(self, name: str, key: object, tenant: object) -> Hashable:
+        """What the accumulator knows a key by."""
+        if self._tenant is None:
+            if tenant is not ...:
+                raise checks.bad("tenant", tenant, f"{name}() takes none, since the batcher has no tenant=")
+            return identity(key)
+        if tenant is ...:
+            raise ConfigError(f"{name}({key!r}) needs tenant=, since the batcher has tenants: a key is a key within its tenant")
+        return Belonging(identity(tenant), identity(key))
 
     @property
     def name(self) -> str:
@@ -628,7 +644,7 @@ class Batcher(Generic[T]):
             sealed_batches=accumulator.sealed,
             in_flight_batches=sum(1 for flight in tuple(engine.flights) if not flight.backing_off),
             backing_off_batches=sum(1 for flight in tuple(engine.flights) if flight.backing_off),
-            waiting_producers=engine.room.waiting,
+            waiting_producers=engine.room.waiting + accumulator.waiting,
             waits=engine.room.waits,
             oldest_age=None if oldest is None else now - oldest,
             flushes=dict(engine.flushes),
@@ -652,3 +668,8 @@ class Batcher(Generic[T]):
             f"Batcher(name={self._name!r}, state={self._state!r}, queue={tally.queued}, enq={tally.enqueued}, "
             f"ok={tally.flushed_ok}, fail={tally.flushed_fail}, drop={tally.dropped + tally.unsent})"
         )
+
+
+def _held(keys: int) -> str:
+    """What may keep a ledger full for long."""
+    return f"; held keys: {keys}" if keys else ""

@@ -316,13 +316,13 @@ class BlockingBatcher(Generic[T]):
         thread, batcher = self._running(), self._batcher
         return thread.ask(lambda: batcher.flush_all(timeout))
 
-    def resume(self, key: object) -> int:
+    def resume(self, key: object, *, tenant: object = ...) -> int:
         """Let a key go on that was paused or has failed; see `Batcher.resume`."""
-        return self._ask(lambda: self._batcher.resume(key))
+        return self._ask(lambda: self._batcher.resume(key, tenant=tenant))
 
-    def unpark(self, key: object) -> int:
+    def unpark(self, key: object, *, tenant: object = ...) -> int:
         """Let a key go on that was parked; see `Batcher.unpark`."""
-        return self._ask(lambda: self._batcher.unpark(key))
+        return self._ask(lambda: self._batcher.unpark(key, tenant=tenant))
 
     def tally(self) -> Tally:
         """The counts of all outcomes and of what is inside, at one moment."""

@@ -21,7 +21,6 @@ from uuid import uuid4
 from .._core.batch import Reason
 from .._core.clock import Signal, wait_until
 from .._core.errors import BatcherBroken, ClosedError, DeadLetterLimit, KeyStopped, StoppedError, UnknownOutcomeError
-from .._core.keys import identity
 from .._core.observer import Observer, Observers
 from .._core.outcome import Outcome
 from .._core.prefix import leaders
@@ -32,7 +31,6 @@ from .accumulator import Accumulator, Evicted, Leftover, Sealed
 from .feedback import own_context
 from .flight import Flight
 from .governor import Governor
-from .keyed import KeyedAccumulator
 from .room import Room
 from .slots import FifoSlots
 
@@ -131,7 +129,6 @@ class Engine(Generic[T]):
         self._sink = sink
         self._sink_of_oversize = sink_of_oversize
         self._sized = sized
-        self._keyed = accumulator if isinstance(accumulator, KeyedAccumulator) else None
         self._sink_of_parked = sink_of_parked
         self._on_failure = on_failure
         self._flying = 0
@@ -189,7 +186,7 @@ class Engine(Generic[T]):
     def is_drained(self) -> bool:
         """Whether nothing is inside, on its way in, or at the destination. What is held does not go by itself, and so is not waited for."""
         queued = self.accumulator
-        on_their_way = self.room.waiting or self.room.granted or queued.waiting
+        on_their_way = self.room.waiting or self.room.granted or queued.waiting or queued.granted
         return not self.flights and queued.queued == queued.held and not on_their_way
 
     def admits(self, items: int, size: int) -> bool:
@@ -473,14 +470,14 @@ class Engine(Generic[T]):
         """Whether what comes after items that ended so has to wait: they are handed back, or failed for good."""
         if outcome is Outcome.UNSENT:
             return self.stopping
-        if self._keyed is None or flight.sealed.spilled:
+        if not self.accumulator.holds_keys or flight.sealed.spilled:
             return False
-        return self._keyed.parking.holds and outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}
+        return outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}
 
-    def let_go(self, key: object) -> int:
-        """Let what is held of a key go; return how many items that are."""
+    def let_go(self, key: Hashable) -> int:
+        """Let what is held of a key go; return how many items that are. `key` is what the accumulator's `identity` says of its items."""
         now = self.clock.now()
-        count = self.accumulator.let_go(identity(key), now)
+        count = self.accumulator.let_go(key, now)
         self.advance(now)
         return count
 
@@ -637,8 +634,7 @@ class Engine(Generic[T]):
     def begin_stop(self) -> None:
         """Cut every backoff to one immediate last try."""
         self.stopping = True
-        if self._keyed is not None:
-            self._keyed.is_stopping = True
+        self.accumulator.begin_stop()
         self._stop_signal.fire()
 
     def break_down(self, error: BaseException) -> None:

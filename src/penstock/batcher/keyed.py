@@ -95,6 +95,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
         self.over: Callable[[], None] = _nothing
         """Called when the short way in has put more into a lane than that may hold."""
         self.parking = parking
+        self.holds_keys = parking.holds
         self._failed: list[Waiting[T]] = []
         self.begun: Callable[[], None] = _nothing
         """Called when the short way in has put the first item into the open batch."""
@@ -136,7 +137,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
     @property
     def is_ready(self) -> bool:
         """Whether there is a batch that may go, whatever the time."""
-        return bool(self._sealed or self._late)
+        return bool(self._sealed or self._late) or (self.parking.spills and not self.is_stopping)
 
     @property
     def held(self) -> int:
@@ -413,6 +414,10 @@ class KeyedAccumulator(PlainAccumulator[T]):
         if entry is not None:
             self._go(entry)
         return count
+
+    def begin_stop(self) -> None:
+        """What is held now is handed back soon."""
+        self.is_stopping = True
 
     def failed(self) -> list[Leftover[T]]:
         """What fails because an earlier item of its key has; each is told of once."""

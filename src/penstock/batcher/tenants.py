@@ -8,7 +8,8 @@ An accumulator per tenant answers the five questions for its own items; this one
 2. A quantum is a full batch, so a tenant of weight 1 has something to send at each of its turns. Credit is not saved: a tenant with nothing
    to send loses it. What it owes stays for as long as it has items inside.
 3. One heap holds the times at which tenants' open batches are due; what has become stale in it is passed over.
-4. A tenant has an entry only while an item of its is inside: queued, in flight or backing off. Nothing is left of an idle one.
+4. A tenant has an entry only while an item of its is inside (queued, in flight or backing off) or a key of its is held. Nothing is left of
+   an idle one.
 5. With one worker and no keys a tenant has one batch in flight at most, also while that backs off, so its items are in order; its slot
    serves the others meanwhile.
 6. Batch numbers count over all tenants, so that a fence stands for a moment and not for a tenant.
@@ -23,7 +24,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from .._core.batch import Reason
-from .._core.errors import ItemTooLarge
+from .._core.errors import ItemTooLarge, KeyFailedError
 from .._core.keys import identity, shown
 from .accumulator import Evicted, Leftover, PlainAccumulator, Sealed
 from .room import Room
@@ -46,7 +47,7 @@ class Belonging(NamedTuple):
 
     tenant: Hashable
     key: Hashable
-    weight: float
+    weight: float = 1.0
     """Asked for before the item is in, since asking may fail."""
 
 
@@ -93,6 +94,12 @@ class Want(Generic[T]):
         """Items of the tenant that are inside now."""
         share = self._house.known(self.belonging)
         return 0 if share is None else share.inside
+
+    @property
+    def held_keys(self) -> int:
+        """Keys of the tenant of which nothing goes."""
+        share = self._house.known(self.belonging)
+        return 0 if share is None else share.accumulator.held_keys
 
     @property
     def fits(self) -> bool:
@@ -148,8 +155,8 @@ class TenantAccumulator(Generic[T]):
     """Items per tenant. Times are monotonic seconds, given by the caller.
 
     `make` gives a tenant's own accumulator; `tenant` an item's tenant; `weight` a tenant's
-    share; `key` an item's key as `identity` has it, or `None`; `serial` holds a tenant to one batch at a time; `cap_items` and `cap_bytes`
-    bound what is inside of one tenant.
+    share; `key` an item's key as `identity` has it, or `None`; `serial` holds a tenant to one batch at a time; `holds_keys` says whether an
+    item that fails may stop its key; `cap_items` and `cap_bytes` bound what is inside of one tenant.
     """
 
     def __init__(
@@ -163,6 +170,7 @@ class TenantAccumulator(Generic[T]):
         max_bytes: int | None,
         sized: bool,
         serial: bool,
+        holds_keys: bool,
         cap_items: int | None = None,
         cap_bytes: int | None = None,
     ) -> None:
@@ -183,6 +191,10 @@ class TenantAccumulator(Generic[T]):
         self._heap: list[tuple[float, int, Share[T]]] = []
         self._count = itertools.count()
         self._nothing: list[T] = []
+        self._failed: list[Leftover[T]] = []
+        self._is_stopping = False
+        self.holds_keys = holds_keys
+        """Whether an item that fails for good stops what comes after it of its key."""
         self.queued = 0
         """Items that no worker has taken."""
         self.queued_bytes = 0
@@ -255,10 +267,19 @@ class TenantAccumulator(Generic[T]):
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def identity(self, item: T) -> Belonging:
-        """Whose an item is. Raises `TypeError` for what cannot be a tenant or a key, and whatever those functions raise."""
+        """Whose an item is.
+
+        Raises `TypeError` for what cannot be a tenant or a key, `KeyFailedError` for a key that takes no more items, and whatever those
+        functions raise.
+        """
         tenant = identity(self._tenant(item))
         share = self._shares.get(tenant)
-        return Belonging(tenant, self._key(item), self._weight(shown(tenant)) if share is None else share.weight)
+        if share is None:
+            return Belonging(tenant, self._key(item), self._weight(shown(tenant)))
+        try:
+            return Belonging(tenant, share.accumulator.identity(item), share.weight)
+        except KeyFailedError as error:
+            raise KeyFailedError(error.key, shown(tenant)) from None
 
     def way_in(self) -> list[T]:
         """There is no short way in."""
@@ -291,8 +312,13 @@ class TenantAccumulator(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """Producers that wait for a tenant's room, and items for which it was granted and not yet used."""
-        return sum(share.room.waiting + share.room.granted for share in self._shares.values()) if self._has_caps else 0
+        """Producers that wait for a tenant's room. Looks at every tenant."""
+        return sum(share.room.waiting for share in tuple(self._shares.values())) if self._has_caps else 0
+
+    @property
+    def granted(self) -> int:
+        """Items for which a tenant's room was granted and not yet used."""
+        return sum(share.room.granted for share in self._shares.values()) if self._has_caps else 0
 
     @property
     def _has_caps(self) -> bool:
@@ -331,6 +357,8 @@ class TenantAccumulator(Generic[T]):
         share = self._shares.get(belonging.tenant)
         if share is None:
             share = self._shares[belonging.tenant] = Share(belonging.tenant, self._make(self), belonging.weight, self._room())
+            if self._is_stopping:
+                share.accumulator.begin_stop()
         return share
 
     def _room(self) -> Room:
@@ -339,6 +367,9 @@ class TenantAccumulator(Generic[T]):
     def _changed(self, share: Share[T]) -> None:
         """See whether a tenant has something to send, or when it will."""
         accumulator = share.accumulator
+        if self.holds_keys and (gone := accumulator.failed()):
+            self._failed += gone
+            self._left_queue(share, len(gone), sum(item.size for item in gone))
         self.last_number = max(self.last_number, accumulator.last_number)
         if accumulator.is_ready:
             self._give_turn(share)
@@ -448,16 +479,31 @@ class TenantAccumulator(Generic[T]):
 
     @property
     def held_keys(self) -> int:
-        """Keys that failed go on, with tenants."""
-        return 0
+        """Keys of which nothing goes. Looks at every tenant."""
+        return sum(accumulator.held_keys for accumulator in self._each()) if self.holds_keys else 0
 
     def let_go(self, key: Hashable, now: float) -> int:
-        """No key is held for having failed."""
-        return 0
+        """What is held of a tenant's key may go; return how many that are. `key` is what `identity` says of its items."""
+        self._now = now
+        belonging = _belonging(key)
+        share = self.known(belonging)
+        if share is None:
+            return 0
+        count = share.accumulator.let_go(belonging.key, now)
+        self._changed(share)
+        self.forget(share)
+        return count
 
     def failed(self) -> list[Leftover[T]]:
-        """Nothing fails behind another item of its key."""
-        return []
+        """What fails because an earlier item of its key has; each is told of once."""
+        gone, self._failed = self._failed, []
+        return gone
+
+    def begin_stop(self) -> None:
+        """What is held now is handed back soon."""
+        self._is_stopping = True
+        for share in self._shares.values():
+            share.accumulator.begin_stop()
 
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
         """A batch has ended: its tenant has room for others, and may go on."""
@@ -488,9 +534,16 @@ class TenantAccumulator(Generic[T]):
         if share.room.waiting:
             self.grant(share)
 
+    def _left_queue(self, share: Share[T], items: int, size: int) -> None:
+        """Items that no worker had taken are inside no longer."""
+        self.queued -= items
+        self.queued_bytes -= size
+        self._left(share, items, size)
+
     def forget(self, share: Share[T]) -> None:
-        """Keep no entry of a tenant of which nothing is inside, or on its way in."""
-        if not share.inside and not share.room.waiting and not share.room.granted and self._shares.get(share.tenant) is share:
+        """Keep no entry of a tenant of which nothing is inside, or on its way in, and no key is held."""
+        on_its_way = share.room.waiting or share.room.granted
+        if not share.inside and not on_its_way and not share.accumulator.held_keys and self._shares.get(share.tenant) is share:
             if share.has_turn:
                 self._ring.remove(share)
             share.due = None
@@ -508,9 +561,8 @@ class TenantAccumulator(Generic[T]):
         """Give up a tenant's oldest item that no worker has taken; `None` if there is none."""
         evicted = share.accumulator.evict_oldest()
         if evicted is not None:
-            self.queued -= 1
-            self.queued_bytes -= evicted.size
-            self._left(share, 1, evicted.size)
+            self._left_queue(share, 1, evicted.size)
+            self._changed(share)
             self.forget(share)
         return evicted
 
