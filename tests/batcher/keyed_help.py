@@ -6,23 +6,44 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock import Capabilities
+from penstock import Capabilities, DeadLetter, PermanentError, WriteResult, stack
+from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from penstock import Batch, WriteResult
+    from penstock import Batch
+
+
+class Lane(NamedTuple):
+    """A key within its tenant."""
+
+    tenant: Any
+    key: Any
 
 
 class Item(NamedTuple):
-    """The `number`-th of its key."""
+    """The `number`-th of its key; with tenants, of its lane."""
 
     key: Any
     number: int
 
 
 def key_of(item: Item) -> Any:
-    return item.key
+    return item.key.key if isinstance(item.key, Lane) else item.key
+
+
+def tenant_of(item: Item) -> Any:
+    return item.key.tenant if isinstance(item.key, Lane) else None
+
+
+def some(key: Any, start: int, end: int) -> list[Item]:
+    return [Item(key, number) for number in range(start, end)]
+
+
+def on_virtual_time(main: Callable[[FakeClock], Coroutine[Any, Any, None]]) -> None:
+    with FakeClock() as clock:
+        clock.run(main(clock))
 
 
 class Destination:
@@ -45,8 +66,10 @@ class Destination:
             self.broken.append(f"keys {twice} are in two writes at once")
         if not self.capabilities.key_prefix_safe and len(keys) < len(batch):
             self.broken.append(f"several items of a key in one write: {tuple(batch)}")
-        if batch.keys is None or [item.key for item in batch] != list(batch.keys):
+        if batch.keys is None or list(map(key_of, batch)) != list(batch.keys):
             self.broken.append(f"{batch.keys} are not the keys of {tuple(batch)}")
+        if set(map(tenant_of, batch)) != {batch.tenant}:
+            self.broken.append(f"{batch.tenant} is not the tenant of {tuple(batch)}")
         for key in keys:
             numbers = [item.number for item in batch if item.key == key]
             if numbers != sorted(numbers):
@@ -93,3 +116,37 @@ class Gate(Destination):
             gate.set_result(None)
         else:
             gate.set_exception(error)
+
+
+class Setting:
+    """A destination that refuses what `bad` says, and dead letters around it."""
+
+    def __init__(self, *bad: Item, prefix_safe: bool = False, dead_letters: bool = True) -> None:
+        self.bad = set(bad)
+        self.sink = Destination(self._perform, prefix_safe=prefix_safe)
+        self.letters: list[Any] = []
+        self.most_letters_at_once = 0
+        self._burying = 0
+        self.stack = stack(self.sink, DeadLetter(self._bury)) if dead_letters else self.sink
+
+    async def _perform(self, sink: Destination, batch: Batch[Item]) -> WriteResult:
+        await asyncio.sleep(0.1)
+        errors: dict[int, BaseException] = {}
+        failed: set[Any] = set()
+        for index, item in enumerate(batch):
+            if item in self.bad or (sink.capabilities.key_prefix_safe and item.key in failed):
+                errors[index] = PermanentError(f"{item} is bad")
+                failed.add(item.key)
+        sink.apply(*(item for index, item in enumerate(batch) if index not in errors))
+        return WriteResult.failed(batch, errors)
+
+    async def _bury(self, batch: Batch[Any]) -> None:
+        self._burying += 1
+        self.most_letters_at_once = max(self.most_letters_at_once, self._burying)
+        await asyncio.sleep(0.1)
+        self.letters += batch
+        self._burying -= 1
+
+    @property
+    def buried(self) -> list[int]:
+        return [letter.item.number for letter in self.letters]

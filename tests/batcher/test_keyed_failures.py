@@ -2,76 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from keyed_help import Destination, Item, key_of
+from keyed_help import Destination, Item, Setting, key_of, on_virtual_time, some
 
-from penstock import (
-    Batcher,
-    BlockingBatcher,
-    ConfigError,
-    DeadLetter,
-    ItemFailed,
-    KeyFailedError,
-    Limits,
-    Outcome,
-    PermanentError,
-    WriteResult,
-    stack,
-)
-from penstock.testing import FakeClock
+from penstock import Batcher, BlockingBatcher, ConfigError, ItemFailed, KeyFailedError, Limits, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from penstock import Batch
+    from penstock.testing import FakeClock
 
 LIMITS = Limits(max_items=10, max_delay=1.0, workers=4, max_pending_items=100)
-
-
-class Setting:
-    """A destination that refuses what `bad` says, and dead letters around it."""
-
-    def __init__(self, *bad: Item, prefix_safe: bool = False, dead_letters: bool = True) -> None:
-        self.bad = set(bad)
-        self.sink = Destination(self._perform, prefix_safe=prefix_safe)
-        self.letters: list[Any] = []
-        self.most_letters_at_once = 0
-        self._burying = 0
-        self.stack = stack(self.sink, DeadLetter(self._bury)) if dead_letters else self.sink
-
-    async def _perform(self, sink: Destination, batch: Batch[Item]) -> WriteResult:
-        await asyncio.sleep(0.1)
-        errors: dict[int, BaseException] = {}
-        failed: set[Any] = set()
-        for index, item in enumerate(batch):
-            if item in self.bad or (sink.capabilities.key_prefix_safe and item.key in failed):
-                errors[index] = PermanentError(f"{item} is bad")
-                failed.add(item.key)
-        sink.apply(*(item for index, item in enumerate(batch) if index not in errors))
-        return WriteResult.failed(batch, errors)
-
-    async def _bury(self, batch: Batch[Any]) -> None:
-        self._burying += 1
-        self.most_letters_at_once = max(self.most_letters_at_once, self._burying)
-        await asyncio.sleep(0.1)
-        self.letters += batch
-        self._burying -= 1
-
-    @property
-    def buried(self) -> list[int]:
-        return [letter.item.number for letter in self.letters]
-
-
-def on_virtual_time(main: Callable[[FakeClock], Coroutine[Any, Any, None]]) -> None:
-    with FakeClock() as clock:
-        clock.run(main(clock))
-
-
-def some(key: str, start: int, end: int) -> list[Item]:
-    return [Item(key, number) for number in range(start, end)]
 
 
 @pytest.mark.parametrize("prefix_safe", [False, True])

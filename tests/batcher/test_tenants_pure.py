@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from penstock._core.batch import Reason
 from penstock._core.keys import identity
-from penstock.batcher.accumulator import Sealed
-from penstock.batcher.tenants import Share, TenantAccumulator, Tenanted
+from penstock.batcher import Limits, Tenants
+from penstock.batcher.accumulator import Accumulator, Sealed
+from penstock.batcher.arrange import arranged
+from penstock.batcher.tenants import Belonging, Share, TenantAccumulator, Tenanted
 
 Item = tuple[str, int]
 
@@ -252,3 +254,59 @@ def test_tenants_are_told_apart_as_keys_are() -> None:
     acc = house()
     assert acc.identity(("1", 0)).tenant == "1"
     assert identity(1) != identity("1")
+
+
+# -- held keys --------------------------------------------------------------------------------------------------------
+
+
+def with_held(held: int) -> Accumulator[Item]:
+    """A tenant `held` of which the first of each of so many keys has failed, with as many more behind them."""
+    acc: Accumulator[Item] = arranged(
+        Limits(max_items=5, workers=4),
+        sized=False,
+        key=lambda item: item[1],
+        tenant=lambda item: item[0],
+        tenants=Tenants(),
+        repeats=False,
+        evicts=False,
+        on_key_failure="pause",
+        max_parked_items=1,
+    )
+    for number in range(held):
+        acc.offer(("held", number), 0, None, 0.0, acc.identity(("held", number)))
+    while (batch := acc.take(10.0)) is not None:
+        acc.stop(batch, range(len(batch.items)))
+        acc.done(batch, range(len(batch.items)))
+    for number in range(held):
+        acc.offer(("held", number), 0, None, 10.0, acc.identity(("held", number)))
+    return acc
+
+
+def test_a_tenant_of_which_all_is_held_has_no_turn() -> None:
+    """batcher/4b.6: it is not even looked at."""
+    acc = with_held(12)
+    assert (acc.held_keys, acc.held, acc.queued) == (12, 12, 12)
+    assert (acc.is_ready, acc.due_at(), acc.take(99.0)) == (False, None, None)
+    assert isinstance(acc, TenantAccumulator)
+    assert not acc._ring
+    assert acc.let_go(Belonging("held", 3), 100.0) == 1
+    batch = acc.take(100.0)
+    assert batch is not None
+    assert batch.items == [("held", 3)]
+    assert (acc.held_keys, acc.held) == (11, 11)
+
+
+def test_what_one_tenant_holds_costs_the_others_no_turn() -> None:
+    """batcher/4b.6: they send the same, in the same order, as without it."""
+    sent: list[list[object]] = []
+    for held in (0, 100):
+        acc = with_held(held)
+        for number in range(300):
+            item = ("abc"[number % 3], number)
+            acc.offer(item, 0, None, 20.0, acc.identity(item))
+        batches: list[object] = []
+        while (batch := acc.take(30.0)) is not None:
+            batches.append((batch.tenant, batch.items))
+        sent.append(batches)
+    assert sent[0] == sent[1]
+    assert len(sent[0]) == 60
