@@ -15,6 +15,7 @@ from penstock._core.lanes import Lane, Lanes
 from penstock.batcher.engine import Engine
 from penstock.batcher.keyed import KeyedAccumulator
 from penstock.batcher.parking import Parking
+from penstock.batcher.tenants import TenantAccumulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +76,27 @@ def a_key_goes_on_behind_what_is_handed_back(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(KeyedAccumulator, "stop", lambda self, batch, indices: None)
 
 
+def a_tenant_is_forgotten_with_its_held_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once nothing of it is inside."""
+
+    def forget(self: TenantAccumulator[Any], share: Any) -> None:
+        if not share.inside and not share.room.waiting and not share.room.granted:
+            self._shares.pop(share.tenant, None)
+
+    monkeypatch.setattr(TenantAccumulator, "forget", forget)
+
+
+def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lanes that hold too much are listed for all tenants together."""
+    shared: dict[int, Parking] = {}
+    monkeypatch.setattr("penstock.batcher.arrange.Parking", lambda policy, most: shared.setdefault(most, Parking(policy, most)))
+
+
+def what_fails_behind_its_key_keeps_its_tenants_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is rejected, and still counts as inside of its tenant."""
+    monkeypatch.setattr(TenantAccumulator, "_left", lambda self, share, items, size: None)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -84,6 +106,9 @@ def a_key_goes_on_behind_what_is_handed_back(monkeypatch: pytest.MonkeyPatch) ->
         what_is_put_back_comes_back_turned_round,
         what_stands_behind_a_failed_item_fails_with_it,
         a_key_goes_on_behind_what_is_handed_back,
+        a_tenant_is_forgotten_with_its_held_keys,
+        tenants_share_what_spills,
+        what_fails_behind_its_key_keeps_its_tenants_room,
     ],
 )
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")

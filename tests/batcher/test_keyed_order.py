@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from keyed_help import Destination, Item, key_of
+from keyed_help import Destination, Item, Lane, key_of, tenant_of
 
 from penstock import (
     AddTimeout,
@@ -21,6 +21,7 @@ from penstock import (
     Outcome,
     PermanentError,
     Retry,
+    Tenants,
     Timeout,
     TransientError,
     UnavailableError,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from penstock import Batch, Receipt
 
-SOME = 120
+SOME = 160
 MANY = 5_000
 
 
@@ -112,18 +113,27 @@ class Run(Observer):
         self.prefix_safe = rng.random() < 0.5
         self.chaos = Chaos(rng, prefix_safe=self.prefix_safe)
         self.sink = Destination(self.chaos, prefix_safe=self.prefix_safe)
-        self.keys = rng.randint(1, 8)
+        self.tenants = rng.choice([0, 0, 1, 2, 3])
+        self.lanes = self.some_lanes()
         self.workers = rng.choice([1, 2, 3, 4, 8, 16])
         self.receipts: dict[Item, Receipt] = {}
+        self.inside: list[Item] = []
         self.settled: list[tuple[Item, Outcome]] = []
         self.counts: dict[Any, int] = defaultdict(int)
         self.buried: list[Item] = []
         self.policy = rng.choice(["skip", "skip", "pause", "park", "fail"])
         self.stopped: set[Any] = set()
-        """Keys of which an item has failed for good, and that nobody has let go since."""
+        """Lanes of which an item has failed for good, and that nobody has let go since."""
         self.spilled: set[Item] = set()
         self.last: dict[Any, int] = {}
+        self.at_rest: int | None = None
+        """How many were held when nothing else was inside, if it was ever waited for that."""
         self.broken: list[str] = []
+
+    def some_lanes(self) -> list[Any]:
+        """Keys, or keys within tenants, the same ones in each."""
+        keys = range(self.rng.randint(1, 8))
+        return [Lane(tenant, key) for tenant in "abc"[: self.tenants] for key in keys] if self.tenants else [*keys]
 
     def stack(self) -> Any:
         parts: list[Any] = []
@@ -144,6 +154,11 @@ class Run(Observer):
         rng = self.rng
         max_items = rng.randint(1, 6)
         sized = rng.random() < 0.3
+        self.caps = Tenants(
+            weights=rng.choice([{}, {"a": 3.0, "b": 0.5}]),
+            max_pending_items=rng.choice([None, rng.randint(1, 30)]),
+            max_pending_bytes=rng.randint(3, 60) if sized else None,
+        )
         return {
             "limits": Limits(
                 max_items=max_items,
@@ -154,28 +169,34 @@ class Run(Observer):
                 flush_timeout=10.0,
             ),
             "size_of": (lambda item: 1 + item.number % 3) if sized else None,
+            "tenant": tenant_of if self.tenants else None,
+            "tenants": self.caps if self.tenants else None,
             "on_key_failure": self.policy,
             "max_parked_items": rng.randint(1, 5) if self.policy == "park" else None,
             "overflow": rng.choice(["block", "block", "block", "reject", "drop_newest", "drop_oldest"]),
             "shutdown_deadline": rng.choice([0.0, 0.3, 5.0, 60.0, 10_000.0]),
         }
 
-    async def produce(self, batcher: Batcher[Item], key: Any) -> None:
-        """One producer per key, so that its items are accepted in the order of their numbers."""
+    async def produce(self, batcher: Batcher[Item], lane: Any) -> None:
+        """One producer per lane, so that its items are accepted in the order of their numbers."""
         rng = self.rng
         for _ in range(rng.randint(0, 25)):
-            item = Item(key, self.counts[key])
-            self.counts[key] += 1
+            item = Item(lane, self.counts[lane])
+            self.counts[lane] += 1
             try:
                 receipt = await asyncio.wait_for(batcher.submit(item, timeout=rng.choice([None, None, 0.5])), rng.choice([1e6, 1e6, 0.2]))
             except (AddTimeout, TimeoutError):
                 continue
-            except KeyFailedError:
+            except KeyFailedError as error:
+                if (error.tenant, error.key) != (tenant_of(item), key_of(item)) or lane not in self.stopped:
+                    self.broken.append(f"{item} was refused: {error}")
                 await asyncio.sleep(0.1)
                 continue
             except ClosedError:
                 return
             self.receipts[item] = receipt
+            self.inside.append(item)
+            self.check_caps(batcher)
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.choice([0.0, 0.01, 0.5]))
 
@@ -185,67 +206,107 @@ class Run(Observer):
             await asyncio.sleep(rng.random() * 3)
             await batcher.flush(timeout=rng.choice([0.0, 0.5]))
             batcher.tally().verify()
-            for key in sorted(self.stopped):
+            assert batcher.stats().held_keys == len(self.stopped)
+            for lane in sorted(self.stopped):
                 if rng.random() < 0.5:
-                    self.stopped.discard(key)
-                    {"pause": batcher.resume, "fail": batcher.resume, "park": batcher.unpark}[self.policy](key)
+                    self.let_go(batcher, lane)
+
+    def let_go(self, batcher: Batcher[Item], lane: Any) -> None:
+        self.stopped.discard(lane)
+        let_go = batcher.unpark if self.policy == "park" else batcher.resume
+        if self.tenants:
+            let_go(lane.key, tenant=lane.tenant)
+        else:
+            let_go(lane)
+
+    def check_caps(self, batcher: Batcher[Item]) -> None:
+        """I10: no tenant has more inside than it may, nor have all together."""
+        self.inside = [item for item in self.inside if not self.receipts[item].done]
+        most = (self.tenants and self.caps.max_pending_items) or batcher.limits.ledger_items
+        each = Counter(map(tenant_of, self.inside))
+        if max(each.values(), default=0) > most or each.total() > batcher.limits.ledger_items:
+            self.broken.append(f"{each} are inside")
 
     def on_outcome(self, batch: Batch[Item], outcome: Outcome, indices: Sequence[int]) -> None:
         """What is settled is settled in order, and after a failure only the dead letters go on."""
         if outcome in {Outcome.UNSENT, Outcome.UNKNOWN}:
             return
-        for key, number in [batch[index] for index in indices]:
-            if number <= self.last.get(key, -1):
-                self.broken.append(f"{key}: {number} is settled after {self.last[key]}")
-            self.last[key] = number
+        for lane, number in [batch[index] for index in indices]:
+            if number <= self.last.get(lane, -1):
+                self.broken.append(f"{lane}: {number} is settled after {self.last[lane]}")
+            self.last[lane] = number
             if outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}:
-                if self.policy != "skip" and Item(key, number) not in self.spilled:
-                    self.stopped.add(key)
-            elif key in self.stopped:
-                self.broken.append(f"{key}: {number} ended {outcome.value} behind one that failed")
+                if self.policy != "skip" and Item(lane, number) not in self.spilled:
+                    self.stopped.add(lane)
+            elif lane in self.stopped:
+                self.broken.append(f"{lane}: {number} ended {outcome.value} behind one that failed")
 
     async def main(self, clock: FakeClock) -> None:
         rng = self.rng
         self.batcher = batcher = Batcher(self.stack(), key=key_of, clock=clock, observers=[self], **self.options())
         async with batcher:
-            tasks = [asyncio.create_task(self.produce(batcher, key)) for key in range(self.keys)]
+            tasks = [asyncio.create_task(self.produce(batcher, lane)) for lane in self.lanes]
             tasks.append(asyncio.create_task(self.disturb(batcher)))
             done, _ = await asyncio.wait(tasks, timeout=rng.choice([0.5, 5.0, 1e5]))
             for task in done:
                 task.result()
+            if len(done) == len(tasks) and rng.random() < 0.5:
+                await self.come_to_rest(batcher)
             self.report = await batcher.shutdown()
+            if self.at_rest is not None and self.report.parked != self.at_rest:
+                self.broken.append(f"{self.at_rest} were held, and {self.report.parked} are reported")
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
         await clock.advance(100.0)
+
+    async def come_to_rest(self, batcher: Batcher[Item]) -> None:
+        """Whatever is inside in the end is held, and nobody is forgotten for whom something is."""
+        await batcher.flush(timeout=10_000.0)
+        await asyncio.sleep(100.0)  # writes that were cut off end, and lanes that hold too much have spilled
+        report = await batcher.flush(timeout=0.0)
+        stats = batcher.stats()
+        if not report.remaining == stats.held_items == stats.tally.inside:
+            self.broken.append(f"{report.remaining} remain, {stats.held_items} are held, {stats.tally.inside} are inside")
+        if stats.held_keys != len(self.stopped):
+            self.broken.append(f"{stats.held_keys} keys are held instead of {self.stopped}")
+        held = Counter(item.key for item, receipt in self.receipts.items() if not receipt.done)
+        if not set(held) <= self.stopped:
+            self.broken.append(f"{set(held) - self.stopped} are held, and have not failed")
+        if self.tenants:
+            shares = {share.tenant: share.inside for share in batcher._engine.accumulator._shares.values()}  # type: ignore[attr-defined]
+            known = {lane.tenant: sum(held[each] for each in held if each.tenant == lane.tenant) for lane in self.stopped}
+            if shares != known:
+                self.broken.append(f"{shares} are inside of each tenant instead of {known}")
+        self.at_rest = stats.held_items
 
     def check(self) -> None:
         assert not self.sink.broken, self.sink.broken
         assert not self.broken, self.broken
         self.report.verify()
         assert all(receipt.done for receipt in self.receipts.values())
-        for key in range(self.keys):
-            applied = self.sink.applied.get(key, [])
-            sure = [number for number in applied if Item(key, number) not in self.chaos.doubtful]
-            assert len(set(sure)) == len(sure), f"{key}: applied twice without a doubt: {applied}"
+        for lane in self.lanes:
+            applied = self.sink.applied.get(lane, [])
+            sure = [number for number in applied if Item(lane, number) not in self.chaos.doubtful]
+            assert len(set(sure)) == len(sure), f"{lane}: applied twice without a doubt: {applied}"
             first: list[int] = []
             for number in applied:
                 if number not in first:
                     first.append(number)
-            assert [n for n in first if n in sure] == sorted(sure), f"{key}: applied out of order: {applied}"
-            buried = [item.number for item in self.buried if item.key == key]
-            assert buried == sorted(buried), f"{key}: dead letters out of order: {buried}"
-            self._check_ends(key)
+            assert [n for n in first if n in sure] == sorted(sure), f"{lane}: applied out of order: {applied}"
+            buried = [item.number for item in self.buried if item.key == lane]
+            assert buried == sorted(buried), f"{lane}: dead letters out of order: {buried}"
+            self._check_ends(lane)
 
-    def _check_ends(self, key: Any) -> None:
+    def _check_ends(self, lane: Any) -> None:
         """Once an item is handed back, so is everything after it that was not dropped."""
-        ends = {item.number: receipt.outcome for item, receipt in self.receipts.items() if item.key == key}
+        ends = {item.number: receipt.outcome for item, receipt in self.receipts.items() if item.key == lane}
         unsent = [number for number, outcome in ends.items() if outcome is Outcome.UNSENT]
         if unsent:
             after = {ends[number] for number in ends if number > min(unsent)}
-            assert after <= {Outcome.UNSENT, Outcome.DROPPED}, f"{key}: {ends}"
-        back = [item.number for item in self.report.unsent if item.key == key]
-        assert back == sorted(back), f"{key}: handed back out of order: {back}"
+            assert after <= {Outcome.UNSENT, Outcome.DROPPED}, f"{lane}: {ends}"
+        back = [item.number for item in self.report.unsent if item.key == lane]
+        assert back == sorted(back), f"{lane}: handed back out of order: {back}"
 
 
 def run(seed: int) -> None:
@@ -262,7 +323,8 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_no_seed_breaks_the_order_of_a_key(block: int) -> None:
-    """batcher/4a.10, I4, I5, B-T14, G-T8: failures, retries, partial answers, outages, cuts, cancellations and shutdowns."""
+    """batcher/4a.10, I4, I5, I10, B-T14, B-T28, G-T8: failures, retries, partial answers, outages, cuts, cancellations and shutdowns; with
+    tenants or without, and with caps for them."""
     for seed in range(block * SOME // 4, (block + 1) * SOME // 4):
         try:
             run(seed)

@@ -97,11 +97,12 @@ class Batcher(Generic[T]):
             they stay inside until `resume(key)`; `"park"`, the same with a bound, beyond which they go to the dead letters of the stack,
             oldest first and in order, until `unpark(key)`; `"fail"`, those inside end rejected and new ones are refused with
             `KeyFailedError`, until `resume(key)`. What is held takes room in the ledger, no flush waits for it, and a shutdown hands it
-            back unsent.
+            back unsent. With `tenant` a key is a key within its tenant: only that tenant's is held, and `resume` and `unpark` take
+            `tenant=` as well.
         max_parked_items: with `"park"`, how many items of a key are held at most; 1,000 by default.
         tenant: a function from an item to its tenant. A batch then belongs to one tenant, whose own time and size end it, and tenants that
             have something to send share the workers fairly; one that backs off or is throttled costs the others nothing. With one worker
-            and no `key` a tenant's items are in order. Tenants are told apart as keys are.
+            and no `key` a tenant's items are in order. Tenants are told apart as keys are, and the same key in two of them is two keys.
         tenants: what each tenant may have, and its weight; see `Tenants`.
         on_failure: what to do with items that end rejected or unknown, beyond counting and logging them: `"log"` nothing, `"crash"`
             stop for good, or a function of (items, error).

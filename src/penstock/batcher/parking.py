@@ -1,6 +1,6 @@
 """What becomes of a key's later items when one of them has failed for good: decided here, without clock, task or I/O.
 
-An item has failed for good when it ends `dead_lettered` or `rejected`.
+An item has failed for good when it ends `dead_lettered` or `rejected`. With tenants, each has lanes and a `Parking` of its own.
 
 - `skip`: nothing. The later items go on.
 - `pause`: the later items stay in the ledger until `resume(key)`.

@@ -24,7 +24,7 @@ class Tenants:
 
     Where items are measured, shares are of bytes, otherwise of items. They count while several tenants have something to send."""
     max_pending_items: int | None = None
-    """Items of one tenant inside at once: queued, in flight and backing off. A flight's items count until its write has ended."""
+    """Items of one tenant inside at once: queued, held, in flight and backing off. A flight's items count until its write has ended."""
     max_pending_bytes: int | None = None
     """Their bytes, as `size_of` measures them."""
 
