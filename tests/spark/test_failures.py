@@ -6,13 +6,13 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 import pyarrow as pa
+from tests.spark.sql import query
 
 from penstock import Batch, Capabilities, ConfigError, DeadLetter, PermanentError, Retry, WriteResult, stack
 from penstock._core.key_order import stopped_behind
@@ -128,23 +128,10 @@ def test_nothing_costs_more_while_nothing_fails() -> None:
 # -- on a real Spark --------------------------------------------------------------------------------------------------------
 
 
-def query(dsn: str, *statements: str) -> list[Any]:
-    async def run() -> list[Any]:
-        con = await asyncpg.connect(dsn)
-        try:
-            for statement in statements[:-1]:
-                await con.execute(statement)
-            return [tuple(row) for row in await con.fetch(statements[-1])]
-        finally:
-            await con.close()
-
-    return asyncio.run(run())
-
-
 @pytest.fixture
 def sink(embedded_postgres: Any) -> PostgresSink:
     dsn = embedded_postgres.dsn
-    query(dsn, "DROP TABLE IF EXISTS moves", "CREATE TABLE moves (k bigint, n bigint CHECK (n <> 500), nr serial)", "SELECT 1")
+    query(dsn, "DROP TABLE IF EXISTS moves; CREATE TABLE moves (k bigint, n bigint CHECK (n <> 500), nr serial)")
     return PostgresSink(dsn, table="moves", columns=("k", "n"))
 
 

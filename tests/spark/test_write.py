@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
 import pytest
 import tenacity
 
 pytest.importorskip("pyspark")
+
+from tests.spark.sql import query
 
 from penstock import Batch, ConfigError, NotPicklableError, PermanentError, Retry, Timeout, UnavailableError, WriteResult, stack
 from penstock.sinks import PostgresSink
@@ -17,17 +17,6 @@ from penstock.spark import DeadLettersError, SparkWriteReport, foreach_batch, wr
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def query(dsn: str, sql: str) -> list[Any]:
-    async def run() -> list[Any]:
-        connection = await asyncpg.connect(dsn)
-        try:
-            return [tuple(row) for row in await connection.fetch(sql)]
-        finally:
-            await connection.close()
-
-    return asyncio.run(run())
 
 
 @pytest.fixture

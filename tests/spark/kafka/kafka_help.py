@@ -1,11 +1,10 @@
-"""Records into Kafka, rows out of PostgreSQL."""
+"""Records into Kafka."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import asyncpg
 from aiokafka import AIOKafkaProducer
 
 if TYPE_CHECKING:
@@ -21,19 +20,3 @@ def produce(bootstrap: str, topic: str, values: Sequence[bytes], *, partitions: 
             await asyncio.gather(*sent)
 
     asyncio.run(send())
-
-
-def query(dsn: str, sql: str) -> list[tuple[Any, ...]]:
-    """The rows that it answers; several statements answer none."""
-
-    async def ask() -> list[tuple[Any, ...]]:
-        connection = await asyncpg.connect(dsn)
-        try:
-            if sql.startswith("SELECT"):
-                return [tuple(row) for row in await connection.fetch(sql)]
-            await connection.execute(sql)
-            return []
-        finally:
-            await connection.close()
-
-    return asyncio.run(ask())

@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.spark.kafka.kafka_help import produce, query
+from tests.spark.kafka.kafka_help import produce
+from tests.spark.sql import query
 
 from penstock.spark import Pipeline
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-import asyncpg
 import pytest
+from tests.spark.sql import query
 
 WHOLE = "SELECT count(*), count(DISTINCT id) FROM events"
 INVERSIONS = "SELECT count(*) FROM (SELECT id < lag(id) OVER (PARTITION BY key ORDER BY serial) AS bad FROM events) AS t WHERE bad"
@@ -17,36 +16,10 @@ def rows(spark: Any, count: int, *, partitions: int = 3) -> Any:
     return spark.range(0, count, numPartitions=partitions).selectExpr("id", "id * 7919 % 97 AS key")
 
 
-def ask(dsn: str, statement: str) -> list[Any]:
-    """The rows of a query."""
-
-    async def run() -> list[Any]:
-        connection = await asyncpg.connect(dsn)
-        try:
-            return [tuple(row) for row in await connection.fetch(statement)]
-        finally:
-            await connection.close()
-
-    return asyncio.run(run())
-
-
-def do(dsn: str, script: str) -> None:
-    """Statements without an answer."""
-
-    async def run() -> None:
-        connection = await asyncpg.connect(dsn)
-        try:
-            await connection.execute(script)
-        finally:
-            await connection.close()
-
-    asyncio.run(run())
-
-
 @pytest.fixture
 def dsn(embedded_postgres: Any) -> str:
     """A server with an empty table `events`, and no ledger."""
-    do(
+    query(
         embedded_postgres.dsn,
         """
         DROP TABLE IF EXISTS penstock_ledger, events, broken CASCADE;

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
+from tests.spark.sql import query
+
 from penstock import Batch, Retry, Sink, Timeout, WriteResult, send, stack
 from penstock._core.decorator import WrappingSink
 from penstock.sinks import PostgresSink
 from penstock.spark import DeadLettersError, write_dataframe
 
-from .conftest import INVERSIONS, WHOLE, ask, do, rows
+from .conftest import INVERSIONS, WHOLE, rows
 
 STAGES = "SELECT count(*) FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r' AND relname LIKE 'penstock\\_%'"
 ATOMIC: dict[str, Any] = {"delivery": "atomic", "app_id": "job", "version": 1, "key": "key", "order_by": "id", "buckets": 3}
@@ -62,22 +64,22 @@ def test_a_worker_killed_in_the_middle_changes_nothing(spark: Any, dsn: str, tmp
     assert sorted(unit.attempt for unit in report.units) == [0, 0, 1]
     again = write_dataframe(rows(spark, 6_000, partitions=2), sink(dsn), **options)
     assert (again.rows, again.delivered, again.skipped_units) == (6_000, 6_000, len(again.units))
-    assert ask(dsn, WHOLE) == [(6_000, 6_000)]
-    assert ask(dsn, INVERSIONS) == [(0,)]
-    assert ask(dsn, STAGES) == [(0,)]
+    assert query(dsn, WHOLE) == [(6_000, 6_000)]
+    assert query(dsn, INVERSIONS) == [(0,)]
+    assert query(dsn, STAGES) == [(0,)]
 
 
 def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(spark: Any, dsn: str) -> None:
     """P-T10, P-T14: not a row of any task, and no stage."""
-    do(dsn, "INSERT INTO events (id, key) VALUES (-1, -1); ALTER TABLE events ADD CONSTRAINT range CHECK (id NOT IN (5, 7))")
+    query(dsn, "INSERT INTO events (id, key) VALUES (-1, -1); ALTER TABLE events ADD CONSTRAINT range CHECK (id NOT IN (5, 7))")
     with pytest.raises(DeadLettersError, match="2 of 1000 rows failed for good"):
         write_dataframe(rows(spark, 1_000), sink(dsn), mode="overwrite", max_dead_letters=1, **ATOMIC)
-    assert ask(dsn, "SELECT id FROM events") == [(-1,)]
-    assert ask(dsn, STAGES) == [(0,)]
+    assert query(dsn, "SELECT id FROM events") == [(-1,)]
+    assert query(dsn, STAGES) == [(0,)]
     report = write_dataframe(rows(spark, 1_000), sink(dsn), mode="overwrite", max_dead_letters=2, **ATOMIC)
     assert (report.rows, report.delivered, report.failed) == (1_000, 998, 2)
-    assert ask(dsn, WHOLE) == [(998, 998)]
+    assert query(dsn, WHOLE) == [(998, 998)]
     again = write_dataframe(rows(spark, 10), sink(dsn), mode="overwrite", **ATOMIC)
     assert (again.rows, again.delivered, again.failed, again.skipped_units) == (1_000, 998, 2, 1)
-    assert ask(dsn, WHOLE) == [(998, 998)]
-    assert ask(dsn, STAGES) == [(0,)]
+    assert query(dsn, WHOLE) == [(998, 998)]
+    assert query(dsn, STAGES) == [(0,)]

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("pyspark")
+from tests.spark.sql import query
+
 from penstock import Retry, Timeout, stack
 from penstock.sinks import PostgresSink
 from penstock.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
 
-from .conftest import INVERSIONS, WHOLE, ask, do, rows
+from .conftest import INVERSIONS, WHOLE, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,60 +51,60 @@ def sink(dsn: str, **options: Any) -> Any:
 def test_a_replay_from_other_partitions_writes_what_is_missing(spark: Any, dsn: str) -> None:
     """P-T4, P-T6, P-T9, P-T12: a job that died with some buckets committed; none lost, none doubled, in order, and the counts are exact."""
     key = rows(spark, 97).where("pmod(hash(key), 4) = 3").first().key
-    do(dsn, CUT_AT_A_ROW.format(key=key))
+    query(dsn, CUT_AT_A_ROW.format(key=key))
     with pytest.raises(Exception, match="TransactionLost"):
         write_dataframe(rows(spark, 20_000), sink(dsn), chunk_rows=700, unit_buffer_bytes=0, **BUCKET)
-    committed = ask(dsn, "SELECT count(*), sum(rows)::bigint FROM penstock_ledger")[0]
+    committed = query(dsn, "SELECT count(*), sum(rows)::bigint FROM penstock_ledger")[0]
     assert 2 <= committed[0] <= 3
-    assert ask(dsn, WHOLE) == [(committed[1], committed[1])]
-    do(dsn, "DELETE FROM broken")
+    assert query(dsn, WHOLE) == [(committed[1], committed[1])]
+    query(dsn, "DELETE FROM broken")
     again = write_dataframe(rows(spark, 20_000, partitions=5), sink(dsn), chunk_rows=700, max_tasks=2, **BUCKET)
     assert (again.rows, again.delivered, len(again.units), again.skipped_units) == (20_000, 20_000, 4, committed[0])
     assert sum(unit.duplicate for unit in again.units) == committed[1]
-    assert ask(dsn, WHOLE) == [(20_000, 20_000)]
-    assert ask(dsn, INVERSIONS) == [(0,)]
+    assert query(dsn, WHOLE) == [(20_000, 20_000)]
+    assert query(dsn, INVERSIONS) == [(0,)]
     with pytest.raises(Exception, match=r"(?s)UnitRefused.*parts"):
         write_dataframe(rows(spark, 20_000), sink(dsn), **changed(buckets=5))
-    assert ask(dsn, WHOLE) == [(20_000, 20_000)]
+    assert query(dsn, WHOLE) == [(20_000, 20_000)]
 
 
 def test_a_connection_that_breaks_is_no_failure_of_the_task_where_the_unit_fits(spark: Any, dsn: str) -> None:
     """P-T16, P-T12: with the buffer Spark sees nothing of it; without, the attempt that counts is the second. So it is with an upsert."""
     df = rows(spark, 4_000)
-    do(dsn, CUT_ONCE)
+    query(dsn, CUT_ONCE)
     kept = write_dataframe(df, sink(dsn), chunk_rows=300, **BUCKET)
     assert (kept.delivered, kept.retries, {unit.attempt for unit in kept.units}) == (4_000, 1, {0})
-    assert ask(dsn, WHOLE) == [(4_000, 4_000)]
-    do(dsn, CUT_ONCE)
+    assert query(dsn, WHOLE) == [(4_000, 4_000)]
+    query(dsn, CUT_ONCE)
     again = write_dataframe(df, sink(dsn), chunk_rows=300, unit_buffer_bytes=0, **changed(version=2))
     assert (again.rows, again.delivered, again.retries, again.skipped_units) == (4_000, 4_000, 0, 0)
     assert sorted(unit.attempt for unit in again.units) == [0, 0, 0, 1]
-    assert ask(dsn, WHOLE) == [(4_000, 4_000)]
-    do(dsn, CUT_ONCE + "; CREATE UNIQUE INDEX ON events (id)")
+    assert query(dsn, WHOLE) == [(4_000, 4_000)]
+    query(dsn, CUT_ONCE + "; CREATE UNIQUE INDEX ON events (id)")
     idempotent = write_dataframe(df, sink(dsn, on_conflict="update", conflict_columns=("id",)), chunk_rows=300)
     assert (idempotent.delivered, {unit.attempt for unit in idempotent.units}) == (4_000, {0})
     assert idempotent.retries >= 1
-    assert ask(dsn, WHOLE) == [(4_000, 4_000)]
+    assert query(dsn, WHOLE) == [(4_000, 4_000)]
 
 
 def test_a_bucket_with_too_many_dead_rows_leaves_nothing(spark: Any, dsn: str) -> None:
     """P-T10: the others are committed, and come back as skipped when the write is repeated with a higher limit."""
-    do(dsn, "ALTER TABLE events ADD CHECK (id NOT IN (1000, 1097))")
+    query(dsn, "ALTER TABLE events ADD CHECK (id NOT IN (1000, 1097))")
     with pytest.raises(DeadLettersError, match=r"in each of 1 buckets, which were rolled back \(3 others are committed\).*check"):
         write_dataframe(rows(spark, 4_000), sink(dsn), max_dead_letters=1, **BUCKET)
-    assert ask(dsn, "SELECT count(*) FROM penstock_ledger") == [(3,)]
-    assert ask(dsn, f"SELECT count(*) FROM events WHERE key = {1000 * 7919 % 97}") == [(0,)]
+    assert query(dsn, "SELECT count(*) FROM penstock_ledger") == [(3,)]
+    assert query(dsn, f"SELECT count(*) FROM events WHERE key = {1000 * 7919 % 97}") == [(0,)]
     report = write_dataframe(rows(spark, 4_000), sink(dsn), max_dead_letters=2, **BUCKET)
     assert (report.rows, report.delivered, report.failed, report.skipped_units) == (4_000, 3_998, 2, 3)
     assert sorted(row.row["id"] for row in report.dead_rows) == [1000, 1097]
-    assert ask(dsn, WHOLE) == [(3_998, 3_998)]
+    assert query(dsn, WHOLE) == [(3_998, 3_998)]
     once_more = write_dataframe(rows(spark, 4_000), sink(dsn), **BUCKET)
     assert (once_more.rows, once_more.delivered, once_more.failed, once_more.skipped_units) == (4_000, 3_998, 2, 4)
 
 
 def test_no_more_connections_than_tasks(spark: Any, dsn: str) -> None:
     """P-T15: pg_stat_activity, as seen from within each statement that writes."""
-    do(
+    query(
         dsn,
         """
         DROP TABLE IF EXISTS seen; CREATE TABLE seen (connections bigint);
@@ -116,7 +118,7 @@ def test_no_more_connections_than_tasks(spark: Any, dsn: str) -> None:
     report = write_dataframe(rows(spark, 2_000, partitions=8), counted, max_tasks=1, **changed(buckets=60))
     assert (report.delivered, len(report.units)) == (2_000, len({unit.partition for unit in report.units}))
     assert len(report.units) > 30
-    assert ask(dsn, "SELECT max(connections), count(*) FROM seen") == [(1, len(report.units))]
+    assert query(dsn, "SELECT max(connections), count(*) FROM seen") == [(1, len(report.units))]
 
 
 def test_a_micro_batch_whose_end_was_not_noted_is_skipped(spark: Any, dsn: str, tmp_path: Path) -> None:
@@ -138,6 +140,6 @@ def test_a_micro_batch_whose_end_was_not_noted_is_skipped(spark: Any, dsn: str, 
         file.unlink()
     run()
     assert [(report.rows, report.delivered, report.skipped_units) for report in reports[2:]] == [(50, 50, len(reports[1].units))]
-    assert ask(dsn, WHOLE) == [(150, 150)]
-    assert ask(dsn, INVERSIONS) == [(0,)]
-    assert ask(dsn, "SELECT count(DISTINCT application), max(version) FROM penstock_ledger") == [(1, 1)]
+    assert query(dsn, WHOLE) == [(150, 150)]
+    assert query(dsn, INVERSIONS) == [(0,)]
+    assert query(dsn, "SELECT count(DISTINCT application), max(version) FROM penstock_ledger") == [(1, 1)]

@@ -16,11 +16,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 import pyspark
+from tests.spark.sql import query
 
 from penstock.sinks import PostgresSink
 from penstock.spark import SparkWriteReport, foreach_batch
 
-from .conftest import INVERSIONS, WHOLE, ask
+from .conftest import INVERSIONS, WHOLE
 
 pytestmark = pytest.mark.timeout(400)  # three Sparks are started
 
@@ -113,16 +114,16 @@ def test_a_driver_killed_after_the_commit_of_the_sink(spark: Any, dsn: str, tmp_
         (tmp_path / f"{number}.json").write_text("".join(lines))
     code, _, err = run(STREAM, dsn, str(tmp_path), folder=tmp_path)
     assert code == -signal.SIGKILL, err[-3000:]
-    assert ask(dsn, WHOLE) == [(200, 200)]
+    assert query(dsn, WHOLE) == [(200, 200)]
     reports: list[SparkWriteReport] = []
     sink = PostgresSink(dsn, table="events", columns=("id", "key"))
     read = spark.readStream.schema("id long, key long").option("maxFilesPerTrigger", 1).json(f"{tmp_path}/*.json")
     write = foreach_batch(sink, on_report=reports.append, delivery="bucket", key="key", order_by="id", buckets=3)
-    query = read.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-    assert query.start().awaitTermination(120)
+    writing = read.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    assert writing.start().awaitTermination(120)
     assert [(report.delivered, bool(report.skipped_units)) for report in reports] == [(100, True), (100, False)]
-    assert ask(dsn, WHOLE) == [(300, 300)]
-    assert ask(dsn, INVERSIONS) == [(0,)]
+    assert query(dsn, WHOLE) == [(300, 300)]
+    assert query(dsn, INVERSIONS) == [(0,)]
 
 
 @pytest.mark.parametrize("levels", [("bucket",), pytest.param(("bucket", "atomic"), marks=pytest.mark.soak)])
@@ -139,5 +140,5 @@ def test_an_executor_killed_in_the_middle(dsn: str, tmp_path: Path, levels: tupl
             shutil.rmtree(work, ignore_errors=True)
     assert code == 0, err[-3000:]
     assert [json.loads(line) for line in out.splitlines()] == [[4000, 4000, False]] * len(levels)
-    assert ask(dsn, WHOLE) == [(4000 * len(levels), 4000 * len(levels))]
-    assert ask(dsn, INVERSIONS) == [(0,)]
+    assert query(dsn, WHOLE) == [(4000 * len(levels), 4000 * len(levels))]
+    assert query(dsn, INVERSIONS) == [(0,)]

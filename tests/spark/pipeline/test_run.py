@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import gzip
 import threading
@@ -11,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
 import pytest
 
 pytest.importorskip("pyspark")
+
+from tests.spark.sql import query
 
 from penstock import Batch, PermanentError, WriteResult
 from penstock.cli._flights import find_file
@@ -28,17 +28,6 @@ if TYPE_CHECKING:
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipelines" / "flights.toml"
 ROWS = 10_000
-
-
-def query(dsn: str, sql: str) -> list[Any]:
-    async def run() -> list[Any]:
-        connection = await asyncpg.connect(dsn)
-        try:
-            return [tuple(row) for row in await connection.fetch(sql)]
-        finally:
-            await connection.close()
-
-    return asyncio.run(run())
 
 
 @pytest.fixture

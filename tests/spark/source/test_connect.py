@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 pytest.importorskip("pyspark.sql.connect")
 
-
-def query(dsn: str, sql: str) -> list[Any]:
-    async def run() -> list[Any]:
-        connection = await asyncpg.connect(dsn)
-        try:
-            return [tuple(row) for row in await connection.fetch(sql)]
-        finally:
-            await connection.close()
-
-    return asyncio.run(run())
+from tests.spark.sql import query
 
 
 @pytest.mark.timeout(400)  # a session of its own starts slowly where others run beside it

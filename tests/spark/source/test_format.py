@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import asyncpg
 import pytest
 
 pytest.importorskip("pyspark")
@@ -15,6 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark import TaskContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from tests.examples.example import load
+from tests.spark.sql import query
 
 from penstock import Batch
 from penstock.sinks import PostgresSink
@@ -26,17 +25,6 @@ if TYPE_CHECKING:
 SECRET = "h1dden"
 
 
-def query(dsn: str, sql: str) -> list[Any]:
-    async def run() -> list[Any]:
-        connection = await asyncpg.connect(dsn)
-        try:
-            return [tuple(row) for row in await connection.fetch(sql)]
-        finally:
-            await connection.close()
-
-    return asyncio.run(run())
-
-
 @pytest.fixture
 def dsn(embedded_postgres: Any) -> str:
     """An empty table `shop.orders`, and somebody who may write to it."""
@@ -45,11 +33,10 @@ def dsn(embedded_postgres: Any) -> str:
         DROP ROLE IF EXISTS shopper;
         CREATE ROLE shopper LOGIN PASSWORD '{SECRET}';
         CREATE SCHEMA shop AUTHORIZATION shopper;
-        CREATE TABLE shop.orders (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), version int)
+        CREATE TABLE shop.orders (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), version int);
+        ALTER TABLE shop.orders OWNER TO shopper
     """
-    for statement in made.split(";"):
-        query(embedded_postgres.dsn, statement)
-    query(embedded_postgres.dsn, "ALTER TABLE shop.orders OWNER TO shopper")
+    query(embedded_postgres.dsn, made)
     return str(embedded_postgres.dsn)
 
 
