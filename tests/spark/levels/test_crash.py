@@ -34,6 +34,8 @@ from penstock.spark import foreach_batch, write_dataframe
 
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
 builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.shuffle.io.maxRetries", "0")
+java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # they live for seconds
+builder = builder.config("spark.driver.extraJavaOptions", java).config("spark.executor.extraJavaOptions", java)
 dsn, folder, *levels = sys.argv[1:]
 sink = PostgresSink(dsn, table="events", columns=("id", "key"))
 """

@@ -16,6 +16,7 @@ from penstock.spark import foreach_batch, register, write_dataframe
 dsn, folder = sys.argv[1], Path(sys.argv[2])
 os.environ["PYSPARK_PYTHON"] = sys.executable
 builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it lives for seconds
 spark = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
 sink = PostgresSink(dsn, table="by_connect", columns=("id", "way"), on_conflict="ignore")
 found: dict[str, object] = {}
