@@ -218,10 +218,19 @@ def test_a_second_interrupt_means_now(embedded_postgres: EmbeddedPostgres, folde
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("after", ["reading the flights", "producers", "killing the database", "starting the database server again"])
+MOMENTS = ("reading the flights", "producers", "killing the database", "starting the database server again")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+INTERRUPTIONS = [
+    pytest.param(after, sign, marks=() if sign is SIGNALS[number % 3] else pytest.mark.soak)
+    for number, after in enumerate(MOMENTS)
+    for sign in SIGNALS
+]
+"""Every moment and every signal, which all end in the same handler; the other pairs are for the soak."""
+
+
+@pytest.mark.parametrize(("after", "sign"), INTERRUPTIONS)
 def test_no_moment_to_interrupt_leaves_a_server_behind(
-    embedded_postgres: EmbeddedPostgres, folder: Path, sign: signal.Signals, after: str
+    embedded_postgres: EmbeddedPostgres, folder: Path, after: str, sign: signal.Signals
 ) -> None:
     """While it starts, while it is written to, while it is down, while it starts again."""
     child = start(folder, "--rows", "30000")
