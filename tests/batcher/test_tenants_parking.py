@@ -355,7 +355,7 @@ def test_what_stands_behind_an_item_that_is_tried_again_is_tried_with_it() -> No
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult | None:
         tries.append(tuple(batch))
-        if batch.tenant == "bolt" or len(tries) > 3:
+        if batch.tenant == "bolt" or sum(items[0].key == A for items in tries) > 2:
             sink.apply(*batch)
             return None
         sink.apply(*(item for item in batch if item.number < 2))

@@ -73,6 +73,7 @@ def arranged(
         sized=sized,
         serial=limits.workers == 1 and key is None,
         holds_keys=on_key_failure != "skip",
+        evicts=evicts,
         cap_items=tenants.max_pending_items,
         cap_bytes=tenants.max_pending_bytes,
     )

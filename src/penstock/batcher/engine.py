@@ -60,6 +60,8 @@ class Fence:
         self.number = number
         self.outcomes: dict[Outcome, int] = {}
         self.passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.not_before = 0
+        """How many items, at least, have their outcome by the time that this opens: counting what is in front of it means looking everywhere."""
 
     def add(self, outcomes: Mapping[Outcome, int]) -> None:
         """Count what one batch came to."""
@@ -186,8 +188,9 @@ class Engine(Generic[T]):
     def is_drained(self) -> bool:
         """Whether nothing is inside, on its way in, or at the destination. What is held does not go by itself, and so is not waited for."""
         queued = self.accumulator
-        on_their_way = self.room.waiting or self.room.granted or queued.waiting or queued.granted
-        return not self.flights and queued.queued == queued.held and not on_their_way
+        if self.flights or queued.queued != queued.held:
+            return False
+        return not (self.room.waiting or self.room.granted or queued.waiting or queued.granted)
 
     def admits(self, items: int, size: int) -> bool:
         """Whether so much may come in now without overtaking anybody."""
@@ -315,6 +318,8 @@ class Engine(Generic[T]):
         Room that was granted and not yet used will fill the batch, so it is waited for: sealing on every free slot would make batches of
         one for ever.
         """
+        if not self.accumulator.queued:
+            return None
         if self.stopping:
             self.accumulator.seal(Reason.SHUTDOWN, now)
         elif self.room.waiting and not self.room.granted:
@@ -592,9 +597,17 @@ class Engine(Generic[T]):
 
     def check_fences(self) -> None:
         """Open the fences that have nothing in front of them."""
-        for fence in [fence for fence in self._fences if self.before(fence) == 0]:
-            self._fences.remove(fence)
-            fence.open()
+        if not self._fences:
+            return
+        ended = sum(self.counts.values())
+        for fence in tuple(self._fences):
+            if ended < fence.not_before and not self.accumulator.held_keys:
+                continue
+            before = self.before(fence)
+            fence.not_before = ended + before
+            if not before:
+                self._fences.remove(fence)
+                fence.open()
 
     # -- pauses, throttling, stopping ---------------------------------------------------------------------------------
 

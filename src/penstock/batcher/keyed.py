@@ -151,8 +151,11 @@ class KeyedAccumulator(PlainAccumulator[T]):
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest item here was accepted. Looks at every lane."""
-        ages = [lane.first.at for _, lane in self.lanes.lanes() if lane.first is not None]
+        """When the oldest item here was accepted. Looks at every lane, unless `evicts`."""
+        if (oldest := self.lanes.oldest) is not None:
+            ages = [oldest.at]
+        else:
+            ages = [lane.first.at for _, lane in self.lanes.lanes() if lane.first is not None]
         ages += [group[0].at for groups in tuple(self._late.values()) for group in tuple(groups)]
         known = super().oldest_at
         return min(ages, default=known) if known is None else min([known, *ages])

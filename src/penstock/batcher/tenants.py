@@ -7,7 +7,7 @@ An accumulator per tenant answers the five questions for its own items; this one
    which two tenants have something to send, what they sent differs from their weights' ratio by a turn of each at most.
 2. A quantum is a full batch, so a tenant of weight 1 has something to send at each of its turns. Credit is not saved: a tenant with nothing
    to send loses it. What it owes stays for as long as it has items inside.
-3. One heap holds the times at which tenants' open batches are due; what has become stale in it is passed over.
+3. One agenda holds the times at which tenants' open batches are due.
 4. A tenant has an entry only while an item of its is inside (queued, in flight or backing off) or a key of its is held. Nothing is left of
    an idle one.
 5. With one worker and no keys a tenant has one batch in flight at most, also while that backs off, so its items are in order; its slot
@@ -17,12 +17,11 @@ An accumulator per tenant answers the five questions for its own items; this one
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import sys
-from collections import deque
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
+from .._core.agenda import Agenda
 from .._core.batch import Reason
 from .._core.errors import ItemTooLarge, KeyFailedError
 from .._core.keys import identity, shown
@@ -54,7 +53,7 @@ class Belonging(NamedTuple):
 class Share(Generic[T]):
     """One tenant that has items inside."""
 
-    __slots__ = ("accumulator", "credit", "due", "flying", "has_turn", "inside", "room", "tenant", "weight")
+    __slots__ = ("accumulator", "credit", "flying", "inside", "room", "tenant", "weight")
 
     def __init__(self, tenant: Hashable, accumulator: Accumulator[T], weight: float, room: Room) -> None:
         self.tenant = tenant
@@ -67,10 +66,6 @@ class Share(Generic[T]):
         self.flying = 0
         """Batches in flight or backing off."""
         self.credit = 0.0
-        self.has_turn = False
-        """Whether it stands in the ring."""
-        self.due: float | None = None
-        """The time for which it stands in the heap."""
 
 
 class Want(Generic[T]):
@@ -154,9 +149,9 @@ class Tenanted(PlainAccumulator[T]):
 class TenantAccumulator(Generic[T]):
     """Items per tenant. Times are monotonic seconds, given by the caller.
 
-    `make` gives a tenant's own accumulator; `tenant` an item's tenant; `weight` a tenant's
-    share; `key` an item's key as `identity` has it, or `None`; `serial` holds a tenant to one batch at a time; `holds_keys` says whether an
-    item that fails may stop its key; `cap_items` and `cap_bytes` bound what is inside of one tenant.
+    `make` gives a tenant's own accumulator; `tenant` an item's tenant; `weight` a tenant's share; `key` an item's key as `identity` has it,
+    or `None`; `serial` holds a tenant to one batch at a time; `holds_keys` says whether an item that fails may stop its key; `evicts` keeps
+    what `evict_oldest` needs; `cap_items` and `cap_bytes` bound what is inside of one tenant.
     """
 
     def __init__(
@@ -171,6 +166,7 @@ class TenantAccumulator(Generic[T]):
         sized: bool,
         serial: bool,
         holds_keys: bool,
+        evicts: bool,
         cap_items: int | None = None,
         cap_bytes: int | None = None,
     ) -> None:
@@ -187,9 +183,9 @@ class TenantAccumulator(Generic[T]):
         self._cap_bytes = cap_bytes
         self._now = 0.0
         self._shares: dict[Hashable, Share[T]] = {}
-        self._ring: deque[Share[T]] = deque()
-        self._heap: list[tuple[float, int, Share[T]]] = []
-        self._count = itertools.count()
+        self._ring: OrderedDict[Share[T], None] = OrderedDict()
+        self._dues: Agenda[Share[T]] = Agenda(_due_at)
+        self._ages: Agenda[Share[T]] | None = Agenda(_oldest_at) if evicts else None
         self._nothing: list[T] = []
         self._failed: list[Leftover[T]] = []
         self._is_stopping = False
@@ -199,6 +195,8 @@ class TenantAccumulator(Generic[T]):
         """Items that no worker has taken."""
         self.queued_bytes = 0
         """Their size; 0 where nothing measures it."""
+        self.held_keys = 0
+        """Keys of which nothing goes."""
         self.last_number = 0
         """The number of the batch sealed last."""
         self.receipts: dict[int, Slip] = {}
@@ -338,6 +336,8 @@ class TenantAccumulator(Generic[T]):
         share.room.bytes_inside += size
         self.queued += 1
         self.queued_bytes += size
+        if self._ages is not None:
+            self._ages.note(share, now)
         self._changed(share)
 
     def offer_all(self, items: Sequence[T], now: float) -> None:
@@ -374,14 +374,12 @@ class TenantAccumulator(Generic[T]):
         if accumulator.is_ready:
             self._give_turn(share)
         due = accumulator.due_at()
-        if due is not None and due != share.due:
-            share.due = due
-            heapq.heappush(self._heap, (due, next(self._count), share))
+        if due is not None:
+            self._dues.note(share, due)
 
     def _give_turn(self, share: Share[T]) -> None:
-        if not share.has_turn and not (self._serial and share.flying):
-            share.has_turn = True
-            self._ring.append(share)
+        if share not in self._ring and not (self._serial and share.flying):
+            self._ring[share] = None
 
     # -- when -----------------------------------------------------------------------------------------------------------
 
@@ -389,9 +387,9 @@ class TenantAccumulator(Generic[T]):
         """End open batches: under pressure the oldest one, otherwise all of them."""
         self._now = now
         if reason is Reason.PRESSURE:
-            share = self._first_due()
-            if share is not None:
-                self._seal(share, reason, now)
+            first = self._dues.first()
+            if first is not None:
+                self._seal(first[1], reason, now)
             return
         for share in tuple(self._shares.values()):
             self._seal(share, reason, now)
@@ -400,21 +398,10 @@ class TenantAccumulator(Generic[T]):
         share.accumulator.seal(reason, now)
         self._changed(share)
 
-    def _first_due(self) -> Share[T] | None:
-        """Whose open batch is due first. What stands in the heap and is no longer so goes out of it."""
-        while self._heap:
-            due, _, share = self._heap[0]
-            if share.due == due and share.accumulator.due_at() == due:
-                return share
-            heapq.heappop(self._heap)
-            if share.due == due:
-                share.due = None
-        return None
-
     def due_at(self) -> float | None:
         """When the first open batch is due, of those whose tenants may send; `None` while all are empty."""
-        share = self._first_due()
-        return None if share is None else share.due
+        first = self._dues.first()
+        return None if first is None else first[0]
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -423,11 +410,11 @@ class TenantAccumulator(Generic[T]):
         self._now = now
         self._wake(now)
         while self._ring:
-            share = self._ring[0]
+            share = next(iter(self._ring))
             if share.credit <= 0:
                 share.credit += self._quantum() * share.weight
                 if share.credit <= 0:
-                    self._ring.rotate(-1)
+                    self._ring.move_to_end(share)
                     continue
             batch = None if self._serial and share.flying else share.accumulator.take(now)
             if batch is None:
@@ -439,7 +426,7 @@ class TenantAccumulator(Generic[T]):
             share.flying += 1
             share.credit -= max(batch.bytes, 1) if self._sized else len(batch.items)
             if share.credit <= 0:
-                self._ring.rotate(-1)
+                self._ring.move_to_end(share)
             self.queued -= len(batch.items)
             self.queued_bytes -= batch.bytes
             return batch
@@ -447,14 +434,12 @@ class TenantAccumulator(Generic[T]):
 
     def _wake(self, now: float) -> None:
         """Give a turn to everybody whose open batch is due."""
-        while (share := self._first_due()) is not None and share.due is not None and share.due <= now:
-            heapq.heappop(self._heap)
-            share.due = None
-            self._give_turn(share)
+        while (first := self._dues.first()) is not None and first[0] <= now:
+            self._dues.drop(first[1])
+            self._give_turn(first[1])
 
     def _lose_turn(self, share: Share[T]) -> None:
-        self._ring.popleft()
-        share.has_turn = False
+        del self._ring[share]
         share.credit = min(share.credit, 0.0)
 
     def settled(self, batch: Sealed[T], indices: Sequence[int]) -> None:
@@ -464,8 +449,11 @@ class TenantAccumulator(Generic[T]):
         self._changed(share)
 
     def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """Items are handed back unsent."""
-        self._owner(batch).accumulator.stop(batch, indices)
+        """Nothing that comes after these items of their keys goes on, until `let_go`."""
+        accumulator = self._owner(batch).accumulator
+        self.held_keys -= accumulator.held_keys
+        accumulator.stop(batch, indices)
+        self.held_keys += accumulator.held_keys
 
     def put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None:
         """Items wait again for those before them of their key; what `done` lets go is all of the batch, so they come in once more."""
@@ -476,11 +464,8 @@ class TenantAccumulator(Generic[T]):
         share.room.bytes_inside += size
         self.queued += len(indices)
         self.queued_bytes += size
-
-    @property
-    def held_keys(self) -> int:
-        """Keys of which nothing goes. Looks at every tenant."""
-        return sum(accumulator.held_keys for accumulator in self._each()) if self.holds_keys else 0
+        if self._ages is not None:
+            self._ages.note(share, batch.oldest_at)
 
     def let_go(self, key: Hashable, now: float) -> int:
         """What is held of a tenant's key may go; return how many that are. `key` is what `identity` says of its items."""
@@ -489,7 +474,9 @@ class TenantAccumulator(Generic[T]):
         share = self.known(belonging)
         if share is None:
             return 0
+        self.held_keys -= share.accumulator.held_keys
         count = share.accumulator.let_go(belonging.key, now)
+        self.held_keys += share.accumulator.held_keys
         self._changed(share)
         self.forget(share)
         return count
@@ -512,16 +499,7 @@ class TenantAccumulator(Generic[T]):
         share.flying -= 1
         self._left(share, len(batch.items), batch.bytes)
         self._changed(share)
-        if self._serial and not share.flying:
-            self._wake_again(share)
         self.forget(share)
-
-    def _wake_again(self, share: Share[T]) -> None:
-        """What became due while its tenant had a batch in flight may go now."""
-        due = share.accumulator.due_at()
-        if due is not None and share.due is None:
-            share.due = due
-            heapq.heappush(self._heap, (due, next(self._count), share))
 
     def _owner(self, batch: Sealed[T]) -> Share[T]:
         share = batch.share
@@ -544,18 +522,18 @@ class TenantAccumulator(Generic[T]):
         """Keep no entry of a tenant of which nothing is inside, or on its way in, and no key is held."""
         on_its_way = share.room.waiting or share.room.granted
         if not share.inside and not on_its_way and not share.accumulator.held_keys and self._shares.get(share.tenant) is share:
-            if share.has_turn:
-                self._ring.remove(share)
-            share.due = None
+            self._ring.pop(share, None)
+            self._dues.drop(share)
+            if self._ages is not None:
+                self._ages.drop(share)
             del self._shares[share.tenant]
 
     # -- given up -----------------------------------------------------------------------------------------------------
 
     def evict_oldest(self) -> Evicted[T] | None:
         """Give up the oldest item that no worker has taken, of whatever tenant; `None` if there is none."""
-        waiting = [share for share in self._shares.values() if share.accumulator.queued]
-        share = min(waiting, key=lambda share: share.accumulator.oldest_at or 0.0, default=None)
-        return None if share is None else self.evict_from(share)
+        first = None if self._ages is None else self._ages.first()
+        return None if first is None else self.evict_from(first[1])
 
     def evict_from(self, share: Share[T]) -> Evicted[T] | None:
         """Give up a tenant's oldest item that no worker has taken; `None` if there is none."""
@@ -577,6 +555,14 @@ class TenantAccumulator(Generic[T]):
             self.forget(share)
         self.queued = self.queued_bytes = 0
         return gone
+
+
+def _due_at(share: Share[Any]) -> float | None:
+    return share.accumulator.due_at()
+
+
+def _oldest_at(share: Share[Any]) -> float | None:
+    return share.accumulator.oldest_at
 
 
 def _belonging(key: Hashable) -> Belonging:

@@ -1,0 +1,88 @@
+"""What an item costs does not depend on how many tenants there are. Counted in calls, not in seconds."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import Batcher, Limits, Tenants
+from penstock.testing import BlockingSink, FakeClock, FakeSink
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import FrameType
+
+Item = tuple[int, int]
+
+
+async def calls(work: Callable[[], Awaitable[object]]) -> int:
+    """How many calls, of Python functions and into C, some work needs."""
+    count = 0
+
+    def count_one(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    sys.setprofile(count_one)
+    try:
+        await work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def tenants(count: int, clock: FakeClock, sink: Any, **settings: Any) -> Batcher[Item]:
+    limits = Limits(max_items=10, max_delay=3600.0, workers=4, max_pending_items=2 * count)
+    return Batcher(sink, tenant=lambda item: item[0], limits=limits, clock=clock, **settings)
+
+
+async def a_flush(count: int, clock: FakeClock) -> int:
+    async with tenants(count, clock, FakeSink[Item]()) as batcher:
+        await batcher.add_many([(tenant, 0) for tenant in range(count)])
+        return await calls(batcher.flush)
+
+
+async def a_shutdown(count: int, clock: FakeClock) -> int:
+    async with tenants(count, clock, FakeSink[Item](), tenants=Tenants(max_pending_items=5)) as batcher:
+        await batcher.add_many([(tenant, 0) for tenant in range(count)])
+        return await calls(batcher.shutdown)
+
+
+async def a_ledger_that_drops_the_oldest(count: int, clock: FakeClock) -> int:
+    sink: BlockingSink[Item] = BlockingSink()
+    async with tenants(count, clock, sink, overflow="drop_oldest") as batcher:
+        await batcher.add_many([(tenant, number) for number in range(2) for tenant in range(count)])
+
+        async def add() -> None:
+            for tenant in range(count):
+                await batcher.add((tenant, 2))
+
+        needed = await calls(add)
+        assert batcher.tally().dropped == count
+        sink.release()
+    return needed
+
+
+async def coming_and_going(count: int, clock: FakeClock) -> int:
+    """A batch of each, full at once, before its time."""
+    async with tenants(count, clock, FakeSink[Item]()) as batcher:
+
+        async def come() -> None:
+            for tenant in range(count):
+                await batcher.add_many([(tenant, number) for number in range(10)])
+            await clock.run_until_idle()
+
+        return await calls(come)
+
+
+@pytest.mark.parametrize("what", [a_flush, a_shutdown, a_ledger_that_drops_the_oldest, coming_and_going])
+async def test_work_per_tenant_does_not_grow_with_their_number(
+    what: Callable[[int, FakeClock], Awaitable[int]], fake_clock: FakeClock
+) -> None:
+    """consumer/C:O6 for tenants: ten times as many cost ten times as much."""
+    few = await what(40, fake_clock)
+    many = await what(400, fake_clock)
+    assert many < 13 * few
