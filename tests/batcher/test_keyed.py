@@ -466,6 +466,27 @@ def test_a_key_function_is_looked_at_before_anything_starts(kind: Any) -> None:
             kind(Destination(), key=bad)
 
 
+@pytest.mark.parametrize("prefix_safe", [False, True])
+def test_what_waits_behind_its_key_takes_room(prefix_safe: bool) -> None:
+    """batcher/I1: the ledger is as full of one key's items as of anything else."""
+    sink = Gate(prefix_safe=prefix_safe)
+
+    async def main(clock: FakeClock) -> None:
+        async with Batcher(sink, key=key_of, limits=limits(max_items=5, max_pending_items=40), clock=clock) as batcher:
+            await batcher.add_many([Item("k", number) for number in range(5)])
+            await clock.advance(5.0)
+            number = 5
+            while number < 50 and batcher.try_add(Item("k", number)):
+                number += 1
+            assert (number, batcher.tally().accepted) == (40, 40)
+            while sink.waiting:
+                sink.open()
+                await clock.advance(5.0)
+
+    on_virtual_time(main)
+    assert sink.applied["k"] == list(range(40))
+
+
 def test_receipts_belong_to_their_items_whatever_way_these_take() -> None:
     """B-T35: into the open batch, into a lane, and by the long way."""
 

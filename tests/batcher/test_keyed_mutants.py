@@ -48,9 +48,7 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes last goes first."""
 
     def wait(self: Lanes[Any], entry: Any) -> None:
-        lane = self.active[entry.key]
-        if lane is None:
-            lane = self.active[entry.key] = Lane(going=True)
+        lane = self._lanes.setdefault(entry.key, Lane(going=True))
         entry.behind, lane.first = lane.first, entry
         lane.last = lane.last or entry
         self._count(lane, entry)

@@ -64,6 +64,18 @@ class LanesMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.going)
     @rule(data=st.data())
+    def leave_together(self, data: st.DataObject) -> None:
+        keys = data.draw(st.lists(st.sampled_from(sorted(self.going)), max_size=6))
+        ended = list(dict.fromkeys(keys))
+        others = self.lanes.leave_idle(keys)
+        assert others == [key for key in ended if self.waiting[key] or key in self.held]
+        for key in ended:
+            del self.going[key]
+            if key in others:
+                self.began(key, self.lanes.leave(key))
+
+    @precondition(lambda self: self.going)
+    @rule(data=st.data())
     def next(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.going)))
         first = self.lanes.first(key)

@@ -3,7 +3,7 @@
 A key is *going* while something of it is on its way; what comes meanwhile waits in the key's *lane*. Whoever uses this keeps what goes (in
 a ready queue, a batch, a task), and tells when it has ended; that gives the next of the lane.
 
-1. The first of an idle key goes at once; nothing is made for it but its place in a dictionary. A lane exists only while something waits in
+1. The first of an idle key goes at once; nothing is made for it but its place in a set. A lane exists only while something waits in
    it, or while it is held. An idle key leaves nothing behind, and no key has a task, a lock or a container of its own: what waits hangs on
    one another.
 2. At most one *turn* of a key is going at a time: from `enter` (or from what `leave` or `let_go` returned) to `leave`. `next` lets more of
@@ -18,7 +18,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Collection, Hashable, Iterator, Sequence
 
 
 class Entry:
@@ -59,11 +59,13 @@ class Lanes(Generic[E]):
     """The lanes of all active keys. `ages` keeps what `oldest` needs."""
 
     def __init__(self, *, ages: bool = False) -> None:
-        self.active: dict[Hashable, Lane[E] | None] = {}
-        """Every key that is going, held, or waited for; `None` where it is going and nothing waits.
+        self.active: set[Hashable] = set()
+        """Every key that is going, held, or waited for.
 
-        `key not in active` says that a key is idle, and `active[key] = None` that it is going: the short form of `enter`.
+        `key not in active` says that a key is idle, and `active.add(key)` that it is going: the short form of `enter`.
         """
+        self._lanes: dict[Hashable, Lane[E]] = {}
+        """Those of them in which something waits, or that are held."""
         self.waiting = 0
         """How many wait, in all lanes."""
         self.waiting_size = 0
@@ -76,7 +78,11 @@ class Lanes(Generic[E]):
 
     def lanes(self) -> Iterator[tuple[Hashable, Lane[E]]]:
         """The lanes in which something waits, or that are held, with their keys."""
-        return ((key, lane) for key, lane in tuple(self.active.items()) if lane is not None)
+        return iter(tuple(self._lanes.items()))
+
+    def lane(self, key: Hashable) -> Lane[E] | None:
+        """The key's lane, if something waits in it, or it is held."""
+        return self._lanes.get(key)
 
     @property
     def oldest(self) -> E | None:
@@ -90,14 +96,12 @@ class Lanes(Generic[E]):
         if entry.key in self.active:
             self.wait(entry)
             return False
-        self.active[entry.key] = None
+        self.active.add(entry.key)
         return True
 
     def wait(self, entry: E) -> None:
         """Put `entry` at the end of the lane of its key, which is active."""
-        lane = self.active[entry.key]
-        if lane is None:
-            lane = self.active[entry.key] = Lane(going=True)
+        lane = self._lanes.get(entry.key) or self._open(entry.key)
         if lane.last is None:
             lane.first = entry
         else:
@@ -107,11 +111,10 @@ class Lanes(Generic[E]):
 
     def put_back(self, key: Hashable, entries: Sequence[E]) -> None:
         """What has gone, and was not applied, is in front of its lane again; `entries` in their old order. The turn has not ended by that."""
-        lane = self.active[key]
-        if lane is None and entries:
-            lane = self.active[key] = Lane(going=True)
+        if not entries:
+            return
+        lane = self._lanes.get(key) or self._open(key)
         for entry in reversed(entries):
-            assert lane is not None
             entry.behind = lane.first
             lane.first = entry
             if lane.last is None:
@@ -122,48 +125,52 @@ class Lanes(Generic[E]):
 
     def leave(self, key: Hashable) -> E | None:
         """A turn has ended. What is returned may go now, and begins the next; `None` if nothing may."""
-        lane = self.active[key]
+        lane = self._lanes.get(key)
         if lane is None:
-            del self.active[key]
+            self.active.remove(key)
             return None
         lane.going = False
         return self._begin(key, lane)
 
+    def leave_idle(self, keys: Collection[Hashable]) -> list[Hashable]:
+        """The turns of many keys have ended. Those that have no lane are idle; return the others, each once, for `leave`."""
+        waited_for = [key for key in dict.fromkeys(keys) if key in self._lanes] if self._lanes else []
+        self.active.difference_update(keys)
+        self.active.update(waited_for)
+        return waited_for
+
     def next(self, key: Hashable) -> E | None:
         """The next of a lane, to go along with the turn that its key has; `None` if nothing waits, or it is held."""
-        lane = self.active[key]
+        lane = self._lanes.get(key)
         return None if lane is None or lane.held or lane.first is None else self._pop(key, lane, lane.first)
 
     def first(self, key: Hashable) -> E | None:
         """What `next` would return."""
-        lane = self.active[key]
+        lane = self._lanes.get(key)
         return None if lane is None or lane.held else lane.first
 
     def drop_first(self, key: Hashable) -> E | None:
         """Give up the first that waits of a key; `None` if nothing does."""
-        lane = self.active.get(key)
+        lane = self._lanes.get(key)
         return None if lane is None or lane.first is None else self._pop(key, lane, lane.first)
 
     # -- held lanes ---------------------------------------------------------------------------------------------------
 
     def hold(self, key: Hashable) -> None:
         """Let nothing more of an active key go, until `let_go`."""
-        lane = self.active[key]
-        if lane is None:
-            lane = self.active[key] = Lane(going=True)
+        lane = self._lanes.get(key) or self._open(key)
         if not lane.held:
             lane.held = True
             self.held += 1
 
     def is_held(self, key: Hashable) -> bool:
         """Whether the key's lane is held."""
-        lane = self.active.get(key)
+        lane = self._lanes.get(key)
         return lane is not None and lane.held
 
     def take_held(self, key: Hashable, most: int) -> list[E]:
         """Let the first of a held lane go all the same, as a turn of its key; it stays held."""
-        lane = self.active[key]
-        assert lane is not None
+        lane = self._lanes[key]
         assert lane.held
         assert not lane.going
         lane.going = True
@@ -178,14 +185,14 @@ class Lanes(Generic[E]):
 
     def let_go(self, key: Hashable) -> E | None:
         """The lane is held no longer. What is returned may go now, and begins a turn; `None` if nothing may."""
-        lane = self.active.get(key)
+        lane = self._lanes.get(key)
         if lane is None or not lane.held:
             return None
         lane.held = False
         self.held -= 1
         if lane.going:
             if lane.first is None:
-                self.active[key] = None
+                del self._lanes[key]
             return None
         return self._begin(key, lane)
 
@@ -196,7 +203,7 @@ class Lanes(Generic[E]):
             lane.first = lane.last = None
             lane.length = 0
             if not lane.held:
-                self.active[key] = None
+                del self._lanes[key]
         for entry in gone:
             entry.behind = None
         self.waiting = self.waiting_size = 0
@@ -204,12 +211,17 @@ class Lanes(Generic[E]):
             self._arrivals.clear()
         return gone
 
+    def _open(self, key: Hashable) -> Lane[E]:
+        lane = self._lanes[key] = Lane(going=True)
+        return lane
+
     def _begin(self, key: Hashable, lane: Lane[E]) -> E | None:
         if lane.held:
             return None
         first = lane.first
         if first is None:
-            del self.active[key]
+            del self._lanes[key]
+            self.active.remove(key)
             return None
         lane.going = True
         return self._pop(key, lane, first)
@@ -220,7 +232,7 @@ class Lanes(Generic[E]):
         if lane.first is None:
             lane.last = None
             if not lane.held:
-                self.active[key] = None  # it is going, or it could not wait
+                del self._lanes[key]  # the key is going, or nothing of it could wait
         lane.length -= 1
         self.waiting -= 1
         self.waiting_size -= first.size

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .tenants import Want
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 
 
 @dataclass(slots=True)
@@ -74,21 +73,10 @@ class Leftover(NamedTuple, Generic[T]):
     size: int = 0
 
 
-class WayIn(Protocol[T_contra]):
-    """What takes items in one at a time, for as long as nothing follows from it: a list, for one."""
-
-    def __len__(self) -> int:
-        """How many are in it."""
-        ...
-
-    def append(self, item: T_contra, /) -> object:
-        """Take one in."""
-        ...
-
-
 class Accumulator(Protocol[T]):
     """What an engine asks. See the module's docstring for the five questions, and `PlainAccumulator` for what each member means."""
 
+    items: list[T]
     receipts: dict[int, Slip]
     last_number: int
     max_items: int
@@ -122,7 +110,6 @@ class Accumulator(Protocol[T]):
     def queued_until(self, number: int) -> int: ...
     def held_until(self, number: int) -> int: ...
     def identity(self, item: T) -> Hashable: ...
-    def way_in(self) -> WayIn[T]: ...
     def wants(self, keys: Sequence[Hashable], sizes: Sequence[int]) -> Sequence[Want[T]]: ...
     def turn_away(self) -> list[Waiter]: ...
     def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable) -> None: ...
@@ -238,10 +225,6 @@ class PlainAccumulator(Generic[T]):
     def spare(self) -> int:
         """How many items may come in by the short way before anything follows from that."""
         return self.max_items - 1 - len(self.items) if self.items else 0  # the first one needs the time
-
-    def way_in(self) -> WayIn[T]:
-        """The short way in: the open batch."""
-        return self.items
 
     def begin(self, now: float) -> None:
         """The open batch has begun just now."""

@@ -195,7 +195,7 @@ class Batcher(Generic[T]):
             sink_of_parked=self._sink_of_parked,
         )
         if isinstance(accumulator, KeyedAccumulator):
-            accumulator.begun, accumulator.over = engine.begun, engine.slot_given
+            accumulator.begun, accumulator.passed, accumulator.over = engine.begun, engine.passed, engine.slot_given
         return engine
 
     # -- opening and closing ------------------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from .._core.clock import Clock, TimerHandle
     from .._core.sink import Sink
-    from .accumulator import WayIn
     from .adaptive import Adaptive
     from .limits import Limits
     from .receipt import Slip
@@ -98,8 +97,8 @@ class Engine(Generic[T]):
         self.slots = FifoSlots(limits.workers)
         self.room = Room(limits.ledger_items, limits.max_pending_bytes)
         self.accumulator = accumulator
-        self.items: WayIn[T] = self.accumulator.way_in()
-        """The short way in."""
+        self.items = accumulator.items
+        """The open batch, and the short way in."""
         self.limit = 0
         """While that is shorter than this, an item may simply be appended to it."""
         self.try_limit = 0
@@ -202,7 +201,7 @@ class Engine(Generic[T]):
         return self._unyielded + len(self.items) - self._counted >= YIELD_EVERY
 
     def yielded(self) -> None:
-        """Other tasks are about to run."""
+        """Other tasks run, or are about to."""
         self._unyielded = 0
         self._counted = len(self.items)
 
@@ -267,8 +266,8 @@ class Engine(Generic[T]):
         if self.on_room is not None:
             self.on_room()
         self._unyielded += len(self.items) - self._counted
-        items = self.items = self.accumulator.way_in()
-        filled = self._counted = len(items)
+        self.items = self.accumulator.items
+        filled = self._counted = len(self.items)
         spare = self.accumulator.spare
         if not self.accepting or self._sized or spare <= 0 or self.room.contended:
             self.limit = self.try_limit = 0
@@ -294,6 +293,12 @@ class Engine(Generic[T]):
         now = self.clock.now()
         self.accumulator.begin(now)
         self._arm(now)
+
+    def passed(self) -> None:
+        """The short way in has put an item past the open batch, into a lane: it takes room all the same."""
+        self._unyielded += 1
+        self.limit -= 1
+        self.try_limit -= 1
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -371,6 +376,7 @@ class Engine(Generic[T]):
         except Exception as error:  # our own bug or the user's handler: stop, and say so to everyone
             self.break_down(error)
         flight.batch.delivery.detach()
+        self.yielded()
         self.advance(self.clock.now())
         if self.on_change is not None:
             self.on_change()

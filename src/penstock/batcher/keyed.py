@@ -30,6 +30,7 @@ from .._core.errors import KeyFailedError
 from .._core.keys import PLAIN, identity, shown
 from .._core.lanes import Entry, Lanes
 from .accumulator import Evicted, Leftover, PlainAccumulator, Sealed
+from .door import Door
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -86,23 +87,21 @@ class KeyedAccumulator(PlainAccumulator[T]):
         evicts: bool,
         parking: Parking,
     ) -> None:
-        self.keys: list[Hashable] = []
-        """The keys of the open batch's items, by index."""
         self.lanes: Lanes[Waiting[T]] = Lanes(ages=evicts)
         self.now = 0.0
         """The last time that anybody told."""
         self.key = key
-        self.over: Callable[[], None] = _nothing
-        """Called when the short way in has put more into a lane than that may hold."""
         self.parking = parking
         self.holds_keys = parking.holds
         self._failed: list[Waiting[T]] = []
         self.begun: Callable[[], None] = _nothing
         """Called when the short way in has put the first item into the open batch."""
+        self.passed: Callable[[], None] = _nothing
+        """Called when the short way in has put an item into a lane, past the open batch."""
+        self.over: Callable[[], None] = _nothing
+        """Called when that lane holds more than it may."""
         self.repeats = repeats
         """Whether a batch may have several items of one key."""
-        self.open_keys: set[Hashable] = set()
-        """The keys of which more may join the open batch: those in it, with `repeats`."""
         self._earlier: dict[int, int] = {}
         """Per era that has ended, how many of it wait in lanes."""
         self._reasons: dict[int, Reason] = {}
@@ -115,12 +114,11 @@ class KeyedAccumulator(PlainAccumulator[T]):
         self.is_stopping = False
         """Whether what is held now is handed back soon: it does not fail then."""
         super().__init__(max_items=max_items, max_bytes=max_bytes, max_delay=max_delay, sized=sized)
-        self._door = Door(self)
 
     def _fresh(self) -> None:
         super()._fresh()
-        self.keys = []
-        self.open_keys = set()
+        self._door = Door(self)
+        self.items: list[T] = self._door
 
     # -- what waits ---------------------------------------------------------------------------------------------------
 
@@ -192,11 +190,6 @@ class KeyedAccumulator(PlainAccumulator[T]):
         self.odd_keys = True
         return identity(key)
 
-    def way_in(self) -> Door[T]:
-        """The short way in, as long as the open batch."""
-        self._door.count = len(self.items)
-        return self._door
-
     @property
     def spare(self) -> int:
         """How many items may come in by the short way before anything follows from that."""
@@ -216,6 +209,14 @@ class KeyedAccumulator(PlainAccumulator[T]):
         else:
             self.wait(Waiting(key, item, size, receipt, at=now, era=self.last_number + 1))
 
+    def pass_by(self, item: T, key: Hashable) -> None:
+        """Put an item that came by the short way into its lane, past the open batch."""
+        receipt = self.receipts.pop(len(self.items), None)
+        self.wait(Waiting(key, item, 0, receipt, at=self.now, era=self.last_number + 1))
+        self.passed()
+        if self.parking.spills:
+            self.over()
+
     def wait(self, entry: Waiting[T]) -> None:
         """Put an item at the end of its lane."""
         self.lanes.wait(entry)
@@ -230,13 +231,13 @@ class KeyedAccumulator(PlainAccumulator[T]):
     def _has_place(self, key: Hashable, size: int) -> bool:
         """Whether an item may join the open batch, which is sealed first if that is too full for it."""
         is_full = self._max_bytes is not None and self.items and self._open_bytes + size > self._max_bytes
-        if is_full and (key in self.open_keys or key not in self.lanes.active):
+        if is_full and (key in self._door.open_keys or key not in self.lanes.active):
             self.seal(Reason.BYTES, self.now)
-        if key in self.open_keys:
+        if key in self._door.open_keys:
             return True
         if key in self.lanes.active:
             return False
-        self.lanes.active[key] = None
+        self.lanes.active.add(key)
         return True
 
     def _join(self, item: T, size: int, receipt: Slip | None, at: float, key: Hashable) -> None:
@@ -244,10 +245,10 @@ class KeyedAccumulator(PlainAccumulator[T]):
             self._oldest_at = at
         if receipt is not None:
             self.receipts[len(self.items)] = receipt
-        self.items.append(item)
-        self.keys.append(key)
+        self._door.join(item)
+        self._door.keys.append(key)
         if self.repeats:
-            self.open_keys.add(key)
+            self._door.open_keys.add(key)
         if self._sizes is not None:
             self._sizes.append(size)
             self._open_bytes += size
@@ -263,7 +264,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
         if self.items:
             self._sealed.append(
                 KeyedBatch(
-                    items=self.items,
+                    items=self.items[:],
                     reason=reason,
                     number=era,
                     oldest_at=self._oldest_at,
@@ -271,8 +272,8 @@ class KeyedAccumulator(PlainAccumulator[T]):
                     receipts=self.receipts,
                     sizes=self._sizes,
                     bytes=self._open_bytes,
-                    keys=self._names(self.keys),
-                    lanes=cast("list[object]", self.keys),
+                    keys=self._names(self._door.keys),
+                    lanes=cast("list[object]", self._door.keys),
                     keeps_prefix=self.repeats,
                 )
             )
@@ -411,7 +412,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
     def let_go(self, key: Hashable, now: float) -> int:
         """What is held of this key may go; return how many that are. Without any it is idle again."""
         self.now = now
-        lane = self.lanes.active.get(key)
+        lane = self.lanes.lane(key)
         count = 0 if lane is None or not lane.held else lane.length
         entry = self.lanes.let_go(key)
         if entry is not None:
@@ -446,16 +447,9 @@ class KeyedAccumulator(PlainAccumulator[T]):
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
         """A batch has ended: its keys are free."""
         assert isinstance(batch, KeyedBatch)
-        active = self.lanes.active
-        keys = cast("list[Hashable]", batch.lanes)
-        for key in dict.fromkeys(keys) if self.repeats or batch.spilled else keys:
-            if key is _LEFT:
-                continue
-            if active[key] is None:
-                del active[key]
-            else:
-                self._release(key)
-        batch.lanes = [_LEFT] * len(keys)
+        for key in self.lanes.leave_idle(cast("list[Hashable]", batch.lanes)):
+            self._release(key)
+        batch.lanes = [_LEFT] * len(batch.lanes)
 
     def _release(self, key: Hashable) -> None:
         entry = self.lanes.leave(key)
@@ -466,7 +460,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
 
     def _look_at(self, key: Hashable) -> None:
         """A held lane has more, or its turn has ended: see whether it fails, or spills."""
-        lane = self.lanes.active[key]
+        lane = self.lanes.lane(key)
         if self.parking.fails and not self.is_stopping and lane is not None and not lane.going:
             dropped = self.lanes.drop_all(key)
             for entry in dropped:
@@ -483,7 +477,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
         if self._max_bytes is not None and self.items and self._open_bytes + entry.size > self._max_bytes:
             self.seal(Reason.BYTES, self.now)
         self._join(entry.item, entry.size, entry.receipt, entry.at, key)
-        while key in self.open_keys and (behind := self.lanes.first(key)) is not None:
+        while key in self._door.open_keys and (behind := self.lanes.first(key)) is not None:
             if self._max_bytes is not None and self._open_bytes + behind.size > self._max_bytes:
                 self.seal(Reason.BYTES, self.now)  # what comes later must not overtake it
                 return
@@ -533,7 +527,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
 
     def _drop_first_key(self) -> object:
         """The key of the first item of the oldest batch, if that is its only one there."""
-        keys: list[Any] = self.keys
+        keys: list[Any] = self._door.keys
         if self._sealed:
             batch = cast("KeyedBatch[T]", self._sealed[0])
             keys = batch.lanes
@@ -543,7 +537,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
         if self.repeats and key in keys:
             return _LEFT
         if not self._sealed:
-            self.open_keys.discard(key)
+            self._door.open_keys.discard(key)
         return key
 
     def _evict_late(self) -> Evicted[T]:
@@ -582,50 +576,3 @@ def _leftover(entry: Waiting[T]) -> Leftover[T]:
 
 def _nothing() -> None:
     """Nobody wants to know."""
-
-
-class Door(Generic[T]):
-    """The short way in of a keyed accumulator. Its length counts every item that came in this way, wherever it went."""
-
-    __slots__ = ("_accumulator", "_active", "_key", "count")
-
-    def __init__(self, accumulator: KeyedAccumulator[T]) -> None:
-        self._accumulator = accumulator
-        self._active = accumulator.lanes.active
-        self._key = accumulator.key
-        self.count = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def append(self, item: T, /) -> None:
-        """Take an item in. Raises what its key function raises; it is not in then."""
-        accumulator = self._accumulator
-        try:
-            key = self._key(item)
-            if type(key) not in PLAIN:
-                key = accumulator.known(key)
-        except BaseException:
-            accumulator.receipts.pop(self.count, None)
-            raise
-        place = self.count
-        self.count = place + 1
-        receipts = accumulator.receipts
-        if key in self._active:
-            if key not in accumulator.open_keys:
-                receipt = receipts.pop(place, None) if receipts else None
-                accumulator.wait(Waiting(key, item, 0, receipt, at=accumulator.now, era=accumulator.last_number + 1))
-                if accumulator.parking.spills:
-                    accumulator.over()
-                return
-        else:
-            self._active[key] = None
-            if accumulator.repeats:
-                accumulator.open_keys.add(key)
-        filled = len(accumulator.items)
-        if receipts and filled != place and (receipt := receipts.pop(place, None)) is not None:
-            receipts[filled] = receipt
-        accumulator.items.append(item)
-        accumulator.keys.append(key)
-        if not filled:
-            accumulator.begun()

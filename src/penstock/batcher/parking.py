@@ -61,7 +61,7 @@ class Parking:
         while self._over:
             key = self._over.popleft()
             self._listed.discard(key)
-            lane = lanes.active.get(key)
+            lane = lanes.lane(key)
             if lane is not None and lane.held and not lane.going and lane.length > self._most:
                 return key, lane.length - self._most
         return None

@@ -186,7 +186,8 @@ class TenantAccumulator(Generic[T]):
         self._ring: OrderedDict[Share[T], None] = OrderedDict()
         self._dues: Agenda[Share[T]] = Agenda(_due_at)
         self._ages: Agenda[Share[T]] | None = Agenda(_oldest_at) if evicts else None
-        self._nothing: list[T] = []
+        self.items: list[T] = []
+        """Never filled: there is no short way in."""
         self._failed: list[Leftover[T]] = []
         self._is_stopping = False
         self.holds_keys = holds_keys
@@ -200,7 +201,7 @@ class TenantAccumulator(Generic[T]):
         self.last_number = 0
         """The number of the batch sealed last."""
         self.receipts: dict[int, Slip] = {}
-        """Never filled: there is no short way in."""
+        """Nor are these."""
         self.keeps_order = True
         """A tenant's items stay in order without a slot being kept for them."""
         self.spare = 0
@@ -278,10 +279,6 @@ class TenantAccumulator(Generic[T]):
             return Belonging(tenant, share.accumulator.identity(item), share.weight)
         except KeyFailedError as error:
             raise KeyFailedError(error.key, shown(tenant)) from None
-
-    def way_in(self) -> list[T]:
-        """There is no short way in."""
-        return self._nothing
 
     def wants(self, keys: Iterable[Hashable], sizes: Iterable[int]) -> list[Want[T]]:
         """What each tenant's part of the ledger is to take in, in the order in which parts are waited for; empty where nothing caps them.
