@@ -28,8 +28,8 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 demo: $(VENV)/.demo  ## flights into a database that is killed on the way
 	$(BIN)/penstock demo $(ARGS)
 
-test: $(VENV)/.dev  ## the whole suite
-	$(BIN)/python -m pytest $(ARGS)
+test: $(VENV)/.dev  ## the whole suite, in two processes
+	$(BIN)/python -m pytest -n 2 $(ARGS)
 
 soak: $(VENV)/.dev  ## the long tests
 	$(BIN)/python -m pytest -m soak $(ARGS)

@@ -1,0 +1,37 @@
+"""How the tests are shared out where several processes run them, as `make test` has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
+
+SPARK = Path(__file__).parent / "spark"
+WITH_A_SPARK_OF_THEIR_OWN = {"tests/spark/kafka/test_windows.py", "tests/spark/source/test_connect.py"}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """A file at a time, in the order of their names; what shares the session of Spark stays together."""
+    from xdist.scheduler import LoadFileScheduling
+    from xdist.workermanage import NodeManager
+
+    NodeManager.EXIT_TIMEOUT = 30  # pyright: ignore[reportAttributeAccessIssue]  # seconds to end servers in after an interrupt; 10 may be too few
+
+    class Shares(LoadFileScheduling):  # type: ignore[misc]  # it comes without types for mypy
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "tests/spark" if file.startswith("tests/spark/") and file not in WITH_A_SPARK_OF_THEIR_OWN else file
+
+    config.option.loadscopereorder = False
+    return Shares(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Spark comes first where the tests are shared, so that nobody waits for it in the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.path.is_relative_to(SPARK))
