@@ -12,6 +12,7 @@ from penstock import (
     AddTimeout,
     Batcher,
     BlockingBatcher,
+    ClosedError,
     ConfigError,
     ItemFailed,
     KeyFailedError,
@@ -255,6 +256,27 @@ def test_who_waits_for_a_room_full_of_held_items_waits_until_they_are_let_go(*, 
             await waiting
         assert setting.sink.applied[A] == [*range(1, 11), 12]
         assert batcher.tally().refused == 2
+
+    on_virtual_time(main)
+
+
+@pytest.mark.parametrize("capped", [False, True])
+def test_a_shutdown_does_not_wait_for_room_that_held_items_take(*, capped: bool) -> None:
+    """batcher/4b.1: whoever waits for it cannot be let in, and is told so at once."""
+    setting = Setting(Item(A, 0))
+
+    async def main(clock: FakeClock) -> None:
+        async with full_of_held(clock, setting, capped=capped) as batcher:
+            await batcher.add(Item(A, 0))
+            await clock.advance(5.0)
+            await batcher.add_many(some(A, 1, 11))
+            waiting = asyncio.ensure_future(batcher.add(Item(A, 11)))
+            await clock.advance(5.0)
+            report = await batcher.shutdown(deadline=50.0, admit_waiting=True)
+            assert report.seconds <= 0.5
+            assert (report.parked, report.unsent) == (10, tuple(some(A, 1, 11)))
+            with pytest.raises(ClosedError):
+                await waiting
 
     on_virtual_time(main)
 

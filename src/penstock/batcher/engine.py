@@ -185,11 +185,14 @@ class Engine(Generic[T]):
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing is inside, on its way in, or at the destination. What is held does not go by itself, and so is not waited for."""
+        """Whether nothing is inside, on its way in, or at the destination.
+
+        What is held does not go by itself, so neither that nor who waits for its room is waited for.
+        """
         queued = self.accumulator
         if self.flights or queued.queued != queued.held:
             return False
-        return not (self.room.waiting or self.room.granted or queued.waiting or queued.granted)
+        return not (self.room.granted or queued.granted)
 
     def admits(self, items: int, size: int) -> bool:
         """Whether so much may come in now without overtaking anybody."""

@@ -135,7 +135,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
     @property
     def is_ready(self) -> bool:
         """Whether there is a batch that may go, whatever the time."""
-        return bool(self._sealed or self._late) or (self.parking.spills and not self.is_stopping)
+        return bool(self._sealed or self._late) or (self.holds_keys and self.parking.spills and not self.is_stopping)
 
     @property
     def held(self) -> int:
