@@ -7,9 +7,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from keyed_help import Destination, Item, Setting, key_of, on_virtual_time, some
 
-from penstock import Batcher, BlockingBatcher, ConfigError, ItemFailed, KeyFailedError, Limits, Outcome
+from penstock import (
+    Batcher,
+    BlockingBatcher,
+    ConfigError,
+    ItemFailed,
+    KeyFailedError,
+    Limits,
+    Outcome,
+    Retry,
+    TransientError,
+    stack,
+)
 
 if TYPE_CHECKING:
+    from penstock import Batch
     from penstock.testing import FakeClock
 
 LIMITS = Limits(max_items=10, max_delay=1.0, workers=4, max_pending_items=100)
@@ -216,6 +228,23 @@ def test_what_is_held_is_handed_back_by_a_shutdown(policy: Any) -> None:
             assert not report.complete
             assert report.seconds <= 0.5
             report.verify()
+
+    on_virtual_time(main)
+
+
+def test_what_waits_behind_an_item_that_is_handed_back_is_not_parked() -> None:
+    """batcher/4b.1: nothing has failed for good."""
+
+    async def refuse(sink: Destination, batch: Batch[Item]) -> None:
+        raise TransientError("not now")
+
+    async def main(clock: FakeClock) -> None:
+        async with Batcher(stack(Destination(refuse), Retry()), key=key_of, limits=LIMITS, clock=clock) as batcher:
+            await batcher.add_many(some("a", 0, 5))
+            await clock.advance(1.0)
+            report = await batcher.shutdown()
+            assert report.unsent == tuple(some("a", 0, 5))
+            assert report.parked == 0
 
     on_virtual_time(main)
 

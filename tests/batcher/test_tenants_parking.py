@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from keyed_help import Destination, Item, Lane, Setting, key_of, on_virtual_time, some, tenant_of
+from keyed_help import Destination, Gate, Item, Lane, Setting, key_of, on_virtual_time, some, tenant_of
 
 from penstock import (
     AddTimeout,
@@ -39,6 +39,9 @@ A, B = Lane("acme", "k"), Lane("bolt", "k")
 def tenanted(sink: Any, clock: FakeClock, **options: Any) -> Batcher[Item]:
     given: dict[str, Any] = {"limits": LIMITS, **options}
     return Batcher(sink, key=key_of, tenant=tenant_of, clock=clock, **given)
+
+
+NO_ROOM = Limits(max_items=5, max_delay=0.01, workers=1, max_pending_items=10)
 
 
 def let_go(batcher: Any, lane: Lane) -> int:
@@ -80,6 +83,27 @@ def test_a_key_is_held_in_its_tenant_only(policy: Any, *, prefix_safe: bool, dea
 
     on_virtual_time(main)
     assert not setting.sink.broken
+
+
+def test_the_same_key_of_two_tenants_is_written_at_the_same_time() -> None:
+    """G-T8, I5: they are two keys."""
+    sink = Gate()
+
+    async def main(clock: FakeClock) -> None:
+        async with tenanted(sink, clock) as batcher:
+            await batcher.add_many([*some(A, 0, 2), *some(B, 0, 2)])
+            await clock.advance(5.0)
+            assert sink.waiting == [(Item(A, 0),), (Item(B, 0),)]
+            sink.open(1)
+            await clock.advance(5.0)
+            assert sink.waiting == [(Item(A, 0),), (Item(B, 1),)]
+            sink.open()
+            sink.open()
+            await clock.advance(5.0)
+            sink.open()
+
+    on_virtual_time(main)
+    assert sink.applied == {A: [0, 1], B: [0, 1]}
 
 
 def test_two_tenants_fail_and_go_on_each_for_itself() -> None:
@@ -225,8 +249,7 @@ def full_of_held(clock: FakeClock, setting: Setting, *, capped: bool, **options:
     """Room for ten items: in the ledger, or in each tenant's part of it."""
     if capped:
         return tenanted(setting.stack, clock, on_key_failure="pause", tenants=Tenants(max_pending_items=10), **options)
-    most = Limits(max_items=5, max_delay=1.0, workers=1, max_pending_items=10)
-    return Batcher(setting.stack, key=lambda item: item.key, on_key_failure="pause", limits=most, clock=clock, **options)
+    return Batcher(setting.stack, key=lambda item: item.key, on_key_failure="pause", limits=NO_ROOM, clock=clock, **options)
 
 
 @pytest.mark.parametrize("capped", [False, True])
@@ -416,6 +439,26 @@ def test_threads_let_a_tenants_key_go() -> None:
         assert batcher.unpark("k", tenant="acme") == 2
         assert receipts[2].result() is Outcome.DELIVERED
     assert setting.sink.applied == {A: [1, 2], B: [0]}
+
+
+@pytest.mark.parametrize("overflow", ["block", "reject", "drop_newest", "drop_oldest"])
+def test_threads_and_a_ledger_full_of_held_items(overflow: Any) -> None:
+    """batcher/B44: the blocking batcher does the same."""
+    setting = Setting(Item(A, 0))
+    options: dict[str, Any] = {"key": key_of, "tenant": tenant_of, "limits": NO_ROOM, "overflow": overflow}
+    with BlockingBatcher(setting.stack, on_key_failure="pause", **options) as batcher:
+        assert batcher.deliver(Item(A, 0)) is Outcome.DEAD_LETTERED
+        batcher.flush()
+        receipts = [batcher.submit(item) for item in some(A, 1, 11)]
+        if overflow in {"block", "reject"}:
+            with pytest.raises(LedgerFull if overflow == "reject" else AddTimeout, match=r"full.*; held keys: 1"):
+                batcher.add(Item(B, 0), timeout=0)
+        else:
+            batcher.add(Item(A, 11))
+            assert receipts[0].done is (overflow == "drop_oldest")
+        assert batcher.stats().held_items == 10
+        assert batcher.resume("k", tenant="acme") == 10
+    assert setting.sink.applied == {A: [*range(2, 12)] if overflow == "drop_oldest" else [*range(1, 11)]}
 
 
 def test_threads_are_told_that_a_tenants_key_has_failed() -> None:

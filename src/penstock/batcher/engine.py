@@ -526,7 +526,8 @@ class Engine(Generic[T]):
     def give_up(self, cause: BaseException) -> None:
         """End everything that no worker has taken as unsent, or hold it for the last resort."""
         self._gave_up = True
-        self.parked += self.accumulator.held
+        if self.accumulator.holds_keys:
+            self.parked += self.accumulator.held
         self.room.bytes_inside -= self.accumulator.queued_bytes
         items = self.accumulator.clear(self.clock.now())
         if self.held is not None:
