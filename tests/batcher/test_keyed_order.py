@@ -252,7 +252,7 @@ class Run(Observer):
                 task.result()
             if len(done) == len(tasks) and rng.random() < 0.5:
                 await self.come_to_rest(batcher)
-            self.report = await batcher.shutdown()
+            self.report = await batcher.shutdown(admit_waiting=rng.random() < 0.3)
             if self.at_rest is not None and self.report.parked != self.at_rest:
                 self.broken.append(f"{self.at_rest} were held, and {self.report.parked} are reported")
             for task in tasks:
