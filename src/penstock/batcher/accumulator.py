@@ -166,7 +166,7 @@ class PlainAccumulator(Generic[T]):
     @property
     def queued_bytes(self) -> int:
         """Their size; 0 where nothing measures it."""
-        return sum(batch.bytes for batch in self._sealed) + self._open_bytes
+        return sum(batch.bytes for batch in self._sealed) + self._open_bytes if self._sized else 0
 
     @property
     def sealed(self) -> int:

@@ -1,4 +1,4 @@
-"""What an item costs does not depend on how many tenants there are. Counted in calls, not in seconds."""
+"""What an item costs does not depend on how many keys or tenants there are, or how much of one waits. Counted in calls, not in seconds."""
 
 from __future__ import annotations
 
@@ -51,19 +51,23 @@ async def a_shutdown(count: int, clock: FakeClock) -> int:
         return await calls(batcher.shutdown)
 
 
-async def a_ledger_that_drops_the_oldest(count: int, clock: FakeClock) -> int:
+async def dropping(make: Callable[..., Batcher[Item]], count: int, clock: FakeClock) -> int:
     sink: BlockingSink[Item] = BlockingSink()
-    async with tenants(count, clock, sink, overflow="drop_oldest") as batcher:
-        await batcher.add_many([(tenant, number) for number in range(2) for tenant in range(count)])
+    async with make(count, clock, sink, overflow="drop_oldest") as batcher:
+        await batcher.add_many([(owner, number) for number in range(2) for owner in range(count)])
 
         async def add() -> None:
-            for tenant in range(count):
-                await batcher.add((tenant, 2))
+            for owner in range(count):
+                await batcher.add((owner, 2))
 
         needed = await calls(add)
         assert batcher.tally().dropped == count
         sink.release()
     return needed
+
+
+async def tenants_that_drop_the_oldest(count: int, clock: FakeClock) -> int:
+    return await dropping(tenants, count, clock)
 
 
 async def coming_and_going(count: int, clock: FakeClock) -> int:
@@ -78,11 +82,34 @@ async def coming_and_going(count: int, clock: FakeClock) -> int:
         return await calls(come)
 
 
-@pytest.mark.parametrize("what", [a_flush, a_shutdown, a_ledger_that_drops_the_oldest, coming_and_going])
-async def test_work_per_tenant_does_not_grow_with_their_number(
-    what: Callable[[int, FakeClock], Awaitable[int]], fake_clock: FakeClock
-) -> None:
-    """consumer/C:O6 for tenants: ten times as many cost ten times as much."""
+def keys(count: int, clock: FakeClock, sink: Any, **settings: Any) -> Batcher[Item]:
+    limits = Limits(max_items=10, max_delay=3600.0, workers=4, max_pending_items=2 * count)
+    return Batcher(sink, key=lambda item: item[0], limits=limits, clock=clock, **settings)
+
+
+async def a_flush_of_keys(count: int, clock: FakeClock) -> int:
+    async with keys(count, clock, FakeSink[Item]()) as batcher:
+        await batcher.add_many([(key, number) for number in range(2) for key in range(count)])
+        return await calls(batcher.flush)
+
+
+async def a_flush_of_one_key(count: int, clock: FakeClock) -> int:
+    async with keys(count, clock, FakeSink[Item]()) as batcher:
+        await batcher.add_many([(0, number) for number in range(count)])
+        return await calls(batcher.flush)
+
+
+async def keys_that_drop_the_oldest(count: int, clock: FakeClock) -> int:
+    return await dropping(keys, count, clock)
+
+
+TENANTS = [a_flush, a_shutdown, tenants_that_drop_the_oldest, coming_and_going]
+KEYS = [a_flush_of_keys, a_flush_of_one_key, keys_that_drop_the_oldest]
+
+
+@pytest.mark.parametrize("what", [*TENANTS, *KEYS])
+async def test_ten_times_as_many_cost_ten_times_as_much(what: Callable[[int, FakeClock], Awaitable[int]], fake_clock: FakeClock) -> None:
+    """consumer/C:O6, and the same for tenants."""
     few = await what(40, fake_clock)
     many = await what(400, fake_clock)
     assert many < 13 * few
