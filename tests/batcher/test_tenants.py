@@ -212,6 +212,17 @@ async def test_a_tenant_that_waits_does_not_linger(fake_clock: FakeClock) -> Non
     assert [call.reason for call in sink.calls] == ["pressure", "pressure", "shutdown"]
 
 
+async def test_a_tenant_that_many_wait_for_does_not_linger(fake_clock: FakeClock) -> None:
+    """Those who are let in together are sent together, at once, while more wait."""
+    sink: FakeSink[Item] = FakeSink()
+    began = fake_clock.now()
+    batcher = Batcher(sink, tenant=tenant_of, tenants=Tenants(max_pending_items=3), limits=limits(), clock=fake_clock)
+    async with batcher:
+        await asyncio.gather(*(batcher.add(item) for item in some("a", 8)))
+        assert fake_clock.now() == began
+    assert [call.items for call in sink.calls] == [tuple(some("a", 3)), tuple(some("a", 3, 3)), tuple(some("a", 2, 6))]
+
+
 @pytest.mark.parametrize("overflow", ["reject", "drop_newest", "drop_oldest"])
 async def test_what_a_full_tenant_does_instead_of_waiting(fake_clock: FakeClock, overflow: Any) -> None:
     """B-T28: reject; and the two that drop."""

@@ -425,6 +425,7 @@ class Batcher(Generic[T]):
         finally:
             for want, waiter in joined:
                 want.leave(waiter)
+            engine.advance(self._clock.now())  # what is inside of them does not linger while others wait for the same room
 
     @property
     def _drops(self) -> bool:
