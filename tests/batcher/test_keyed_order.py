@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from keyed_help import Destination, Item, Lane, key_of, tenant_of
+from tests.seeds import run_by
 
 from penstock import (
     AddTimeout,
@@ -316,6 +317,15 @@ def run(seed: int) -> None:
     case.check()
 
 
+AGAIN = 'import sys; sys.path.insert(0, "tests/batcher"); import test_keyed_order; test_keyed_order.run({})'
+
+
+def run_all(seeds: range) -> None:
+    for seed in seeds:
+        with run_by(AGAIN.format(seed)):
+            run(seed)
+
+
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(100, logger="penstock")
@@ -325,21 +335,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def test_no_seed_breaks_the_order_of_a_key(block: int) -> None:
     """batcher/4a.10, I4, I5, I10, B-T14, B-T28, G-T8: failures, retries, partial answers, outages, cuts, cancellations and shutdowns; with
     tenants or without, and with caps for them."""
-    for seed in range(block * SOME // 4, (block + 1) * SOME // 4):
-        try:
-            run(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    run_all(range(block * SOME // 4, (block + 1) * SOME // 4))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_no_seed_of_many_breaks_the_order_of_a_key() -> None:
     """batcher/4a.10, I4, I5."""
-    for seed in range(1_000_000, 1_000_000 + MANY):
-        try:
-            run(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
+    run_all(range(1_000_000, 1_000_000 + MANY))

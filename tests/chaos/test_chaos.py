@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 from tests.chaos.run import Chaos
+from tests.seeds import run_by
 
 SAMPLE = 60
 SOAK = 1_000
 
 
 def storms(seeds: range, *, patient: bool) -> None:
-    """Run each; an error names its seed."""
+    """Run each; an error says how to run it again."""
     for seed in seeds:
-        try:
+        with run_by(f"from tests.chaos.run import Chaos; Chaos({seed}, patient={patient}).run()"):
             Chaos(seed, patient=patient).run()
-        except AssertionError as error:
-            error.add_note(f"Chaos({seed}, patient={patient})")
-            raise
 
 
 @pytest.mark.parametrize("first", range(0, SAMPLE, 20))

@@ -18,7 +18,7 @@ from penstock import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock import Batch
 
@@ -52,6 +52,17 @@ class Act:
         """What it raises, a new one each time."""
         return ERRORS[self.error]()
 
+    async def last(self) -> None:
+        """Take as long as it takes, whatever comes if it is deaf."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self.seconds
+        while loop.time() < until:
+            try:
+                await asyncio.sleep(until - loop.time())
+            except asyncio.CancelledError:
+                if not self.deaf:
+                    raise
+
 
 @dataclass(slots=True, eq=False)
 class Write:
@@ -76,7 +87,7 @@ class Write:
 class Destination:
     """`applied` is the ground truth; `broken` says which rules of the interface were not kept towards it."""
 
-    def __init__(self, *, default: Act, workers: int, max_items: int) -> None:
+    def __init__(self, *, default: Act, workers: int, max_items: int, total_order: bool = True) -> None:
         self.script: deque[Act] = deque()
         self.default = default
         self.writes: list[Write] = []
@@ -85,6 +96,7 @@ class Destination:
         self.broken: list[str] = []
         self.is_settled: Callable[[int], bool] = lambda item: False
         self._workers = workers
+        self._total_order = total_order and workers == 1
         self._max_items = max_items
         self._gates: list[asyncio.Future[None]] = []
         self._ids: list[str] = []
@@ -106,7 +118,7 @@ class Destination:
         write = Write(batch.id, tuple(batch), act, asyncio.get_running_loop().time())
         self.writes.append(write)
         self.running += 1
-        self._check(write)
+        self.check(write)
         try:
             result = await self._perform(write.act, batch)
             write.told = "ok"
@@ -123,7 +135,8 @@ class Destination:
         finally:
             self.running -= 1
 
-    def _check(self, write: Write) -> None:
+    def check(self, write: Write) -> None:
+        """A write begins: see whether it may."""
         if not 1 <= len(write.items) <= self._max_items:
             self.broken.append(f"a batch of {len(write.items)} items")
         again = [item for item in write.items if self.is_settled(item)]
@@ -132,16 +145,16 @@ class Destination:
         if self.running > self._workers:
             self.broken.append(f"{self.running} writes at once")
         if write.batch_id not in self._ids[-1:]:
-            if self._workers == 1 and write.batch_id in self._ids:
+            if self._total_order and write.batch_id in self._ids:
                 self.broken.append(f"another batch came between the tries of {write.items}")
             self._ids.append(write.batch_id)
 
     async def _perform(self, act: Act, batch: Batch[int]) -> WriteResult | None:
         chosen = [index for index, item in enumerate(batch) if item % 3 in act.which]
         if act.kind == "hang":
-            self._apply(batch, chosen)
+            self._apply(batch, self.reached(batch, chosen))
             await asyncio.get_running_loop().create_future()
-        await _last(act.seconds, deaf=act.deaf)
+        await act.last()
         if act.kind == "gate":
             gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._gates.append(gate)
@@ -154,15 +167,20 @@ class Destination:
             batch.settle(half, Outcome.DELIVERED)
             raise act.failure()
         if act.kind == "unknown":
-            self._apply(batch, chosen)
+            self._apply(batch, self.reached(batch, chosen))
             raise UnknownOutcomeError("scripted")
         if act.kind == "partial":
-            self._apply(batch, [index for index in range(len(batch)) if index not in chosen])
-            return WriteResult.failed(batch, {index: act.failure() for index in chosen})
+            good = self.reached(batch, [index for index in range(len(batch)) if index not in chosen])
+            self._apply(batch, good)
+            return WriteResult.failed(batch, {index: act.failure() for index in range(len(batch)) if index not in good})
         self._apply(batch, range(len(batch)))
         if act.kind == "short":
             return WriteResult.from_outcomes(batch, [None] * (len(batch) - 1))
         return "nonsense" if act.kind == "nonsense" else None  # type: ignore[return-value]  # what a careless sink may do
+
+    def reached(self, batch: Batch[int], indices: Sequence[int]) -> Sequence[int]:
+        """Those of the indices that take effect if no other does: here, each by itself."""
+        return indices
 
     def _apply(self, batch: Batch[int], indices: Iterable[int]) -> None:
         self.applied.extend(batch[index] for index in indices)
@@ -174,15 +192,3 @@ class Destination:
 
 def _leaves_doubt(write: Write) -> bool:
     return write.told in {"unknown", "cancelled", "running"} or write.act.kind in {"short", "nonsense"} or write.act.deaf
-
-
-async def _last(seconds: float, *, deaf: bool) -> None:
-    """Take so long, whatever comes if `deaf`."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    while loop.time() < until:
-        try:
-            await asyncio.sleep(until - loop.time())
-        except asyncio.CancelledError:
-            if not deaf:
-                raise

@@ -24,7 +24,7 @@ from penstock.testing import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock import Batch, Tally
+    from penstock import Batch, Observer, Sink, Stats, Tally
 
 LONG = 400.0
 """Longer than anything that is scripted takes."""
@@ -48,21 +48,27 @@ class BatcherMachine(RuleBasedStateMachine):
 
     @initialize(setting=settings)
     def open(self, setting: Setting) -> None:
+        destination = Destination(default=setting.default, workers=setting.workers, max_items=setting.max_items)
+        model = Model(setting.limits(), measure)
+        self.begin(setting, destination, model, stack(destination, *STACKS[setting.stack]()), Watch(model))
+
+    def begin(self, setting: Setting, destination: Destination, model: Model, sink: Sink[int], watch: Observer, **more: Any) -> None:
+        """Open a batcher; `more` are arguments that only some have."""
         self.setting = setting
-        limits = setting.limits()
-        self.destination = Destination(default=setting.default, workers=setting.workers, max_items=setting.max_items)
-        self.model = Model(limits, _measure)
-        self.destination.is_settled = self.model.outcomes.__contains__
+        self.destination = destination
+        self.model = model
+        destination.is_settled = model.outcomes.__contains__
         self.last_resort = LastResort(setting.last_resort)
-        self.batcher = self.model.batcher = Batcher(
-            stack(self.destination, *STACKS[setting.stack]()),
-            limits=limits,
+        self.batcher = model.batcher = Batcher(
+            sink,
+            limits=setting.limits(),
             overflow=setting.overflow,
-            size_of=_measure if setting.sized else None,
+            size_of=measure if setting.sized else None,
             on_failure="crash" if setting.crash else "log",
             last_resort=None if setting.last_resort == "none" else self.last_resort,
-            observers=[Watch(self.model)],
+            observers=[watch],
             clock=self.clock,
+            **more,
         )
         self.clock.loop.set_exception_handler(lambda loop, context: self.complaints.append(str(context)))
         self.clock.run(self._open())
@@ -92,15 +98,26 @@ class BatcherMachine(RuleBasedStateMachine):
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
+    async def put(self, items: tuple[int, ...], timeout: float | None) -> None:
+        """Offer items without waiting for what becomes of them."""
+        if len(items) == 1:
+            await self.batcher.add(items[0], timeout=timeout)
+        else:
+            await self.batcher.add_many(items, timeout=timeout)
+
     @property
     def room_for_more(self) -> bool:
         return self.model.offered < MOST_ITEMS
+
+    @property
+    def may_try(self) -> bool:
+        return True
 
     @precondition(lambda self: self.room_for_more)
     @rule(count=st.sampled_from([1, 1, 2, 3]), timeout=waits, rest=rests)
     def add(self, count: int, timeout: float | None, rest: int | None) -> None:
         async def call(producer: Producer) -> None:
-            await self.batcher.add(producer.items[0], timeout=timeout)
+            await self.put(producer.items, timeout)
 
         self.step(lambda: [self.model.produce(1, call) for _ in range(count)], rest)
 
@@ -110,7 +127,7 @@ class BatcherMachine(RuleBasedStateMachine):
         """Enough producers to fill the ledger, and some more."""
 
         async def call(producer: Producer) -> None:
-            await self.batcher.add(producer.items[0])
+            await self.put(producer.items, None)
 
         count = self.batcher.limits.ledger_items - len(self.model.inside()) + more
         self.step(lambda: [self.model.produce(1, call) for _ in range(count)], rest)
@@ -119,7 +136,7 @@ class BatcherMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 5), timeout=waits, rest=rests)
     def add_many(self, count: int, timeout: float | None, rest: int | None) -> None:
         async def call(producer: Producer) -> None:
-            await self.batcher.add_many(producer.items, timeout=timeout)
+            await self.put(producer.items, timeout)
 
         self.step(lambda: self.model.produce(count, call), rest)
 
@@ -132,7 +149,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
         self.step(lambda: [self.model.produce(1, call) for _ in range(count)], rest)
 
-    @precondition(lambda self: self.room_for_more)
+    @precondition(lambda self: self.room_for_more and self.may_try)
     @rule(rest=rests)
     def try_add(self, rest: int | None) -> None:
         def call() -> None:
@@ -256,11 +273,11 @@ class BatcherMachine(RuleBasedStateMachine):
         model.check_counts()
         assert not model.broken, model.broken
         model.check_receipts()
-        self._check_order()
+        self.check_order()
         model.check_queue()
         self._check_nothing_stands_still()
 
-    def _check_order(self) -> None:
+    def check_order(self) -> None:
         """Batches hold items in the order in which they got in; one worker writes them in that order, too."""
         place = self.model.place
         sent: list[int] = []
@@ -270,21 +287,32 @@ class BatcherMachine(RuleBasedStateMachine):
             sent += [at for at in places if at not in sent]
         assert self.setting.workers > 1 or sent == sorted(sent), f"one worker out of order: {sent}"
 
+    def is_worker_free(self, stats: Stats) -> bool:
+        """Whether anybody could write: a single worker keeps its slot while it backs off."""
+        free = stats.in_flight_batches < self.setting.workers and self.setting.workers > 1
+        return free or stats.in_flight_batches + stats.backing_off_batches == 0
+
+    def check_idle_worker(self, stats: Stats) -> None:
+        """A worker is free, so nothing waits that could go."""
+        assert stats.sealed_batches == 0, f"a worker is free, and a sealed batch waits: {stats}"
+        assert not (stats.open_items and stats.waiting_producers), f"a worker is free, and a producer waits: {stats}"
+        assert stats.oldest_age is None or stats.oldest_age < self.setting.max_delay, f"a worker is free, and a batch is due: {stats}"
+
+    def check_open_batch(self, stats: Stats) -> None:
+        assert stats.open_items < self.setting.max_items, f"a full batch is open: {stats}"
+
     def _check_nothing_stands_still(self) -> None:
         stats, limits = self.batcher.stats(), self.batcher.limits
-        worker_free = stats.in_flight_batches < self.setting.workers and self.setting.workers > 1
-        worker_free = worker_free or stats.in_flight_batches + stats.backing_off_batches == 0
+        worker_free = self.is_worker_free(stats)
         if worker_free and stats.state in {"open", "closing"}:
-            assert stats.sealed_batches == 0, f"a worker is free, and a sealed batch waits: {stats}"
-            assert not (stats.open_items and stats.waiting_producers), f"a worker is free, and a producer waits: {stats}"
-            assert stats.oldest_age is None or stats.oldest_age < self.setting.max_delay, f"a worker is free, and a batch is due: {stats}"
+            self.check_idle_worker(stats)
+        self.check_open_batch(stats)
         long_ago = self.clock.now() - limits.stretch - 1e-6
         hanging = [write for write in self.destination.writes if write.hangs_since(long_ago)]
         assert not hanging, f"not cut off by the flush timeout: {hanging}"
         cut = [item for write in self.destination.writes if write.runs_since(long_ago - GRACE) for item in write.items]
         open_ended = [item for item in cut if item not in self.model.outcomes]
         assert not open_ended, f"cut off, and without an outcome: {open_ended}"
-        assert stats.open_items < self.setting.max_items, f"a full batch is open: {stats}"
         if self.deadline is not None:
             assert self.batcher.report is not None or self.clock.now() < self.deadline, "the deadline has passed"
         if stats.state == "closing":
@@ -303,13 +331,13 @@ class BatcherMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if not self.failed and hasattr(self, "model"):
-                self._end()
+                self.end()
         finally:
             self.clock.close()
             if hasattr(self, "batcher"):
                 self.batcher._state = "closed"  # what a planted bug leaves inside is no loss to warn of
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self.run_for(0.0)
         if self.batcher.report is None:
             self.step(lambda: self.shutdowns.append(asyncio.create_task(self._last_shutdown())))
@@ -323,11 +351,11 @@ class BatcherMachine(RuleBasedStateMachine):
         assert report.seconds <= 25.0 + 1e-9
         if not report.left_behind and not self.last_resort.running:
             assert not self.clock.leftovers(), f"left behind: {self.clock.leftovers()}"
-        ends = self._ends(report)
+        ends = self.ends(report)
         self.run_for(LONG)
         assert self._tally() == replace(report.tally, refused=0), "a late completion changed the tally"
         assert self.batcher.report is report
-        assert self._ends(report) == ends
+        assert self.ends(report) == ends
         assert not self.clock.leftovers(), f"left behind for ever: {self.clock.leftovers()}"
         assert not self.batcher._engine._stop_signal._waiters
         assert [*self.complaints, *self.destination.broken, *self.model.broken] == []
@@ -344,7 +372,7 @@ class BatcherMachine(RuleBasedStateMachine):
     async def _last_shutdown(self) -> ShutdownReport[int]:
         return await self._shut_down(self.setting.final_deadline, admit_waiting=self.setting.final_admit)
 
-    def _ends(self, report: ShutdownReport[int]) -> dict[int, Outcome]:
+    def ends(self, report: ShutdownReport[int]) -> dict[int, Outcome]:
         """Every item's outcome, each from one source."""
         ends = dict(self.model.outcomes)
         for item in report.unsent:
@@ -397,5 +425,5 @@ class LastResort:
             self.running -= 1
 
 
-def _measure(item: int) -> int:
+def measure(item: int) -> int:
     return 1 + item % 3

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock import AddTimeout, Batcher, ClosedError, ItemTooLarge, Observer, Outcome
+from penstock import AddTimeout, Batcher, ClosedError, ItemTooLarge, KeyFailedError, Observer, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -72,6 +72,8 @@ class Model:
     """Dropped just now to make room."""
     receipts: dict[int, Receipt] = field(default_factory=dict[int, "Receipt"])
     producers: list[Producer] = field(default_factory=list[Producer])
+    fences: list[list[int]] = field(default_factory=list[list[int]])
+    """What each flush that goes on waits for."""
     broken: list[str] = field(default_factory=list[str])
 
     # -- what happens -------------------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class Model:
             producer.items = self.numbers(count)
             try:
                 await call(producer)
-            except (AddTimeout, ItemTooLarge):
+            except (AddTimeout, ItemTooLarge, KeyFailedError):
                 self.refused += count
             except (ClosedError, asyncio.CancelledError):
                 self.maybe_refused += count
@@ -116,10 +118,13 @@ class Model:
     async def flush(self, seconds: float | None) -> None:
         """A flush, and whether its report is right."""
         before = list(self.accepted)
+        self.fences.append(before)
         try:
             report: FlushReport = await self.batcher.flush(seconds)
         except ClosedError:
             return
+        finally:
+            self.fences.remove(before)
         left = [item for item in before if item not in self.outcomes]
         told = self.batcher.stats().state == "open"  # later, items end unsent without a call
         if report.remaining > len(left) or (told and report.remaining != len(left)):

@@ -20,17 +20,17 @@ MOST_ITEMS = 80
 """With what is on its way, fewer than make a producer yield, so that items get in in the order in which they were offered."""
 
 
-def _retry() -> Retry:
+def retry() -> Retry:
     return Retry(attempts=3, backoff=Backoff(base=1.0, longest=4.0, rng=random.Random(1)))
 
 
 STACKS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "bare": lambda: (),
     "timeout": lambda: (Timeout(2.0),),
-    "retry": lambda: (_retry(),),
-    "timeout in retry": lambda: (Timeout(2.0), _retry()),
-    "retry in timeout": lambda: (_retry(), Timeout(4.0)),
-    "full": lambda: (Timeout(2.0), CircuitBreaker(consecutive=3, open_for=1.0, longest_open=4.0), _retry(), DeadLetter(MemorySink())),
+    "retry": lambda: (retry(),),
+    "timeout in retry": lambda: (Timeout(2.0), retry()),
+    "retry in timeout": lambda: (retry(), Timeout(4.0)),
+    "full": lambda: (Timeout(2.0), CircuitBreaker(consecutive=3, open_for=1.0, longest_open=4.0), retry(), DeadLetter(MemorySink())),
 }
 
 
