@@ -1,4 +1,4 @@
-"""What an adaptive batcher does under nine loads, and what fixed limits do, on virtual time.
+"""What an adaptive batcher does under ten loads, and what fixed limits do, on virtual time.
 
 Usage: python adaptive_scenarios.py [--plots FOLDER]
 
@@ -7,8 +7,6 @@ and the same pictures.
 """
 
 import argparse
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -44,6 +42,13 @@ CASES = {
         "10,000 items a second, half of that from 20 s on; as much traffic as it takes",
         (0.0, replace(USUAL, items_per_second=10_000)),
         (20.0, replace(USUAL, items_per_second=5_000)),
+        traffic=TOO_MUCH,
+    ),
+    "queue": case(
+        "Works on eight writes at once, on two from 15 s to 25 s; as much traffic as it takes",
+        (0.0, replace(USUAL, servers=8)),
+        (15.0, replace(USUAL, servers=2)),
+        (25.0, replace(USUAL, servers=8)),
         traffic=TOO_MUCH,
     ),
     "throttled": case(
@@ -84,48 +89,13 @@ def row(name: str, kind: str, seen: Simulated) -> str:
     return f"{name:<10} {kind:<9} {written:>9,.0f} {at_once:>9.1f} {seen.writes['ok']:>9,} {failed:>9,} {given_up:>9,}"
 
 
-def draw(name: str, seen: Simulated, folder: Path) -> None:
-    """One picture: the workers in force and the writes at the destination, the size, the items per second."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context({"svg.hashsalt": "penstock", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}):
-        figure = Figure(figsize=(8.0, 3.6), layout="constrained")
-        for axes, (title, lines) in zip(figure.subplots(3, sharex=True), curves(seen).items(), strict=True):
-            for colour, (label, values) in zip(("#1f6f8b", "#e0a030"), lines.items(), strict=False):
-                axes.step([sample.second for sample in seen.samples], values, where="post", label=label, color=colour, linewidth=1.2)
-            axes.set_ylabel(title)
-            axes.set_ylim(bottom=0)
-            axes.spines[["top", "right"]].set_visible(False)
-            if len(lines) > 1:
-                axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        figure.supxlabel("seconds")
-        figure.suptitle(CASES[name].title, x=0.0, ha="left")
-        target = folder / f"{name}.svg"
-        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(seen)})
-    target.write_text("\n".join(line.rstrip() for line in target.read_text().splitlines()) + "\n")
-
-
-def curves(seen: Simulated) -> Mapping[str, Mapping[str, list[float]]]:
-    return {
-        "writes": {"in force": [s.workers for s in seen.samples], "under way": [s.writing for s in seen.samples]},
-        "items": {"in force": [s.max_items for s in seen.samples]},
-        "items/s": {"written": [s.written for s in seen.samples], "accepted": [s.offered for s in seen.samples]},
-    }
-
-
-def digest(seen: Simulated) -> str:
-    """Names a run: a picture that carries another one is out of date."""
-    return hashlib.sha256(repr(seen.samples).encode()).hexdigest()
-
-
 def main(plots: Path | None = None) -> None:
     print(f"{'':<20} {'items/s':>9} {'at once':>9} {'writes':>9} {'failed':>9} {'given up':>9}")
     for name in CASES:
         print(row(name, "adaptive", run(name, adaptive=True)))
         print(row("", "fixed", run(name, adaptive=False)))
         if plots is not None:
-            draw(name, run(name, adaptive=True), plots)
+            run(name, adaptive=True).plot(plots / f"{name}.svg", CASES[name].title)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,9 @@ class Observer:
     def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
         """Items were dropped by an overflow policy, or refused at `add`."""
 
+    def on_adapted(self, name: str, workers: int, max_items: int) -> None:
+        """An adaptive batcher goes on with this many workers and items in a batch."""
+
     def on_state(self, name: str, state: str) -> None:
         """The batcher is now `open`, `closing`, `closed` or `broken`."""
 

@@ -41,8 +41,8 @@ class Load(enum.IntEnum):
 class Adaptive:
     """Let a batcher find its own concurrency and batch size below its limits, from what writes show.
 
-    Concurrency goes up by one for each round trip that was no slower than those before, and down by a tenth when round trips become slower
-    or the destination objects. The batch size halves when the destination objects (a timeout, a throttle, an answer that it was too much), and
+    Concurrency goes up by one for each round trip that was no slower than those before, down by a tenth when round trips become slower
+    or the destination objects, and to half when they are half as long again as at best. The batch size halves when the destination objects (a timeout, a throttle, an answer that it was too much), and
     grows back by a quarter. Raises `ConfigError` for a value out of range.
     """
 
@@ -95,6 +95,8 @@ class Try:
     """How many writes were under way when it ended, itself included."""
     idle: bool = False
     """Whether it came after a pause: nothing had been under way for at least as long as it took."""
+    sizes: bool = True
+    """Whether its number of items says something about the batch size."""
 
 
 class AdaptiveControl:
@@ -121,6 +123,7 @@ class AdaptiveControl:
             return self.setting
         began = one.ended - one.seconds
         fine, too_much, too_large = (one.load is load for load in (Load.FINE, Load.TOO_MUCH, Load.TOO_LARGE))
-        self._items.heard(one.ended, began, one.items, fine=fine, too_much=too_much, too_large=too_large)
+        if one.sizes or not fine:
+            self._items.heard(one.ended, began, one.items, fine=fine, too_much=too_much, too_large=too_large)
         self._workers.heard(one.ended, began, one.items, one.in_flight, fine=fine, too_much=too_much)
         return self.setting

@@ -28,6 +28,7 @@ from .._core.send import send
 from .._core.tally import Tally
 from . import log
 from .accumulator import Accumulator, Evicted, Leftover, Sealed
+from .adaptive import Setting
 from .feedback import own_context
 from .flight import Flight
 from .governor import Governor
@@ -558,7 +559,12 @@ class Engine(Generic[T]):
     def try_begins(self, flight: Flight[T]) -> None:
         """A flight has its slot, and goes to its destination."""
         if self._governor is not None and flight.running is None:
-            flight.running = self._governor.begins(flight.left, self.clock.now())
+            flight.running = self._governor.begins(
+                flight.left,
+                self.clock.now(),
+                of_tenant=flight.sealed.share is not None,
+                full=flight.sealed.reason in {Reason.SIZE, Reason.BYTES},
+            )
 
     def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None:
         """Its try has met errors."""
@@ -575,7 +581,10 @@ class Engine(Generic[T]):
 
     def _follow(self, governor: Governor) -> None:
         """Apply a setting. What is under way goes on; what waits is cut when it is taken."""
+        before = Setting(self.slots.limit, self.accumulator.max_items)
         self.slots.limit, max_items = governor.setting
+        log.adapted(self.name, before, governor.setting)
+        self.observers.tell(lambda observer: observer.on_adapted(self.name, *governor.setting))
         self.accumulator.resize(max_items, self.clock.now())
         self.refresh()
 

@@ -3,6 +3,9 @@
 A try is one stretch of a batch's write with a flush slot, from the slot to the backoff or to the end. One that ends in a backoff
 without an error has only waited, for a rate limit say, and is not told. Tries of a batcher that stops are not told either: a
 cancellation is nobody's objection.
+
+Where items belong to tenants, a throttle is that tenant's own affair, as it is for a `Retry`: its try is not told. Nor does a tenant's batch
+that was not full say anything about the size: with many tenants most are not, while one of them sends full ones.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core.classify import classified
-from .._core.errors import ErrorClass, TimedOutError, TooLargeError
+from .._core.errors import CircuitOpenError, ErrorClass, TimedOutError, TooLargeError, UnavailableError
 from .._core.sink import walk
 from .adaptive import AdaptiveControl, Load, Try
 
@@ -32,7 +35,13 @@ class Running:
     pause: float
     """Seconds before it in which nothing was under way."""
     items: int
+    of_tenant: bool
+    """Whether its items belong to one of several tenants."""
+    full: bool
+    """Whether they are a full batch."""
     load: Load = Load.FINE
+    only_theirs: bool = False
+    """Whether the tenant was throttled."""
 
 
 class Governor:
@@ -49,16 +58,19 @@ class Governor:
         """What is in force."""
         return self._control.setting
 
-    def begins(self, items: int, now: float) -> Running:
+    def begins(self, items: int, now: float, *, of_tenant: bool = False, full: bool = True) -> Running:
         """A batch has a flush slot."""
         pause = 0.0 if self._running else now - self._quiet_since
         self._running += 1
-        return Running(now, pause, items)
+        return Running(now, pause, items, of_tenant, full)
 
     def heard(self, one: Running, errors: Iterable[BaseException]) -> None:
         """Errors of the running try, as often as they are passed on."""
-        distinct = {id(error): error for error in errors}
-        one.load = max(one.load, *(load_of(error, self._classify) for error in distinct.values()), Load.FINE)
+        for error in {id(error): error for error in errors}.values():
+            if one.of_tenant and classified(error, self._classify) is ErrorClass.THROTTLE:
+                one.only_theirs = True
+            else:
+                one.load = max(one.load, load_of(error, self._classify))
 
     def ends(self, one: Running, now: float, *, rests: bool, told: bool) -> bool:
         """A try has ended, in a backoff if it `rests`; say whether the setting has changed. It is heard of only if `told`."""
@@ -66,11 +78,20 @@ class Governor:
         self._running -= 1
         if not self._running:
             self._quiet_since = now
-        if not told or (rests and one.load is Load.FINE):
+        says_nothing = one.only_theirs and one.load < Load.TOO_LARGE
+        if not told or says_nothing or (rests and one.load is Load.FINE):
             return False
         seconds = now - one.began
         before = self._control.setting
-        ended = Try(ended=now, seconds=seconds, items=one.items, load=one.load, in_flight=in_flight, idle=one.pause > seconds)
+        ended = Try(
+            ended=now,
+            seconds=seconds,
+            items=one.items,
+            load=one.load,
+            in_flight=in_flight,
+            idle=one.pause > seconds,
+            sizes=one.full or not one.of_tenant,
+        )
         return self._control.heard(ended) != before
 
 
@@ -83,11 +104,16 @@ def load_of(error: BaseException, classify: Classifier | None = None) -> Load:
     while link is not None and id(link) not in seen:
         if isinstance(link, TooLargeError):
             return Load.TOO_LARGE
-        if isinstance(link, (TimedOutError, TimeoutError)):
+        if isinstance(link, (TimedOutError, TimeoutError)) or _asks_for_time(link):
             return Load.TOO_MUCH
         seen.add(id(link))
         link = link.__cause__
     return Load.SILENT
+
+
+def _asks_for_time(error: BaseException) -> bool:
+    """Whether somebody is there and says when to come again, as a server does that sheds load (HTTP 503 with `Retry-After`)."""
+    return isinstance(error, UnavailableError) and not isinstance(error, CircuitOpenError) and error.retry_after is not None
 
 
 def _patience(limits: Limits, sink: object) -> float:

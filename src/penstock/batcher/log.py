@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .._core.batch import Batch
+    from .adaptive import Setting
     from .report import ShutdownReport
 
 logger = logging.getLogger("penstock.batcher")
@@ -61,6 +62,11 @@ def close_failed(name: str, error: BaseException) -> None:
 def keys_failed(name: str, count: int) -> None:
     """Items failed because an earlier one of their key had."""
     logger.error("batcher %r: %d items are rejected behind one of their key that failed", name, count)
+
+
+def adapted(name: str, before: Setting, after: Setting) -> None:
+    """An adaptive batcher has another setting."""
+    logger.debug("batcher %r adapts: workers %d -> %d, max_items %d -> %d", name, before[0], after[0], before[1], after[1])
 
 
 def dropped(message: str) -> None:

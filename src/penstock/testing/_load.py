@@ -9,9 +9,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import heapq
+import logging
 import random
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core.clock import LOOP_CLOCK
@@ -21,6 +26,7 @@ from ..batcher import Batcher
 from ..retry import Retry
 from ..sinks import Timeout
 from ._clock import FakeClock
+from ._load_plot import draw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
+NAME = "simulated"
+"""Of the batcher."""
 TICK = 0.02
 """Seconds between two offers of the producer."""
 SAMPLE = 0.25
@@ -52,6 +60,8 @@ class Destination:
     """With more writes than this at once, each further one makes all slower by a tenth."""
     items_per_second: float | None = None
     """What it can do in all; writes beyond that queue up."""
+    servers: int | None = None
+    """How many writes it works on at once; the others queue up, first come first served."""
     most_writes: int | None = None
     """With more writes than this at once, it throttles."""
     most_items: int | None = None
@@ -73,6 +83,8 @@ class LoadedSink:
         """Writes under way."""
         self._random = random.Random(seed)
         self._free_at = 0.0
+        self._servers: list[float] = []
+        """When each of the destination's servers has done what has come so far; a heap."""
 
     async def write(self, batch: Batch[Any]) -> None:
         """Take as long as the destination would, or fail as it would."""
@@ -113,10 +125,23 @@ class LoadedSink:
         if kind.knee is not None:
             work *= 1.1 ** max(0, self.writing - kind.knee)
         work *= 1 + (self._random.expovariate(1 / kind.jitter) if kind.jitter else 0.0)
+        if kind.servers is not None:
+            work += self._queued(kind.servers, now, work)
         if kind.items_per_second is None:
             return work
         self._free_at = max(self._free_at, now) + items / kind.items_per_second
         return max(work, self._free_at - now + kind.seconds)
+
+
+    def _queued(self, servers: int, now: float, work: float) -> float:
+        """Seconds that a write waits for a server, which then has so much more to do."""
+        while len(self._servers) > servers:  # some have gone away: what they had to do is done by nobody else, and holds nobody up
+            heapq.heappop(self._servers)
+        while len(self._servers) < servers:
+            heapq.heappush(self._servers, now)
+        starts = max(now, self._servers[0])
+        heapq.heapreplace(self._servers, starts + work)
+        return starts - now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,17 +191,41 @@ class Simulated:
         """The samples of some of the seconds."""
         return [sample for sample in self.samples if start <= sample.second <= end]
 
+    @property
+    def digest(self) -> str:
+        """Names the run: another one has another digest."""
+        return hashlib.sha256(repr(self.samples).encode()).hexdigest()
+
+    def plot(self, target: str | Path, title: str = "") -> None:
+        """Draw workers, writes under way, batch size and items per second over time, as SVG or PNG by the ending of the name.
+
+        Does not suspend. Raises `MissingExtra` without matplotlib, and `OSError` where the file cannot be written.
+        """
+        draw(self, Path(target), title)
+
 
 def simulate(scenario: Scenario) -> Simulated:
-    """Run a scenario on virtual time; blocks for the real time that its events take, and returns what was seen."""
-    with FakeClock() as clock:
-        return clock.run(_run(scenario, clock))
+    """Run a scenario on virtual time; blocks for the real time that its events take, and returns what was seen.
+
+    The batcher's log lines are left out: what fails here is meant to, and is counted.
+    """
+    logger = logging.getLogger("penstock.batcher")
+    logger.addFilter(_is_of_others)
+    try:
+        with FakeClock() as clock:
+            return clock.run(_run(scenario, clock))
+    finally:
+        logger.removeFilter(_is_of_others)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    return f"batcher {NAME!r}" not in record.getMessage()
 
 
 async def _run(scenario: Scenario, clock: FakeClock) -> Simulated:
     sink = LoadedSink(scenario.destination, seed=scenario.seed)
     whole = stack(sink, Timeout(scenario.timeout), *scenario.decorators, Retry(rng=random.Random(scenario.seed)))
-    batcher: Batcher[int] = Batcher(whole, limits=scenario.limits, adaptive=scenario.adaptive, name="simulated")
+    batcher: Batcher[int] = Batcher(whole, limits=scenario.limits, adaptive=scenario.adaptive, name=NAME)
     samples: list[Sample] = []
     async with batcher:
         producer = asyncio.create_task(_produce(batcher, scenario, clock))
@@ -184,7 +233,8 @@ async def _run(scenario: Scenario, clock: FakeClock) -> Simulated:
         await clock.sleep(scenario.seconds)
         for task in (producer, watcher):
             task.cancel()
-        await asyncio.gather(producer, watcher, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
         await batcher.shutdown()
     return Simulated(batcher.tally(), samples, sink.counts)
 
@@ -194,7 +244,8 @@ async def _produce(batcher: Batcher[int], scenario: Scenario, clock: FakeClock) 
     while True:
         owed += _at(scenario.traffic, clock.now()) * TICK
         items, owed = int(owed), owed % 1
-        await batcher.add_many(range(items))
+        for first in range(0, items, scenario.limits.max_items):  # a second's worth may be more than the ledger ever holds
+            await batcher.add_many(range(first, min(items, first + scenario.limits.max_items)))
         await clock.sleep(TICK)
 
 
