@@ -91,11 +91,11 @@ def row(name: str, kind: str, seen: Simulated) -> str:
 
 def main(plots: Path | None = None) -> None:
     print(f"{'':<20} {'items/s':>9} {'at once':>9} {'writes':>9} {'failed':>9} {'given up':>9}")
-    for name in CASES:
+    for name, shown in CASES.items():
         print(row(name, "adaptive", run(name, adaptive=True)))
         print(row("", "fixed", run(name, adaptive=False)))
         if plots is not None:
-            run(name, adaptive=True).plot(plots / f"{name}.svg", CASES[name].title)
+            run(name, adaptive=True).plot(plots / f"{name}.svg", shown.title)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Adaptive, ConfigError, ErrorClass, Limits, PermanentError, ThrottledError, TimedOutError, TooLargeError, TransientError
+from penstock import (
+    Adaptive,
+    CircuitOpenError,
+    ConfigError,
+    ErrorClass,
+    Limits,
+    PermanentError,
+    ThrottledError,
+    TimedOutError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
 from penstock.batcher._adaptive_ceiling import HOLD, Ceiling
 from penstock.batcher._adaptive_items import TRIES, ItemsControl
 from penstock.batcher._adaptive_workers import WorkersControl
@@ -189,22 +201,45 @@ def test_variation_is_not_slowness() -> None:
     assert steady.trips(1.5) >= before
 
 
-def test_twice_the_fastest_round_trip_halves() -> None:
-    """Growing slower bit by bit is not let pass; and the fastest is found anew after that."""
+def test_half_as_long_again_as_at_best_halves() -> None:
+    """Growing slower bit by bit is not let pass; and the best is found anew after that."""
     steady = grown(20)
-    assert steady.trips(*[1.0 + number / 100 for number in range(100)], in_flight=0) == 20
-    assert steady.trips(*[2.1] * 20, in_flight=0) == 10
-    assert steady.trips(*[2.1] * 20, in_flight=0) == 10
+    assert steady.trips(*[1.0 + number / 100 for number in range(50)], in_flight=0) == 20
+    assert steady.trips(*[1.6] * 20, in_flight=0) == 10
+    assert steady.trips(*[1.6] * 20, in_flight=0) == 10
 
 
-def test_an_error_that_says_nothing_freezes() -> None:
-    assert grown(20).trips(9.0, 1.0, load=Load.SILENT) == 20
+def test_variation_is_not_half_as_long_again() -> None:
+    """The best of means that vary is low by chance: what is more than it by less than they vary halves nothing."""
+    steady = grown(20)
+    for _ in range(30):
+        assert steady.trips(0.2, 2.4, in_flight=0) >= 18
+
+
+@pytest.mark.parametrize(("silent", "after"), [(0, 22), (2, 22), (3, 21), (5, 21)])
+def test_errors_that_say_nothing_freeze(silent: int, after: int) -> None:
+    """decisions 0.3: a decision is left out if half of its tries or more ended so; with fewer the others tell."""
     control = grown(20).control
-    control.heard(1000.0, 999.0, 100, 20, fine=True, too_much=False)
-    before = control.now
-    control.heard(1000.5, 999.5, 100, 20, fine=False, too_much=False)  # in the same round trip as the next
-    control.heard(1001.5, 1000.5, 100, 20, fine=True, too_much=False)
-    assert control.now == before
+    for number in range(7):  # the first is due, and the last is: five in between
+        ended = 1000.0 + number / 6
+        control.heard(ended, ended - 1.0, 100, control.now, fine=not 1 <= number <= silent, too_much=False)
+    assert control.now == after
+
+
+def test_round_trips_of_errors_that_say_nothing_are_not_taken_in() -> None:
+    steady = grown(20)
+    assert steady.trips(9.0, 0.1, load=Load.SILENT) == 20
+    assert steady.trips(1.0) == 21
+
+
+def test_throttles_of_one_round_trip_take_a_tenth_once() -> None:
+    """batcher/4a.11: they come back at once, so many of them begin and end within one round trip; they are one objection."""
+    control = grown(20).control
+    for number in range(100):
+        control.heard(1000.0 + number / 101, 1000.0 + number / 101, 100, 20, fine=False, too_much=True)
+    assert control.now == 18
+    control.heard(1001.2, 1001.2, 100, 20, fine=False, too_much=True)
+    assert control.now == 16
 
 
 def test_a_larger_batch_is_not_a_slower_destination() -> None:
@@ -284,6 +319,13 @@ def test_no_sequence_leaves_the_bounds(seed: int, workers: int, max_items: int, 
     assert answers == run()
 
 
+def busy() -> UnavailableError:
+    """As of HTTP 503 with `Retry-After`."""
+    error = UnavailableError("shedding load")
+    error.retry_after = 2.0
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "load"),
     [
@@ -294,6 +336,9 @@ def test_no_sequence_leaves_the_bounds(seed: int, workers: int, max_items: int, 
         (PermanentError("a bad row"), Load.SILENT),
         (TransientError("a deadlock"), Load.SILENT),
         (ConnectionRefusedError(), Load.SILENT),
+        (UnavailableError("nobody there"), Load.SILENT),
+        (busy(), Load.TOO_MUCH),
+        (CircuitOpenError("not tried", retry_after=1.0), Load.SILENT),
         (ValueError("a bug"), Load.SILENT),
     ],
 )
@@ -323,6 +368,22 @@ def test_which_tries_are_told() -> None:
     assert governed(rests=True, told=True, errors=[]) == Setting(1, 100)
     assert governed(rests=True, told=True, errors=throttled) == Setting(1, 50)
     assert governed(rests=False, told=False, errors=throttled) == Setting(1, 100)
+
+
+def test_what_a_tenant_tells() -> None:
+    """batcher/4b.6: its throttle and its sparse batches are its own; its timeouts and its full batches count."""
+    for error, full, after in (
+        (ThrottledError("slow down"), True, Setting(1, 100)),
+        (TimedOutError("cut off"), True, Setting(1, 50)),
+        (None, True, Setting(2, 75)),
+        (None, False, Setting(2, 100)),
+    ):
+        governor = Governor(Adaptive(), Limits(max_items=100, workers=8), MemorySink())
+        for number in range(1 + TRIES):
+            one = governor.begins(1, float(number), of_tenant=True, full=full)
+            governor.heard(one, [] if error is None else [error])
+            governor.ends(one, number + 1.0, rests=False, told=True)
+        assert governor.setting == after, error
 
 
 def test_the_sink_says_what_its_errors_mean() -> None:

@@ -207,3 +207,15 @@ def test_bad_arguments_are_refused() -> None:
         Batcher(MemorySink(), adaptive=True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="start_workers=4: must not be above the limit, which is 1"):
         Batcher(MemorySink(), adaptive=Adaptive(start_workers=4))
+
+
+async def test_a_drain_is_not_held_to_the_workers_found_so_far(fake_clock: FakeClock) -> None:
+    """batcher/4b.3: a shutdown right after the start finds the workers that it needs; with one it would take 20 s."""
+    sink = Recording(0.1)
+    limits = Limits(max_items=10, workers=16, max_pending_items=2000)
+    batcher = Batcher[int](sink, limits=limits, adaptive=Adaptive(), shutdown_deadline=5.0)
+    async with batcher:
+        for number in range(2000):
+            await batcher.add(number)
+    assert batcher.tally().delivered == 2000
+    assert sink.most_running == 16

@@ -39,13 +39,14 @@ def run(
     *,
     seed: int,
     seconds: float = 40.0,
-    service: Callable[[random.Random], float] = exponential(0.05),
+    service: Callable[[random.Random], float] | None = None,
     most: int = 64,
     timeout: float | None = None,
     silent: float = 0.0,
 ) -> list[Seen]:
     """As many writes under way as the control allows, all the time."""
     chance = random.Random(seed)
+    service = service or exponential(0.05)
     control = WorkersControl(start=1, least=1, most=most)
     free: list[float] = []
     under_way: list[tuple[float, int, float, bool]] = []

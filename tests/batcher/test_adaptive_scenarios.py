@@ -1,15 +1,17 @@
-"""What the adaptive batcher does under nine loads, on virtual time, with the ranges in which it must lie. The scenarios are an example program's."""
+"""What the adaptive batcher does under ten loads, on virtual time, with the ranges in which it must lie. The scenarios are an example program's."""
 
 from __future__ import annotations
 
+import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.examples.example import DOCS, load, printed_on
 
-from penstock.testing import Sample, simulate
+from penstock import Adaptive, Limits
+from penstock.testing import Destination, Sample, Scenario, simulate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +48,10 @@ EXPECTED = [
     ("knee", Expected(5, 40, (9, 20), FULL, (15_000, 19_000))),
     ("halved", Expected(5, 20, (4, 12), FULL, (9_800, 10_200))),
     ("halved", Expected(25, 40, (3, 9), FULL, (4_900, 5_100))),
-    ("throttled", Expected(5, 40, (7, 9), (50, 200), (12_000, 16_000))),
+    ("queue", Expected(5, 15, (8, 16), FULL, (13_500, 16_500))),
+    ("queue", Expected(20, 25, (2, 10), FULL, (3_600, 4_100))),
+    ("queue", Expected(30, 40, (8, 16), FULL, (13_500, 16_500))),
+    ("throttled", Expected(5, 40, (7, 9), (25, 200), (12_000, 16_000))),
     ("timeouts", Expected(5, 10, (2, 4), FULL, ORDINARY)),
     ("timeouts", Expected(20, 25, (1, 1), (10, 100), (0, 300))),
     ("timeouts", Expected(35, 40, (4, 24), (150, 200), ORDINARY)),
@@ -70,6 +75,24 @@ def test_each_load_keeps_to_its_ranges(program: Any, name: str, expected: Expect
     assert expected.written[0] <= mean(samples, "written") <= expected.written[1]
     sizes = {sample.max_items for sample in samples}
     assert expected.max_items[0] <= min(sizes) <= max(sizes) <= expected.max_items[1]
+
+
+def as_rows() -> list[str]:
+    """The ranges as the page has them."""
+
+    def between(ends: tuple[float, float]) -> str:
+        return f"{ends[0]:,g}" if ends[0] == ends[1] else f"{ends[0]:,g} to {ends[1]:,g}"
+
+    return [
+        f"| {name} | {between((one.start, one.end))} | {between(one.workers)} | {between(one.max_items)} | {between(one.written)} |"
+        for name, one in EXPECTED
+    ]
+
+
+def test_the_page_has_the_ranges() -> None:
+    """batcher/4b.13: published."""
+    page = (DOCS / PAGE).read_text()
+    assert "\n".join(["|---|---|---|---|---|", *as_rows(), ""]) in page
 
 
 def mean(samples: list[Sample], name: str) -> float:
@@ -96,6 +119,42 @@ def test_a_flood_of_timeouts_is_not_made_worse(program: Any) -> None:
     assert adaptive.tally.unknown * 10 < fixed.tally.unknown
     in_trouble = [sample.writing for sample in adaptive.between(15, 25)]
     assert max(in_trouble) <= 2
+
+
+def trouble(seed: int) -> Scenario:
+    """Six seconds in which writes time out, for a reason and under a load that the seed chooses, with all workers in force before."""
+    chance = random.Random(seed)
+    usual = Destination(seconds=0.05, per_item=0.00025, jitter=chance.choice((0.05, 0.5)))
+    bad = chance.choice(
+        (
+            replace(usual, per_item=0.00025 * chance.uniform(20, 80)),
+            replace(usual, seconds=chance.uniform(0.8, 3)),
+            replace(usual, seconds=0.3, servers=chance.randint(1, 2)),
+            replace(usual, seconds=60.0),
+        )
+    )
+    return Scenario(
+        destination=((0.0, usual), (3.0, bad), (9.0, usual)),
+        traffic=((0.0, chance.choice((2_000.0, 6_000.0, 20_000.0))),),
+        limits=Limits(max_items=200, workers=16, max_pending_items=8000),
+        adaptive=Adaptive(start_workers=16),
+        seconds=11.0,
+        seed=seed,
+    )
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 40))])
+def test_no_flood_of_timeouts_is_made_worse(seed: int) -> None:
+    """B-T29: whatever the flood, neither more writes under way than fixed limits have, nor more writes cut off, nor more items sent again."""
+    scenario = trouble(seed)
+    adaptive, fixed = simulate(scenario), simulate(replace(scenario, adaptive=None))
+    assert fixed.resent > 0
+    assert adaptive.resent <= fixed.resent
+    assert adaptive.writes["cut_off"] <= fixed.writes["cut_off"]
+    assert adaptive.tally.unknown <= fixed.tally.unknown
+    for seen, other in zip(adaptive.between(4.0, 9.0), fixed.between(4.0, 9.0), strict=True):
+        assert seen.writing <= max(other.writing, other.workers)
+        assert seen.writing <= 16
 
 
 def test_what_it_is_for(program: Any) -> None:
@@ -130,13 +189,25 @@ def test_the_page_shows_what_the_program_prints(program: Any, capsys: pytest.Cap
 def test_the_pictures_are_of_these_runs(program: Any) -> None:
     """Each picture carries the digest of the run that it shows; `python examples/adaptive_scenarios.py --plots docs/assets/adaptive` draws them."""
     page = (DOCS / PAGE).read_text()
-    assert {picture.stem for picture in PICTURES.glob("*.svg")} == set(program.CASES)
+    assert {picture.stem for picture in PICTURES.glob("*.svg")} == {*program.CASES, "my-load"}
     for name in program.CASES:
-        assert program.digest(program.run(name, adaptive=True)) in (PICTURES / f"{name}.svg").read_text(), name
+        assert program.run(name, adaptive=True).digest in (PICTURES / f"{name}.svg").read_text(), name
         assert re.search(rf"!\[[^\]]+\]\(\.\./assets/adaptive/{name}\.svg\)", page)
+
+
+def test_the_example_of_a_load_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Prints what the page says, and has drawn the page's picture."""
+    pytest.importorskip("matplotlib")
+    program = load("my_load")
+    program.main(tmp_path / "out.svg")
+    assert capsys.readouterr().out in printed_on("how-to/let-it-adapt.md")
+    (drawn,) = re.findall(r"\b[0-9a-f]{64}\b", (tmp_path / "out.svg").read_text())
+    assert drawn in (PICTURES / "my-load.svg").read_text()
 
 
 def test_a_picture_is_drawn(program: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    program.draw("steady", program.run("steady", adaptive=True), tmp_path)
+    program.run("steady", adaptive=True).plot(tmp_path / "steady.svg", "Steady")
     assert (tmp_path / "steady.svg").read_text().startswith("<?xml")
+    program.run("steady", adaptive=True).plot(str(tmp_path / "steady.png"))
+    assert (tmp_path / "steady.png").read_bytes().startswith(b"\x89PNG")

@@ -576,7 +576,7 @@ class Engine(Generic[T]):
         if self._governor is None or flight.running is None:
             return
         one, flight.running = flight.running, None
-        if self._governor.ends(one, self.clock.now(), rests=rests, told=not self.stopping):
+        if self._governor.ends(one, self.clock.now(), rests=rests, told=flight.cut_cause is None or not self.stopping):
             self._follow(self._governor)
 
     def _follow(self, governor: Governor) -> None:

@@ -1,8 +1,8 @@
 """Between the engine and what decides: when a try begins and ends, and what its errors say about load.
 
 A try is one stretch of a batch's write with a flush slot, from the slot to the backoff or to the end. One that ends in a backoff
-without an error has only waited, for a rate limit say, and is not told. Tries of a batcher that stops are not told either: a
-cancellation is nobody's objection.
+without an error has only waited, for a rate limit say, and is not told. Nor is one that a shutdown cuts off: a cancellation is nobody's
+objection. The others of a batcher that stops are, since what it drains may need more workers than it had found.
 
 Where items belong to tenants, a throttle is that tenant's own affair, as it is for a `Retry`: its try is not told. Nor does a tenant's batch
 that was not full say anything about the size: with many tenants most are not, while one of them sends full ones.

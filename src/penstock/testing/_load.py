@@ -79,6 +79,8 @@ class LoadedSink:
         """Writes by how they ended: `ok`, `throttled`, `too_large`, `cut_off`, `error`."""
         self.items = 0
         """Items written."""
+        self.resent = 0
+        """Items that came in a second or later try."""
         self.writing = 0
         """Writes under way."""
         self._random = random.Random(seed)
@@ -91,6 +93,7 @@ class LoadedSink:
         now = LOOP_CLOCK.now()
         kind = _at(self.phases, now)
         self.writing += 1
+        self.resent += len(batch) if batch.attempt > 1 else 0
         ended = "cut_off"
         try:
             self._refuse(kind, len(batch))
@@ -131,7 +134,6 @@ class LoadedSink:
             return work
         self._free_at = max(self._free_at, now) + items / kind.items_per_second
         return max(work, self._free_at - now + kind.seconds)
-
 
     def _queued(self, servers: int, now: float, work: float) -> float:
         """Seconds that a write waits for a server, which then has so much more to do."""
@@ -186,6 +188,8 @@ class Simulated:
     samples: list[Sample]
     writes: Counter[str]
     """Writes by how they ended at the destination; see `LoadedSink.counts`."""
+    resent: int
+    """Items that were sent again, as often as they were."""
 
     def between(self, start: float, end: float) -> list[Sample]:
         """The samples of some of the seconds."""
@@ -236,7 +240,7 @@ async def _run(scenario: Scenario, clock: FakeClock) -> Simulated:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await batcher.shutdown()
-    return Simulated(batcher.tally(), samples, sink.counts)
+    return Simulated(batcher.tally(), samples, sink.counts, sink.resent)
 
 
 async def _produce(batcher: Batcher[int], scenario: Scenario, clock: FakeClock) -> None:
