@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import (
@@ -72,6 +72,11 @@ def ten(items: int, *, seconds: float = 0.1, one: Load = Load.FINE, at: float = 
 def test_the_size_after_ten_tries(items: int, seconds: float, load: Load, after: int) -> None:
     """B-T29, batcher/B45: each row of the table, at its edge."""
     assert items_after(100, ten(items, seconds=seconds, one=load)) == after
+
+
+def test_ten_is_ten() -> None:
+    """B-T29."""
+    assert TRIES == 10
 
 
 @pytest.mark.parametrize("load", Load)
@@ -288,6 +293,7 @@ def test_too_large_says_nothing_about_the_workers() -> None:
     assert control.setting == Setting(8, 250)
 
 
+@settings(deadline=None)
 @given(st.integers(), st.integers(1, 64), st.integers(1, 2000), st.integers(1, 50))
 def test_no_sequence_leaves_the_bounds(seed: int, workers: int, max_items: int, min_items: int) -> None:
     """B-T29: clamped, whatever is heard; equal sequences give equal settings."""

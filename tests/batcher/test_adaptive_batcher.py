@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -17,6 +17,7 @@ from penstock import (
     DeadLetter,
     Isolate,
     Limits,
+    Observer,
     Outcome,
     PermanentError,
     RateLimit,
@@ -52,6 +53,24 @@ async def test_workers_grow_while_all_are_busy(fake_clock: FakeClock) -> None:
         assert batcher.stats().workers == 4
         assert batcher.limits == LIMITS
     assert sink.most_running == 4
+
+
+async def test_each_change_is_told(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    """batcher/4a.12: to observers, and to the log at a level that is off by default."""
+
+    class Settings(Observer):
+        seen: ClassVar[list[tuple[str, int, int]]] = []
+
+        def on_adapted(self, name: str, workers: int, max_items: int) -> None:
+            self.seen.append((name, workers, max_items))
+
+    caplog.set_level("DEBUG", "penstock.batcher")
+    async with Batcher(Recording(0.1), limits=LIMITS, adaptive=Adaptive(), observers=[Settings()], name="audit") as batcher:
+        await fill(batcher, 40)
+    assert Settings.seen == [("audit", 2, 100), ("audit", 3, 100), ("audit", 4, 100)]
+    told = [record.getMessage() for record in caplog.records if record.levelname == "DEBUG"]
+    assert told[0] == "batcher 'audit' adapts: workers 1 -> 2, max_items 100 -> 100"
+    assert len(told) == 3
 
 
 async def test_without_it_everything_stays(fake_clock: FakeClock) -> None:
@@ -114,6 +133,15 @@ async def test_timeouts_are_heard(around: bool, fake_clock: FakeClock) -> None:
         await batcher.flush()
         assert batcher.stats().max_items == 5
     assert batcher.tally().unknown == 110
+
+
+async def test_half_of_the_shortest_timeout_is_how_long_a_growing_batch_may_take(fake_clock: FakeClock) -> None:
+    """batcher/B45: of the `Timeout` in the stack, not of the flush timeout around it."""
+    for seconds, grown in ((0.4, True), (0.6, False)):
+        sink = stack(Recording(seconds), Timeout(1.0))
+        async with Batcher(sink, limits=LIMITS, adaptive=Adaptive(start_items=50, min_workers=4)) as batcher:
+            await fill(batcher, 10)
+            assert (batcher.stats().max_items > 50) is grown
 
 
 async def test_bad_items_change_nothing(fake_clock: FakeClock) -> None:

@@ -95,7 +95,7 @@ async def test_a_key_that_backs_off_is_no_round_trip_either(fake_clock: FakeCloc
         return WriteResult.failed(batch, bad) if bad else None
 
     sink = Destination(perform)
-    wait = Retry(attempts=5, backoff=lambda _: 10.0)
+    wait = Retry(attempts=5, backoff=lambda retry_state: 10.0)
     async with Batcher(stack(sink, wait), limits=LIMITS, key=key_of, adaptive=Adaptive()) as batcher:
         for number in range(50):
             for key in range(0 if number < 4 else 1, 200):
@@ -163,7 +163,7 @@ async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(
     class Uneven:
         async def write(self, batch: Batch[Any]) -> None:
             await asyncio.sleep(0.5 if batch.tenant == "slow" else 0.05)
-            written[batch.tenant] += len(batch)
+            written[str(batch.tenant)] += len(batch)
 
     share = Tenants(max_pending_items=2000)
     async with Batcher[Any](Uneven(), limits=LIMITS, tenant=tenant_of, tenants=share, adaptive=Adaptive()) as batcher:

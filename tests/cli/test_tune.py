@@ -62,6 +62,19 @@ def items(number):
 
 def no_item(number):
     raise ValueError("nothing")
+
+def fifty(number):
+    if number == 50:
+        raise ValueError("no more")
+    return number
+
+def two_hundred(number):
+    if number == 200:
+        raise ValueError("no more")
+    return number
+
+def no_password():
+    raise KeyError("PASSWORD")
 '''
 
 
@@ -82,7 +95,7 @@ def test_the_example_of_the_worksheet() -> None:
     )
     assert told == [
         "at 1,000 items a second a batch is full after 0.4 s, so most are sealed by time, with about 50 items",
-        "a write takes 0.3 s by itself, longer than an item may wait before it",
+        "a write of 100 takes 0.2 s by itself, longer than an item may wait before it",
     ]
 
 
@@ -169,7 +182,7 @@ async def test_the_first_write_does_not_count_and_no_item_comes_twice(fake_clock
     one = await measuring.size(100)
     assert one.seconds == pytest.approx((0.2, 0.2, 0.2))
     assert sink.items == list(range(400))
-    assert told == [(100, done, 4) for done in (1, 2, 3, 4)]
+    assert told == [(100, done, 4) for done in (0, 1, 2, 3, 4)]
     assert (await measuring.workers(100, 2)).per_second == pytest.approx(1000)
     assert (await measuring.workers(100, 4)).per_second == pytest.approx(1000)
     assert len(set(sink.items)) == measuring.items == 400 * 7
@@ -202,6 +215,7 @@ def test_the_memory_of_an_item() -> None:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tuned.py").write_text(PROGRAM)
+    (tmp_path / "broken.py").write_text("sink = (")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "tuned", raising=False)
@@ -236,7 +250,7 @@ def test_it_measures_and_prints_limits(here: Path, capsys: pytest.CaptureFixture
     assert "the knee is at 100 items" in out
     assert "    max_items=80,\n    max_delay=0.05,\n    workers=1,\n    max_pending_items=360,\n" in out
     assert "- the largest size was the best" in out
-    assert re.search(r"- a full ledger holds 360 items of \d+ bytes: \d+\.\d KiB", out)
+    assert re.search(r"- memory at worst: max_pending_items x an item = 360 x \d+ bytes = \d+\.\d KiB", out)
     assert "<svg" in plot.read_text()
 
 
@@ -260,6 +274,12 @@ def test_a_size_that_the_sink_refuses_ends_the_sizes(here: Path, capsys: pytest.
         (["tuned:slow", "--items", "tuned:items"], "must return one item, not yield them", 2),
         (["tuned:slow", *QUICK, "--plot", "out.txt"], "must end in .svg or .png", 2),
         (["tuned:slow", *QUICK, "--plot", "nowhere/out.svg"], "there is no folder 'nowhere'", 2),
+        (["tuned:slow", "--items", "tuned:fifty"], "no item could be made of the number 50: ValueError: no more", 1),
+        (["tuned:slow", "--items", "tuned:two_hundred", "--yes"], "no item could be made of the number 200: ValueError: no more", 1),
+        (["tuned:no_password", *QUICK], "'tuned:no_password' could not make a sink: KeyError: 'PASSWORD'", 2),
+        (["broken:sink", *QUICK], "'broken:sink': importing broken failed: SyntaxError", 2),
+        (["tuned:slow", *QUICK, "--rate", "10", "--peak", "5"], "--peak 5: must be at least --rate 10", 2),
+        (["tuned:narrow", *QUICK, "--sizes", "1,20", "--repeats", "1"], "a write of 20 items failed: PermanentError: too wide; larger", 0),
         (["tuned:narrow", *QUICK, "--sizes", "100"], "a write of 100 items failed: PermanentError: too wide", 1),
     ],
 )
@@ -276,7 +296,8 @@ def test_what_cannot_be_is_told_in_one_line(
     ("arguments", "told"),
     [
         (["--rate", "0"], "argument --rate: '0' must be a number of items per second, more than 0"),
-        (["--latency", "soon"], "argument --latency: 'soon' must be a time such as 50ms"),
+        (["--latency", "soon"], "argument --latency: 'soon' must be a time with its unit such as 50ms"),
+        (["--latency", "50"], "argument --latency: '50' must be a time with its unit such as 50ms"),
         (["--sizes", "1,x"], "argument --sizes: 'x' must be a whole number of at least 1"),
         (["--workers", "0"], "argument --workers"),
     ],
@@ -286,6 +307,15 @@ def test_wrong_arguments_are_told(arguments: list[str], told: str, capsys: pytes
         main(["tune", "a:b", "--items", "a:c", *arguments])
     assert caught.value.code == 2
     assert told in capsys.readouterr().err
+
+
+def test_progress_is_shown_on_a_terminal(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From before the first write, which may be a slow one."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert main(["tune", "tuned:slow", *QUICK, "--sizes", "10"]) == 0
+    err = capsys.readouterr().err
+    shown = [part.removesuffix("\x1b[K") for part in err.split("\r") if "writes done" in part]
+    assert shown == [f"10 items: {done} of 3 writes done" for done in range(4)]
 
 
 def test_it_asks_on_a_terminal(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock._core.errors import PenstockError
 from penstock._core.function_sink import as_sink
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ def named(name: str) -> Any:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise UseError(f"{name!r}: {error}") from error
+    except Exception as error:
+        raise UseError(f"{name!r}: importing {module} failed: {type(error).__name__}: {error}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise UseError(f"{name!r}: {module} has no {path}")
@@ -43,7 +46,12 @@ def named_sink(name: str) -> Sink[Any]:
     """A sink, a stack, a function of a batch, or what a function without arguments makes of these."""
     found = named(name)
     makes_one = callable(found) and not hasattr(found, "write") and not _takes_a_batch(found)
-    made = cast("Callable[[], object]", found)() if makes_one else cast("object", found)
+    try:
+        made = cast("Callable[[], object]", found)() if makes_one else cast("object", found)
+    except PenstockError:
+        raise  # says which argument is wrong
+    except Exception as error:
+        raise UseError(f"{name!r} could not make a sink: {type(error).__name__}: {error}") from error
     return as_sink(cast("SinkLike[Any]", made))
 
 

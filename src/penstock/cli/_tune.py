@@ -20,7 +20,7 @@ from penstock._core.opening import opened
 from penstock._core.sink import capabilities_of
 
 from ._named import UseError, named, named_sink
-from ._tune_measure import Measuring, WriteFailed, item_bytes
+from ._tune_measure import Measuring, NoItem, WriteFailed, item_bytes
 from ._tune_worksheet import Needs, as_code, below, enough, knee, memory, remarks, worksheet
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 OK, FAILED, BAD_USE, TERMINATED = 0, 1, 2, 143
 SIZES = (1, 10, 100, 1000, 10_000)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
 
 
 # -- arguments ----------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def _duration(text: str) -> float:
     found = _DURATION.fullmatch(text)
     value = 0.0 if found is None else float(found[1]) * _SECONDS[found[2]]
     if not 0 < value < 1e9:
-        message = f"{text!r} must be a time such as 50ms, 2s or 0.5 (seconds), more than 0"
+        message = f"{text!r} must be a time with its unit such as 50ms, 2s or 1m, more than 0"
         raise argparse.ArgumentTypeError(message)
     return value
 
@@ -100,6 +100,8 @@ def tune(options: argparse.Namespace) -> int:
     try:
         if options.plot is not None:
             _check_plot(options.plot)
+        if options.rate is not None and options.peak is not None and options.peak < options.rate:
+            raise UseError(f"--peak {options.peak:g}: must be at least --rate {options.rate:g}; it is the worst that comes")
         sink, item = named_sink(options.sink), _item_of(options.items)
         size = options.item_bytes or item_bytes(item)
         _check_workers(sink, options.workers)
@@ -110,7 +112,7 @@ def tune(options: argparse.Namespace) -> int:
     except (UseError, PenstockError) as error:
         _say(str(error))
         return BAD_USE
-    except (WriteFailed, OSError) as error:
+    except (WriteFailed, NoItem, OSError) as error:
         _say(str(error))
         return FAILED
 
@@ -237,7 +239,10 @@ class _Tuning:
         print(f"the knee is at {at.size:,} items\n\n{as_code(limits)}\n")
         for remark in remarks(measured, at, limits, self._needs, workers_known=workers is not None):
             print(f"- {remark}")
-        print(f"- a full ledger holds {limits.ledger_items:,} items of {self._item_size:,} bytes: {memory(limits, self._item_size)}")
+        print(
+            f"- memory at worst: max_pending_items x an item = {limits.ledger_items:,} x {self._item_size:,} bytes"
+            f" = {memory(limits, self._item_size)}"
+        )
         if self._options.plot is not None:
             from ._tune_plot import draw
 
@@ -250,7 +255,7 @@ class _Tuning:
 
     def _progress(self, size: int, done: int, everything: int) -> None:
         if self._live:
-            print(f"\r{size:,} items: write {done} of {everything}\033[K", end="", file=sys.stderr, flush=True)
+            print(f"\r{size:,} items: {done} of {everything} writes done\033[K", end="", file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         if self._live:

@@ -34,12 +34,19 @@ class WriteFailed(Exception):
     """A write has failed, so there is nothing to measure."""
 
     def __init__(self, size: int, error: BaseException) -> None:
-        super().__init__(f"a write of {size:,} items failed: {type(error).__name__}: {error}")
+        super().__init__(f"a write of {size:,} {'item' if size == 1 else 'items'} failed: {type(error).__name__}: {error}")
         self.size = size
 
 
+class NoItem(Exception):
+    """The user's function has made no item."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__(f"no item could be made of the number {number:,}: {type(error).__name__}: {error}")
+
+
 class Measuring:
-    """One run against an open sink. `item` makes an item of a number; `tell` hears of each write that has ended."""
+    """One run against an open sink. `item` makes an item of a number; `tell` hears of each size that begins, and of each write that has ended."""
 
     def __init__(self, sink: Sink[Any], item: Callable[[int], Any], *, repeats: int, tell: Callable[[int, int, int], object]) -> None:
         self._sink = sink
@@ -51,13 +58,14 @@ class Measuring:
         """Items written."""
 
     async def size(self, size: int) -> Measured:
-        """Measure one batch size with one worker. Raises `WriteFailed`."""
+        """Measure one batch size with one worker. Raises `WriteFailed` and `NoItem`."""
         return await self.workers(size, 1)
 
     async def workers(self, size: int, workers: int) -> Measured:
-        """Measure one batch size with several workers at once. Raises `WriteFailed`."""
+        """Measure one batch size with several workers at once. Raises `WriteFailed` and `NoItem`."""
         done = itertools.count(1)
         everything = workers * (self._repeats + 1)
+        self._tell(size, 0, everything)
 
         async def work() -> list[float]:
             seconds: list[float] = []
@@ -75,7 +83,7 @@ class Measuring:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self, size: int) -> float:
-        batch = RowBatch(self._item(number) for number in itertools.islice(self._numbers, size))
+        batch = RowBatch(_made(self._item, number) for number in itertools.islice(self._numbers, size))
         began = LOOP_CLOCK.now()
         errors = await send(self._sink, batch)
         if errors:
@@ -84,9 +92,16 @@ class Measuring:
         return LOOP_CLOCK.now() - began
 
 
+def _made(item: Callable[[int], Any], number: int) -> object:
+    try:
+        return item(number)
+    except Exception as error:
+        raise NoItem(number, error) from error
+
+
 def item_bytes(item: Callable[[int], Any]) -> int:
-    """The memory of one item, by a mean over some: objects and what they hold, shared parts counted each time. Raises what `item` raises."""
-    return max(1, sum(_bytes(item(number), DEEP) for number in range(SAMPLE)) // SAMPLE)
+    """The memory of one item, by a mean over some: objects and what they hold, shared parts counted each time. Raises `NoItem`."""
+    return max(1, sum(_bytes(_made(item, number), DEEP) for number in range(SAMPLE)) // SAMPLE)
 
 
 def _bytes(value: object, deep: int) -> int:

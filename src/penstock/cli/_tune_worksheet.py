@@ -128,6 +128,13 @@ def remarks(measured: Sequence[Measured], at: Measured, limits: Limits, needs: N
         told.append("more than one worker gives up order, unless the batcher has a key")
     if limits.workers > 1 and not workers_known:
         told.append(f"whether {limits.workers} writes at once are as fast as one alone was not measured: --workers 1,{limits.workers}")
-    if needs.latency is not None and at.write > needs.latency:
-        told.append(f"a write takes {at.write:.3g} s by itself, longer than an item may wait before it")
+    usual = _usual(measured, at, limits, needs)
+    if needs.latency is not None and usual.write > needs.latency:
+        told.append(f"a write of {usual.size:,} takes {usual.write:.3g} s by itself, longer than an item may wait before it")
     return told
+
+
+def _usual(measured: Sequence[Measured], at: Measured, limits: Limits, needs: Needs) -> Measured:
+    """What was measured nearest to the batches that will be written: the knee, or a smaller one where they are sealed by time."""
+    items = limits.max_items if needs.rate is None else min(limits.max_items, needs.rate * limits.delay)
+    return min((one for one in measured if one.size >= items), key=lambda one: one.size, default=at)
