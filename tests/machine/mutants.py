@@ -19,6 +19,7 @@ from penstock.batcher.accumulator import Evicted, PlainAccumulator
 from penstock.batcher.drain import Drain
 from penstock.batcher.engine import Engine
 from penstock.batcher.flight import Flight
+from penstock.batcher.parcel import Parcel
 from penstock.batcher.room import Room
 from penstock.batcher.slots import FifoSlots
 from penstock.retry.series import Series
@@ -64,7 +65,7 @@ def an_item_is_doubled_on_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             await real(self, items, receipts, timeout)
         except asyncio.CancelledError:
-            self._engine.accept(items, (0,) * len(items), receipts, (None,) * len(items))
+            self._engine.accept(Parcel(items, (0,) * len(items), receipts, (None,) * len(items)))
             raise
 
     monkeypatch.setattr(Batcher, "_accept", accept)
@@ -166,11 +167,11 @@ def a_dropped_item_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the tally, not in the receipts."""
     real = Engine.evict_for
 
-    def evict_for(self: Engine[Any], items: int, size: int) -> bool:
+    def evict_for(self: Engine[Any], bound: Any) -> list[Any]:
         before = self.counts[Outcome.DROPPED]
-        fits = real(self, items, size)
+        gone = real(self, bound)
         self.counts[Outcome.DROPPED] += self.counts[Outcome.DROPPED] - before
-        return fits
+        return gone
 
     monkeypatch.setattr(Engine, "evict_for", evict_for)
 

@@ -52,5 +52,5 @@ def shown(key: Hashable) -> object:
     if type(key) is not Typed:
         return key
     if issubclass(key.kind, tuple):
-        return tuple(map(shown, cast("tuple[Hashable, ...]", key.value)))
+        return tuple.__new__(key.kind, map(shown, cast("tuple[Hashable, ...]", key.value)))
     return key.value

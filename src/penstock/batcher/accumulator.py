@@ -71,6 +71,7 @@ class Leftover(NamedTuple, Generic[T]):
     number: int
     """Its batch's."""
     size: int = 0
+    tenant: object = None
 
 
 class Accumulator(Protocol[T]):
@@ -103,10 +104,6 @@ class Accumulator(Protocol[T]):
     def oldest_at(self) -> float | None: ...
     @property
     def spare(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-    @property
-    def granted(self) -> int: ...
     def queued_until(self, number: int) -> int: ...
     def held_until(self, number: int) -> int: ...
     def identity(self, item: T) -> Hashable: ...
@@ -182,10 +179,6 @@ class PlainAccumulator(Generic[T]):
     """Whether items stay in order though a batch that backs off gives its slot away."""
     holds_keys = False
     """Whether an item that fails for good stops what comes after it of its key."""
-    waiting = 0
-    """Producers that wait for a part of the ledger: there are no parts here."""
-    granted = 0
-    """Items for which room there was granted and not yet used."""
 
     def wants(self, keys: Sequence[Hashable], sizes: Sequence[int]) -> Sequence[Want[T]]:
         """What parts of the ledger are to take in: there are no parts here."""

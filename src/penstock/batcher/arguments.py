@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
 
 from .._core import checks
 from .._core.errors import ParkedBehind, PermanentError
@@ -118,6 +119,18 @@ def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Calla
     if not sized:
         raise checks.bad("size_of", size_of, "has no effect without max_bytes or max_pending_bytes in limits")
     return size_of
+
+
+def checked_size(size: object) -> int:
+    """What `size_of` says of an item. Raises `TypeError` for what is no whole number, and `ValueError` for one below 0."""
+    try:
+        found = index(cast("SupportsIndex", size))
+    except TypeError:
+        found = None
+    if found is None or found < 0:
+        kind = TypeError if found is None else ValueError
+        raise kind(f"size_of returned {size!r}; it must return a whole number of bytes, 0 or more")
+    return found
 
 
 def _size_of_bytes(item: Any) -> int:

@@ -30,12 +30,14 @@ from .arguments import (
     checked_most_parked,
     checked_name,
     checked_observers,
+    checked_size,
     checked_tenants,
     dead_letters_of,
     parked_dead_letters_of,
     refuse_misplaced,
 )
 from .arrange import arranged
+from .bounds import Whole
 from .drain import Drain
 from .engine import Engine
 from .keyed import KeyedAccumulator
@@ -58,10 +60,10 @@ if TYPE_CHECKING:
     from .._core.sink import SinkLike
     from .._core.tally import Tally
     from .adaptive import Adaptive
+    from .bounds import Bound
     from .engine import FailureHandler
     from .parking import OnKeyFailure
     from .tenancy import Tenants
-    from .tenants import Want
 
 T = TypeVar("T")
 
@@ -302,39 +304,29 @@ class Batcher(Generic[T]):
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; never waits.
 
-        False when the ledger is full, somebody else waits for room, its key has failed, or it is closed; with `overflow="drop_newest"` the item then counts
-        as dropped, otherwise as refused. With `"drop_oldest"` it takes the place of older ones.
+        False when the ledger is full, somebody else waits for room, its key has failed, it is too large, or the batcher is closed: it counts
+        as refused then. With `overflow="drop_newest"` what finds no room counts as dropped; with `"drop_oldest"` it takes the place of older
+        ones.
         """
         engine = self._engine
         items = engine.items
         if len(items) < engine.try_limit:
             items.append(item)
             return True
-        size = self._size(item)
         self._check_here()
         if self._state != "open" or not engine.accepting:
             engine.refused += 1
             return False
         try:
-            (key,) = self._identities((item,))
-        except KeyFailedError:
+            if self._takes_at_once(self._parcel((item,), (None,))):
+                return True
+        except (ItemTooLarge, KeyFailedError):
             return False
-        if not self._fits_now(size, key):
-            if self._overflow in {"drop_newest", "drop_oldest"}:
-                engine.drop((item,), (None,))
-            else:
-                engine.refused += 1
-            return False
-        engine.accept((item,), (size,), (None,), (key,))
-        return True
-
-    def _fits_now(self, size: int, key: Hashable) -> bool:
-        """Whether one item may come in, perhaps in the place of older ones."""
-        engine = self._engine
-        makes_room = self._overflow == "drop_oldest"
-        if not all(map(self._share_fits, engine.accumulator.wants((key,), (size,)))):
-            return False
-        return engine.admits(1, size) or (makes_room and engine.evict_for(1, size))
+        if self._drops:
+            engine.drop((item,), (None,))
+        else:
+            engine.refused += 1
+        return False
 
     async def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
         """Accept all of `items`, in order and together, or none; wait while they do not fit. Raises and suspends as `add`."""
@@ -381,139 +373,121 @@ class Batcher(Generic[T]):
     async def _accept(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...], timeout: float | timedelta | None) -> None:
         """The long way in: measure, let others run, wait for room; then, in one stretch, append."""
         engine = self._engine
-        checks.optional_seconds("timeout", timeout, zero=True)
+        seconds = checks.optional_seconds("timeout", timeout, zero=True)
         self._check_open()
-        sizes = tuple(map(self._size, items)) if self._sized else (0,) * len(items)
-        self._check_sizes(sizes)
-        keys = self._identities(items)
         if engine.yield_due:
             engine.yielded()
             await self._clock.sleep(0)
-        self._check_open()
-        try:
-            wants = engine.accumulator.wants(keys, sizes)
-        except ItemTooLarge:
-            engine.refused += len(items)
-            raise
-        if wants:
-            await self._accept_for_tenants(wants, Parcel(items, sizes, receipts, keys), timeout)
-        elif engine.admits(len(items), sum(sizes)) or await self._makes_room(len(items), sum(sizes), timeout):
-            engine.accept(items, sizes, receipts, keys)
-        else:
+            self._check_open()
+        engine.came(len(items))
+        parcel = self._parcel(items, receipts)
+        if self._takes_at_once(parcel):
+            return
+        if self._drops:
             engine.drop(items, receipts)
-
-    async def _accept_for_tenants(self, wants: Sequence[Want[T]], parcel: Parcel[T], timeout: float | timedelta | None) -> None:
-        """As `_accept` where each tenant has a part of the ledger: there is room when it is there first, and then in the whole."""
-        engine = self._engine
-        count, size = len(parcel.items), sum(parcel.sizes)
-        joined: list[tuple[Want[T], Waiter]] = []
-        began = self._clock.now()
-        try:
-            for want in wants:
-                if self._drops and not self._share_fits(want):
-                    engine.drop(parcel.items, parcel.receipts)
-                    return
-                waiter = Waiter(want.items, want.size, asyncio.get_running_loop().create_future())
-                want.join(waiter)
-                joined.append((want, waiter))
-                if not waiter.granted:
-                    await self._wait_for_share(want, waiter, count, self._rest(timeout, began))
-            if engine.admits(count, size) or await self._makes_room(count, size, self._rest(timeout, began)):
-                engine.accept(parcel.items, parcel.sizes, parcel.receipts, parcel.keys)
-            else:
-                engine.drop(parcel.items, parcel.receipts)
-        finally:
-            for want, waiter in joined:
-                want.leave(waiter)
-            engine.advance(self._clock.now())  # what is inside of them does not linger while others wait for the same room
+        elif self._overflow == "reject" or seconds == 0:
+            self._refuse_to_wait(parcel)
+        else:
+            await self._wait_for_room(parcel, seconds)
 
     @property
     def _drops(self) -> bool:
         return self._overflow in {"drop_newest", "drop_oldest"}
 
-    def _share_fits(self, want: Want[T]) -> bool:
-        """Whether a tenant's part has room now, perhaps in the place of its older items."""
-        return want.fits or (self._overflow == "drop_oldest" and self._engine.evict_for_share(want))
-
-    def _rest(self, timeout: float | timedelta | None, began: float) -> float | None:
-        """What is left of a timeout."""
-        seconds = checks.optional_seconds("timeout", timeout, zero=True)
-        return None if seconds is None else max(0.0, seconds - (self._clock.now() - began))
-
-    async def _wait_for_share(self, want: Want[T], waiter: Waiter, count: int, timeout: float | None) -> None:
-        full = f"tenant {want.name!r} has {want.inside} items inside, and its part of the ledger is full{_held(want.held_keys)}"
-        self._refuse_to_wait(count, timeout, full)
-        await self._wait(waiter, count, timeout, full)
-
-    async def _makes_room(self, items: int, size: int, timeout: float | timedelta | None) -> bool:
-        """Whether there is room now, without having suspended since; as the overflow policy says, older items go, or it is waited for."""
-        engine = self._engine
-        if self._overflow == "drop_newest":
-            return False
-        if self._overflow == "drop_oldest":
-            return engine.evict_for(items, size)
-        full = f"the ledger is full ({engine.inside} of {engine.room.max_items} items){_held(engine.accumulator.held_keys)}"
-        self._refuse_to_wait(items, timeout, full)
-        waiter = Waiter(items, size, asyncio.get_running_loop().create_future())
-        engine.room.join(waiter)
-        had_room = False
+    def _parcel(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]) -> Parcel[T]:
+        """Items with what belongs to them. Raises `ItemTooLarge`, `KeyFailedError`, and whatever the functions that are asked raise."""
+        sizes = self._measured(items)
         try:
-            await self._wait(waiter, items, timeout, full)
-            had_room = True
-        finally:
-            engine.room.leave(waiter)
-            if not had_room:
-                engine.room_freed()
-        return True
-
-    def _refuse_to_wait(self, items: int, timeout: float | timedelta | None, full: str) -> None:
-        """Raise where a full ledger rejects, or no time is given to wait."""
-        if self._overflow == "reject" or checks.optional_seconds("timeout", timeout, zero=True) == 0:
-            self._engine.refused += items
-            kind = LedgerFull if self._overflow == "reject" else AddTimeout
-            raise kind(f"batcher {self._name!r}: {full}", retry_after=self._retry_after())
-
-    async def _wait(self, waiter: Waiter, items: int, timeout: float | timedelta | None, full: str) -> None:
-        """Return, without having suspended since, once the room is ours."""
-        engine = self._engine
-        engine.advance(self._clock.now())
-        seconds = checks.optional_seconds("timeout", timeout, zero=True)
-        had_room = False
-        try:
-            async with self._clock.timeout_at(None if seconds is None else self._clock.now() + seconds):
-                await waiter.future
-            if not engine.admitting:
-                self._check_open()
-            had_room = True
-        except TimeoutError:
-            message = f"batcher {self._name!r}: no room within {seconds:g} s; {full}"
-            raise AddTimeout(message, retry_after=self._retry_after()) from None
-        finally:
-            if not had_room:
-                engine.refused += items
-
-    def _identities(self, items: tuple[T, ...]) -> tuple[Hashable, ...]:
-        """What stands for the items' keys."""
-        try:
-            return tuple(map(self._engine.accumulator.identity, items))
-        except KeyFailedError:
+            self._check_sizes(sizes)
+            keys = tuple(map(self._engine.accumulator.identity, items))
+        except (ItemTooLarge, KeyFailedError):
             self._engine.refused += len(items)
             raise
+        return Parcel(items, sizes, receipts, keys)
 
-    def _size(self, item: T) -> int:
-        return self._measure(item) if self._sized else 0
+    def _takes_at_once(self, parcel: Parcel[T]) -> bool:
+        """Take it in if there is room everywhere, or older items make some. None of those go where that would not do."""
+        engine = self._engine
+        wants = self._wants(parcel)
+        if engine.admits(len(parcel.items), sum(parcel.sizes)) and (not wants or all(want.fits for want in wants)):
+            engine.accept(parcel)
+            return True
+        bounds = self._bounds(parcel)
+        if self._overflow != "drop_oldest" or not all(bound.may_fit for bound in bounds):
+            return False
+        gone = [item for bound in bounds for item in engine.evict_for(bound)]
+        engine.accept(parcel)
+        engine.tell_dropped(gone)
+        return True
+
+    def _wants(self, parcel: Parcel[T]) -> Sequence[Bound[T]]:
+        """The parts of the tenants, where those are bounded. Raises `ItemTooLarge`."""
+        try:
+            return self._engine.accumulator.wants(parcel.keys, parcel.sizes)
+        except ItemTooLarge:
+            self._engine.refused += len(parcel.items)
+            raise
+
+    def _bounds(self, parcel: Parcel[T]) -> list[Bound[T]]:
+        """All that has to have room."""
+        return [*self._wants(parcel), Whole(self._engine, parcel)]
+
+    def _refuse_to_wait(self, parcel: Parcel[T]) -> Never:
+        """A full ledger rejects, or no time is given to wait."""
+        self._engine.refused += len(parcel.items)
+        kind = LedgerFull if self._overflow == "reject" else AddTimeout
+        full = next(bound for bound in self._bounds(parcel) if not bound.fits).full
+        raise kind(f"batcher {self._name!r}: {full}", retry_after=self._retry_after())
+
+    async def _wait_for_room(self, parcel: Parcel[T], seconds: float | None) -> None:
+        """Have room in one bound after the other; what is had of the first is kept meanwhile, and handed on by whoever gives up."""
+        engine = self._engine
+        joined: list[tuple[Bound[T], Waiter]] = []
+        is_in = False
+        engine.waits += 1
+        try:
+            async with self._clock.timeout_at(None if seconds is None else self._clock.now() + seconds):
+                for bound in self._bounds(parcel):
+                    waiter = Waiter(bound.items, bound.size, asyncio.get_running_loop().create_future())
+                    joined.append((bound, waiter))
+                    bound.join(waiter)
+                    if not waiter.granted:
+                        await self._granted(waiter)
+                engine.accept(parcel)
+                is_in = True
+        except TimeoutError:
+            message = f"batcher {self._name!r}: no room within {seconds:g} s; {joined[-1][0].full}"
+            raise AddTimeout(message, retry_after=self._retry_after()) from None
+        finally:
+            if not is_in:
+                engine.refused += len(parcel.items)
+            for bound, waiter in joined:
+                bound.leave(waiter)
+            engine.changed()
+
+    async def _granted(self, waiter: Waiter) -> None:
+        """Return, without having suspended since, once the room is ours."""
+        engine = self._engine
+        engine.waiting.add(waiter)
+        engine.advance(self._clock.now())
+        try:
+            await waiter.future
+        finally:
+            engine.waiting.discard(waiter)
+        if not engine.admitting:
+            self._check_open()
+
+    def _measured(self, items: tuple[T, ...]) -> tuple[int, ...]:
+        return tuple(checked_size(self._measure(item)) for item in items) if self._sized else (0,) * len(items)
 
     def _check_sizes(self, sizes: tuple[int, ...]) -> None:
-        largest = max(sizes)
-        most = self._limits.max_bytes
-        if self._oversize == "reject" and most is not None and largest > most:
-            self._engine.refused += len(sizes)
-            raise ItemTooLarge(f"an item of {largest} bytes is larger than max_bytes={most}")
-        if not self._engine.room.could_ever_fit(len(sizes), sum(sizes)):
-            self._engine.refused += len(sizes)
-            room = self._engine.room
-            message = f"{len(sizes)} items of {sum(sizes)} bytes can never fit: max_pending_items={room.max_items}, max_pending_bytes={room.max_bytes}"
-            raise ItemTooLarge(message)
+        """Raise `ItemTooLarge` for what may not come in, or could never fit."""
+        most, room = self._limits.max_bytes, self._engine.room
+        if self._oversize == "reject" and most is not None and max(sizes) > most:
+            raise ItemTooLarge(f"an item of {max(sizes)} bytes is larger than max_bytes={most}")
+        if not room.could_ever_fit(len(sizes), sum(sizes)):
+            caps = f"max_pending_items={room.max_items}, max_pending_bytes={room.max_bytes}"
+            raise ItemTooLarge(f"{len(sizes)} items of {sum(sizes)} bytes can never fit: {caps}")
 
     def after_fork(self) -> None:
         """This is a forked child: what is inside belongs to the parent."""
@@ -646,8 +620,8 @@ class Batcher(Generic[T]):
             sealed_batches=accumulator.sealed,
             in_flight_batches=sum(1 for flight in tuple(engine.flights) if not flight.backing_off),
             backing_off_batches=sum(1 for flight in tuple(engine.flights) if flight.backing_off),
-            waiting_producers=engine.room.waiting + accumulator.waiting,
-            waits=engine.room.waits,
+            waiting_producers=len(engine.waiting),
+            waits=engine.waits,
             oldest_age=None if oldest is None else now - oldest,
             flushes=dict(engine.flushes),
             held_keys=accumulator.held_keys,
@@ -670,8 +644,3 @@ class Batcher(Generic[T]):
             f"Batcher(name={self._name!r}, state={self._state!r}, queue={tally.queued}, enq={tally.enqueued}, "
             f"ok={tally.flushed_ok}, fail={tally.flushed_fail}, drop={tally.dropped + tally.unsent})"
         )
-
-
-def _held(keys: int) -> str:
-    """What may keep a ledger full for long."""
-    return f"; held keys: {keys}" if keys else ""

@@ -255,9 +255,10 @@ class BlockingBatcher(Generic[T]):
         if self._thread is None and self._is_open:
             self._running()  # a forked child
         batcher, thread = self._batcher, self._thread
-        if self._put((item,), (None,)):
+        entries = batcher.entries((item,), (None,))
+        if entries is not None and self._inbox.put_all(entries):
             return True
-        if thread is not None and batcher.drops and self._inbox.claim(batcher.limits.max_items):
+        if entries is not None and thread is not None and batcher.drops and self._inbox.claim(batcher.limits.max_items):
             if thread.call_soon(partial(batcher.late, item)):
                 return batcher.makes_room
             self._inbox.claimed()

@@ -16,6 +16,7 @@ The earliest deadline asked for wins.
 from __future__ import annotations
 
 import asyncio
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._core.batch import Lineage, Reason, RowBatch
@@ -135,22 +136,23 @@ class Drain(Generic[T]):
             flight.cut(UnknownOutcomeError("the write was cut off by the shutdown's deadline"), verdict_at)
 
     async def _give_to_last_resort(self) -> None:
-        """Hand over what is held, a batch at a time; what the last resort does not take in time is unsent after all."""
+        """Hand over what is held, a batch of one tenant at a time; what the last resort does not take in time is unsent after all."""
         engine = self._engine
         while engine.held:
-            items = engine.held[: engine.limits.max_items]
-            taken = await self._taken_by_last_resort([item.item for item in items])
+            tenant = engine.held[0].tenant
+            items = list(takewhile(lambda item: item.tenant == tenant, engine.held[: engine.limits.max_items]))  # noqa: B023  # at once
+            taken = await self._taken_by_last_resort([item.item for item in items], tenant)
             del engine.held[: len(items)]
             engine.end([item for place, item in enumerate(items) if place in taken], Outcome.DEAD_LETTERED, None)
             engine.end([item for place, item in enumerate(items) if place not in taken], Outcome.UNSENT, _never_sent())
             engine.check_fences()
         engine.held = None
 
-    async def _taken_by_last_resort(self, items: list[T]) -> set[int]:
+    async def _taken_by_last_resort(self, items: list[T], tenant: object) -> set[int]:
         engine = self._engine
         if self._last_resort is None or engine.clock.now() >= self._last_at():
             return set()
-        lineage = Lineage(reason=Reason.SHUTDOWN, name=engine.name)
+        lineage = Lineage(reason=Reason.SHUTDOWN, name=engine.name, tenant=tenant)
         batch = RowBatch(items, lineage=lineage, delivery=Delivery(len(items), labels=("last-resort",)))
         sending = asyncio.get_running_loop().create_task(send(self._last_resort, batch), name=f"penstock last resort {engine.name}")
         if not await self._ends_by(sending, self._last_at):

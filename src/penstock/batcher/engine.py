@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from .._core.clock import Clock, TimerHandle
     from .._core.sink import Sink
     from .adaptive import Adaptive
+    from .bounds import Bound
     from .limits import Limits
+    from .parcel import Parcel
     from .receipt import Slip
-    from .tenants import Want
+    from .room import Waiter
 
 T = TypeVar("T")
 
@@ -125,7 +127,7 @@ class Engine(Generic[T]):
         """Items whose outcome became unknown since a shutdown began."""
         self.observers = Observers(observers)
         self.on_change: Callable[[], None] | None = None
-        """Called when a flight has ended; the drain listens."""
+        """Called when a flight has ended, or a producer waits no longer; the drain listens."""
         self.on_room: Callable[[], None] | None = None
         """Called when the room that is left may have changed; what lends it to threads listens."""
         self._sink = sink
@@ -145,6 +147,10 @@ class Engine(Generic[T]):
         self._context = own_context()
         self._unyielded = 0
         self._counted = 0
+        self.waiting: set[Waiter] = set()
+        """Those who wait for room, and who have been granted it just now."""
+        self.waits = 0
+        """How often one has had to."""
         self._governor = None if adaptive is None else Governor(adaptive, limits, sink)
         if self._governor is not None:
             self.slots.limit, self.accumulator.max_items = self._governor.setting
@@ -193,7 +199,7 @@ class Engine(Generic[T]):
         queued = self.accumulator
         if self.flights or queued.queued != queued.held:
             return False
-        return not (self.room.granted or queued.granted)
+        return not (self.admitting and any(waiter.granted for waiter in self.waiting))
 
     def admits(self, items: int, size: int) -> bool:
         """Whether so much may come in now without overtaking anybody."""
@@ -209,12 +215,22 @@ class Engine(Generic[T]):
         self._unyielded = 0
         self._counted = len(self.items)
 
-    def accept(self, items: Sequence[T], sizes: Sequence[int], receipts: Sequence[Slip | None], keys: Sequence[Hashable]) -> None:
+    def came(self, items: int) -> None:
+        """So many come by the long way, and have not let other tasks run; those that find no room count as well."""
+        self._unyielded += items
+
+    def _count_short_way(self) -> None:
+        self._unyielded += len(self.items) - self._counted
+        self._counted = len(self.items)
+
+    def accept(self, parcel: Parcel[T]) -> None:
         """Take items in, in one stretch."""
         now = self.clock.now()
-        self.room.bytes_inside += sum(sizes)
-        for item, size, receipt, key in zip(items, sizes, receipts, keys, strict=True):
+        self._count_short_way()
+        self.room.bytes_inside += sum(parcel.sizes)
+        for item, size, receipt, key in zip(parcel.items, parcel.sizes, parcel.receipts, parcel.keys, strict=True):
             self.accumulator.offer(item, size, receipt, now, key)
+        self._counted = len(self.items)
         self._fail_keys()
         self.advance(now)
 
@@ -226,38 +242,32 @@ class Engine(Generic[T]):
 
     def drop(self, items: Sequence[T], receipts: Sequence[Slip | None]) -> None:
         """Accept items and give them up at once."""
-        self.counts[Outcome.DROPPED] += len(items)
+        self.count_dropped(receipts)
+        self.tell_dropped(items)
+
+    def count_dropped(self, receipts: Sequence[Slip | None]) -> None:
+        """Book items that are given up."""
+        self.counts[Outcome.DROPPED] += len(receipts)
         for receipt in receipts:
             if receipt is not None:
                 receipt.resolve(Outcome.DROPPED, None, None)
-        if self.observers:
+
+    def tell_dropped(self, items: Sequence[T]) -> None:
+        """Tell observers of it, once everything else is done: they may add something."""
+        if self.observers and items:
             self.observers.tell(lambda observer: observer.on_dropped(self.name, items, "overflow"))
 
-    def evict_for(self, items: int, size: int) -> bool:
-        """Drop the oldest items that no worker has taken until so much fits; say whether it does. None go where all would not do."""
-        queued = self.accumulator
-        if not self.room.fits(self.inside - queued.queued, items, size - queued.queued_bytes):
-            return False
+    def evict_for(self, bound: Bound[T]) -> list[T]:
+        """Drop the oldest items that no worker has taken until there is room; return them."""
         gone: list[Evicted[T]] = []
-        while not self.room.fits(self.inside, items, size) and (evicted := queued.evict_oldest()) is not None:
+        self._count_short_way()
+        while not bound.fits and (evicted := bound.evict()) is not None:
             self.room.bytes_inside -= evicted.size
             gone.append(evicted)
-        self._drop_evicted(gone)
-        return True
-
-    def evict_for_share(self, want: Want[T]) -> bool:
-        """The same in one tenant's part of the ledger."""
-        gone = want.evict()
-        if gone is None:
-            return False
-        self.room.bytes_inside -= sum(evicted.size for evicted in gone)
-        self._drop_evicted(gone)
-        return True
-
-    def _drop_evicted(self, gone: Sequence[Evicted[T]]) -> None:
-        if gone:
-            self.drop([evicted.item for evicted in gone], [evicted.receipt for evicted in gone])
-            self.check_fences()
+        self._counted = len(self.items)
+        self.count_dropped([evicted.receipt for evicted in gone])
+        self.check_fences()
+        return [evicted.item for evicted in gone]
 
     def advance(self, now: float) -> None:
         """Start what may start, set the timer, and work out the short way in. Every change of state ends here."""
@@ -269,7 +279,7 @@ class Engine(Generic[T]):
         """Work out `limit` and `try_limit`."""
         if self.on_room is not None:
             self.on_room()
-        self._unyielded += len(self.items) - self._counted
+        self._count_short_way()
         self.items = self.accumulator.items
         filled = self._counted = len(self.items)
         spare = self.accumulator.spare
@@ -381,6 +391,10 @@ class Engine(Generic[T]):
             self.break_down(error)
         flight.batch.delivery.detach()
         self.yielded()
+        self.changed()
+
+    def changed(self) -> None:
+        """A flight has ended, or a producer waits no longer."""
         self.advance(self.clock.now())
         if self.on_change is not None:
             self.on_change()
@@ -449,7 +463,8 @@ class Engine(Generic[T]):
         """Book outcomes of a flight's items: they leave the ledger now, and their receipts resolve."""
         self._flying -= len(indices)
         if outcome is Outcome.UNSENT and self.held is not None:
-            back = [Leftover(flight.batch[i], flight.sealed.receipts.get(i), flight.sealed.number) for i in indices]
+            sealed = flight.sealed
+            back = [Leftover(flight.batch[i], sealed.receipts.get(i), sealed.number, tenant=sealed.tenant) for i in indices]
             self.held[self._handed_back : self._handed_back] = back
             self._handed_back += len(back)
             self.accumulator.stop(flight.sealed, indices)

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core import checks
-from .._core.errors import KeyFailedError
+from .._core.errors import ItemTooLarge, KeyFailedError
 from .batcher import Batcher
 from .inbox import Entry, Inbox
+from .parcel import Parcel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -69,13 +70,11 @@ class Indoors(Batcher[T]):
 
     def entries(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]) -> list[Entry[T]] | None:
         """The items as entries, measured; `None` if one of them is refused for its size, or because its key has failed."""
-        sizes = tuple(map(self._size, items)) if self._sized else (0,) * len(items)
-        most = self._limits.max_bytes
-        if self._oversize == "reject" and most is not None and max(sizes) > most:
-            return None
+        sizes = self._measured(items)
         try:
+            self._check_sizes(sizes)
             return list(map(Entry, items, sizes, receipts, map(self._engine.accumulator.identity, items)))
-        except KeyFailedError:
+        except (ItemTooLarge, KeyFailedError):
             return None
 
     # -- the inbox ----------------------------------------------------------------------------------------------------
@@ -95,7 +94,7 @@ class Indoors(Batcher[T]):
         if plain:
             engine.accept_plain(plain)
         elif entries:
-            engine.accept(*zip(*entries, strict=True))
+            engine.accept(Parcel(*zip(*entries, strict=True)))
         if engine.broken is not None:
             engine.give_up(engine.closed_error())
         self._lend()

@@ -33,8 +33,6 @@ class Room:
         self.max_items = max_items
         self.max_bytes = max_bytes
         self.bytes_inside = 0
-        self.waits = 0
-        """How often somebody has queued up."""
         self._waiters: deque[Waiter] = deque()
         self._granted_items = 0
         self._granted_bytes = 0
@@ -74,7 +72,6 @@ class Room:
     def join(self, waiter: Waiter) -> None:
         """Queue up."""
         self._waiters.append(waiter)
-        self.waits += 1
 
     def grant(self, inside: int) -> None:
         """Serve waiters in order while the first of them fits."""

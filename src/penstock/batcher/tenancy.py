@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -44,15 +44,13 @@ class Tenants:
         return self.max_pending_items is not None or self.max_pending_bytes is not None
 
     def weight(self, tenant: object) -> float:
-        """A tenant's share. Raises `ConfigError` where the function does not return a number of at least 0.01."""
+        """A tenant's share as it is now. Raises `ConfigError` where that is not a number of at least 0.01."""
         weights: object = self.weights
-        if callable(weights):
-            found: object = weights(tenant)
-            return _checked(f"{found!r} for tenant {tenant!r}", found)
-        return float(cast("Mapping[object, float]", weights).get(tenant, 1.0))
+        found: object = weights(tenant) if callable(weights) else cast("Mapping[object, object]", weights).get(tenant, 1.0)
+        return _checked(f"{found!r} for tenant {tenant!r}", found)
 
 
 def _checked(shown: object, weight: object) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not LEAST_WEIGHT <= weight < math.inf:
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not LEAST_WEIGHT <= weight <= sys.float_info.max:
         raise checks.bad("weights", shown, f"must be a finite number, {LEAST_WEIGHT} or more")
     return float(weight)

@@ -3,7 +3,7 @@
 An accumulator per tenant answers the five questions for its own items; this one asks the tenant whose turn it is.
 
 1. Turns go by deficit round robin. Whoever comes to the front without credit gets `quantum` times its weight. It sends while it has credit,
-   from which each batch is taken (its bytes where items are measured, else its items), and goes to the back without. So over any stretch in
+   from which each batch is taken (its bytes where items are measured, at least one for each item), and goes to the back without. So over any stretch in
    which two tenants have something to send, what they sent differs from their weights' ratio by a turn of each at most.
 2. A quantum is a full batch, so a tenant of weight 1 has something to send at each of its turns. Credit is not saved: a tenant with nothing
    to send loses it. What it owes stays for as long as it has items inside.
@@ -26,6 +26,7 @@ from .._core.batch import Reason
 from .._core.errors import ItemTooLarge, KeyFailedError
 from .._core.keys import identity, shown
 from .accumulator import Evicted, Leftover, PlainAccumulator, Sealed
+from .bounds import behind
 from .room import Room
 
 if TYPE_CHECKING:
@@ -85,16 +86,11 @@ class Want(Generic[T]):
         return shown(self.belonging.tenant)
 
     @property
-    def inside(self) -> int:
-        """Items of the tenant that are inside now."""
+    def full(self) -> str:
+        """How full it is, in words."""
         share = self._house.known(self.belonging)
-        return 0 if share is None else share.inside
-
-    @property
-    def held_keys(self) -> int:
-        """Keys of the tenant of which nothing goes."""
-        share = self._house.known(self.belonging)
-        return 0 if share is None else share.accumulator.held_keys
+        inside, held = (0, "") if share is None else (share.inside, behind(share.accumulator.held_keys))
+        return f"tenant {self.name!r} has {inside} items inside, and its part of the ledger is full{held}"
 
     @property
     def fits(self) -> bool:
@@ -102,18 +98,19 @@ class Want(Generic[T]):
         share = self._house.known(self.belonging)
         return share is None or (not share.room.contended and share.room.fits(share.inside, self.items, self.size))
 
-    def evict(self) -> list[Evicted[T]] | None:
-        """Give up the tenant's oldest items that no worker has taken until this fits; `None` where all of them would not do."""
-        gone: list[Evicted[T]] = []
+    @property
+    def may_fit(self) -> bool:
+        """Whether there would be if all went that no worker has taken."""
         share = self._house.known(self.belonging)
         if share is None:
-            return gone
+            return True
         waiting = share.accumulator
-        if not share.room.fits(share.inside - waiting.queued, self.items, self.size - waiting.queued_bytes):
-            return None
-        while not self.fits and (evicted := self._house.evict_from(share)) is not None:
-            gone.append(evicted)
-        return gone
+        return share.room.fits(share.inside - waiting.queued, self.items, self.size - waiting.queued_bytes)
+
+    def evict(self) -> Evicted[T] | None:
+        """Give up the tenant's oldest item that no worker has taken; `None` if there is none."""
+        share = self._house.known(self.belonging)
+        return None if share is None else self._house.evict_from(share)
 
     def join(self, waiter: Waiter) -> None:
         """Have `waiter` granted the room, now or when it comes free; what is inside of its tenant does not linger while it waits.
@@ -184,7 +181,7 @@ class TenantAccumulator(Generic[T]):
         self._now = 0.0
         self._shares: dict[Hashable, Share[T]] = {}
         self._ring: OrderedDict[Share[T], None] = OrderedDict()
-        self._dues: Agenda[Share[T]] = Agenda(_due_at)
+        self._dues: Agenda[Share[T]] = Agenda(self._due_of)
         self._ages: Agenda[Share[T]] | None = Agenda(_oldest_at) if evicts else None
         self.items: list[T] = []
         """Never filled: there is no short way in."""
@@ -306,16 +303,6 @@ class TenantAccumulator(Generic[T]):
             self._seal(share, Reason.PRESSURE, self._now)
 
     @property
-    def waiting(self) -> int:
-        """Producers that wait for a tenant's room. Looks at every tenant."""
-        return sum(share.room.waiting for share in tuple(self._shares.values())) if self._has_caps else 0
-
-    @property
-    def granted(self) -> int:
-        """Items for which a tenant's room was granted and not yet used."""
-        return sum(share.room.granted for share in self._shares.values()) if self._has_caps else 0
-
-    @property
     def _has_caps(self) -> bool:
         return self._cap_items is not None or self._cap_bytes is not None
 
@@ -370,9 +357,13 @@ class TenantAccumulator(Generic[T]):
         self.last_number = max(self.last_number, accumulator.last_number)
         if accumulator.is_ready:
             self._give_turn(share)
-        due = accumulator.due_at()
+        due = self._due_of(share)
         if due is not None:
             self._dues.note(share, due)
+
+    def _due_of(self, share: Share[T]) -> float | None:
+        """When a tenant's open batch is due, if it may go then."""
+        return None if self._serial and share.flying else share.accumulator.due_at()
 
     def _give_turn(self, share: Share[T]) -> None:
         if share not in self._ring and not (self._serial and share.flying):
@@ -406,28 +397,41 @@ class TenantAccumulator(Generic[T]):
         """The next batch of the tenant whose turn it is; `None` if nobody has anything to send."""
         self._now = now
         self._wake(now)
+        passed = 0
         while self._ring:
             share = next(iter(self._ring))
             if share.credit <= 0:
+                if passed == len(self._ring):
+                    self._skip_rounds()
+                    passed = 0
                 share.credit += self._quantum() * share.weight
                 if share.credit <= 0:
                     self._ring.move_to_end(share)
+                    passed += 1
                     continue
             batch = None if self._serial and share.flying else share.accumulator.take(now)
             if batch is None:
                 self._lose_turn(share)
+                passed = 0
                 continue
             self.last_number = max(self.last_number, share.accumulator.last_number)
             batch.tenant = shown(share.tenant)
             batch.share = share
             share.flying += 1
-            share.credit -= max(batch.bytes, 1) if self._sized else len(batch.items)
+            share.credit -= max(batch.bytes, len(batch.items))
             if share.credit <= 0:
                 self._ring.move_to_end(share)
             self.queued -= len(batch.items)
             self.queued_bytes -= batch.bytes
             return batch
         return None
+
+    def _skip_rounds(self) -> None:
+        """Everybody owes for several turns, after batches far larger than one: give all the rounds at once in which nobody would send."""
+        quantum = self._quantum()
+        rounds = min(-share.credit // (quantum * share.weight) for share in self._ring)
+        for share in self._ring:
+            share.credit += rounds * quantum * share.weight
 
     def _wake(self, now: float) -> None:
         """Give a turn to everybody whose open batch is due."""
@@ -547,15 +551,11 @@ class TenantAccumulator(Generic[T]):
         for share in tuple(self._shares.values()):
             size = share.accumulator.queued_bytes
             items = share.accumulator.clear(now)
-            gone += items
+            gone += [item._replace(tenant=shown(share.tenant)) for item in items]
             self._left(share, len(items), size)
             self.forget(share)
         self.queued = self.queued_bytes = 0
         return gone
-
-
-def _due_at(share: Share[Any]) -> float | None:
-    return share.accumulator.due_at()
 
 
 def _oldest_at(share: Share[Any]) -> float | None:
