@@ -119,9 +119,10 @@ class Gate(Destination):
 
 
 class Setting:
-    """A destination that refuses what `bad` says, and dead letters around it."""
+    """A destination that refuses what `bad` says, and dead letters around it. Both take `seconds` per write."""
 
-    def __init__(self, *bad: Item, prefix_safe: bool = False, dead_letters: bool = True) -> None:
+    def __init__(self, *bad: Item, prefix_safe: bool = False, dead_letters: bool = True, seconds: float = 0.1) -> None:
+        self.seconds = seconds
         self.bad = set(bad)
         self.sink = Destination(self._perform, prefix_safe=prefix_safe)
         self.letters: list[Any] = []
@@ -130,7 +131,7 @@ class Setting:
         self.stack = stack(self.sink, DeadLetter(self._bury)) if dead_letters else self.sink
 
     async def _perform(self, sink: Destination, batch: Batch[Item]) -> WriteResult:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(self.seconds)
         errors: dict[int, BaseException] = {}
         failed: set[Any] = set()
         for index, item in enumerate(batch):
@@ -143,7 +144,7 @@ class Setting:
     async def _bury(self, batch: Batch[Any]) -> None:
         self._burying += 1
         self.most_letters_at_once = max(self.most_letters_at_once, self._burying)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(self.seconds)
         self.letters += batch
         self._burying -= 1
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 LIMITS = Limits(max_items=10, max_delay=1.0, workers=4, max_pending_items=100)
+IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)
 
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
@@ -251,8 +252,8 @@ def test_what_waits_behind_an_item_that_is_handed_back_is_not_parked() -> None:
 
 def test_threads_let_keys_go() -> None:
     """batcher/4a.10: the blocking batcher has the same."""
-    setting = Setting(Item("a", 0))
-    with BlockingBatcher(setting.stack, key=key_of, limits=LIMITS, on_key_failure="park") as batcher:
+    setting = Setting(Item("a", 0), seconds=0.0)
+    with BlockingBatcher(setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="park") as batcher:
         receipts = [batcher.submit(item) for item in some("a", 0, 3)]
         assert receipts[0].result() is Outcome.DEAD_LETTERED
         batcher.flush()
@@ -265,8 +266,8 @@ def test_threads_let_keys_go() -> None:
 
 def test_threads_are_told_that_a_key_has_failed() -> None:
     """batcher/4a.10: as the loop's producers are, and it counts."""
-    setting = Setting(Item("a", 0))
-    with BlockingBatcher(setting.stack, key=key_of, limits=LIMITS, on_key_failure="fail") as batcher:
+    setting = Setting(Item("a", 0), seconds=0.0)
+    with BlockingBatcher(setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="fail") as batcher:
         assert batcher.deliver(Item("a", 0)) is Outcome.DEAD_LETTERED
         batcher.flush()
         with pytest.raises(KeyFailedError):

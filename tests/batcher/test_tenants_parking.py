@@ -41,7 +41,8 @@ def tenanted(sink: Any, clock: FakeClock, **options: Any) -> Batcher[Item]:
     return Batcher(sink, key=key_of, tenant=tenant_of, clock=clock, **given)
 
 
-NO_ROOM = Limits(max_items=5, max_delay=0.01, workers=1, max_pending_items=10)
+NO_ROOM = Limits(max_items=5, max_delay=0.001, workers=1, max_pending_items=10)
+IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)
 
 
 def let_go(batcher: Any, lane: Lane) -> int:
@@ -428,8 +429,8 @@ def test_what_stands_behind_an_item_that_is_tried_again_is_tried_with_it() -> No
 
 def test_threads_let_a_tenants_key_go() -> None:
     """batcher/4a.10: the blocking batcher has the same."""
-    setting = Setting(Item(A, 0))
-    with BlockingBatcher(setting.stack, key=key_of, tenant=tenant_of, limits=LIMITS, on_key_failure="park") as batcher:
+    setting = Setting(Item(A, 0), seconds=0.0)
+    with BlockingBatcher(setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="park") as batcher:
         receipts = [batcher.submit(item) for item in some(A, 0, 3)]
         assert receipts[0].result() is Outcome.DEAD_LETTERED
         assert batcher.deliver(Item(B, 0)) is Outcome.DELIVERED
@@ -444,7 +445,7 @@ def test_threads_let_a_tenants_key_go() -> None:
 @pytest.mark.parametrize("overflow", ["block", "reject", "drop_newest", "drop_oldest"])
 def test_threads_and_a_ledger_full_of_held_items(overflow: Any) -> None:
     """batcher/B44: the blocking batcher does the same."""
-    setting = Setting(Item(A, 0))
+    setting = Setting(Item(A, 0), seconds=0.0)
     options: dict[str, Any] = {"key": key_of, "tenant": tenant_of, "limits": NO_ROOM, "overflow": overflow}
     with BlockingBatcher(setting.stack, on_key_failure="pause", **options) as batcher:
         assert batcher.deliver(Item(A, 0)) is Outcome.DEAD_LETTERED
@@ -463,8 +464,8 @@ def test_threads_and_a_ledger_full_of_held_items(overflow: Any) -> None:
 
 def test_threads_are_told_that_a_tenants_key_has_failed() -> None:
     """batcher/4a.10: as the loop's producers are."""
-    setting = Setting(Item(A, 0))
-    with BlockingBatcher(setting.stack, key=key_of, tenant=tenant_of, limits=LIMITS, on_key_failure="fail") as batcher:
+    setting = Setting(Item(A, 0), seconds=0.0)
+    with BlockingBatcher(setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="fail") as batcher:
         assert batcher.deliver(Item(A, 0)) is Outcome.DEAD_LETTERED
         batcher.flush()
         with pytest.raises(KeyFailedError, match="of tenant 'acme'"):
