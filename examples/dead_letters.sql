@@ -14,6 +14,7 @@ CREATE TABLE dead_letters (
     maybe_delivered boolean NOT NULL,
     item_key        text,
     parked_behind   boolean NOT NULL,
+    number          bigint GENERATED ALWAYS AS IDENTITY, -- in the order in which they came
     -- what replays say
     state           text NOT NULL DEFAULT 'pending',
     replay          text,

@@ -38,6 +38,8 @@ def test_a_line_tells_what_matters_and_moves_no_cursor(cli: Cli, tmp_path: Path)
     (line,) = cli("list", store)
     assert line.startswith("key-0007  2026-01-31T12:07:00Z    3  pending  permanent  KeyError  \\x1b[2Jlong long")
     assert line.endswith("...")
+    (line,) = cli("list", keep_in_file(tmp_path / "b", [record(7, item_key="acme/42")]))
+    assert line.endswith("PermanentError  key=acme/42  no 7")
 
 
 def test_everything_known_is_shown_as_json(cli: Cli, tmp_path: Path) -> None:
@@ -56,8 +58,11 @@ def test_everything_known_is_shown_as_json(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "expected"),
     [
         ([], [1, 2, 3, 4]),
-        (["--key", "key-0002"], [2]),
-        (["--key", "key-0002", "--key", "key-0004"], [2, 4]),
+        (["--letter", "key-0002"], [2]),
+        (["--letter", "key-0002", "--letter", "key-0004"], [2, 4]),
+        (["--key", "acme/42"], [2, 4]),
+        (["--key", ":42", "--key", "42"], [1, 3]),
+        (["--key", "42", "--tenant", "ann"], []),
         (["--batcher", "audit"], [1, 2, 3]),
         (["--tenant", "ann"], [2]),
         (["--error-type", "KeyError"], [3]),
@@ -73,10 +78,10 @@ def test_everything_known_is_shown_as_json(cli: Cli, tmp_path: Path) -> None:
 )
 def test_every_condition_must_hold(cli: Cli, tmp_path: Path, arguments: list[str], expected: list[int]) -> None:
     letters = [
-        record(1),
-        record(2, tenant="ann"),
-        record(3, error_type="KeyError", error_class="transient"),
-        record(4, batcher="other"),
+        record(1, item_key=":42"),
+        record(2, item_key="acme/42", tenant="ann"),
+        record(3, item_key="42", error_type="KeyError", error_class="transient"),
+        record(4, item_key="acme/42", batcher="other"),
     ]
     assert cli.keys(keep_in_file(tmp_path / "a", letters), *arguments) == expected
 
@@ -96,7 +101,7 @@ def test_what_is_no_letter_is_counted_and_left_alone(cli: Cli, tmp_path: Path) -
         (["list", "a", "--since", "yesterday"], "'yesterday' must be a time"),
         (["list", "a", "--limit", "0"], "--limit"),
         (["list", "a", "--state", "gone"], "--state"),
-        (["show", "a"], "KEY"),
+        (["show", "a"], "LETTER"),
         (["replay", "a"], "--to"),
         (["forget", "a"], "forget"),
     ],

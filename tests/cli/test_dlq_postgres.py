@@ -88,10 +88,10 @@ def test_what_a_batcher_buries_in_a_table_can_be_read_back(cli: Cli, letters: Le
 
 
 def test_letters_are_chosen_as_in_a_file(cli: Cli, letters: Letters) -> None:
-    letters.keep(record(number, tenant={"of": number % 2}, trace_id="t") for number in reversed(range(1200)))
+    letters.keep(record(number, tenant={"of": number % 2}, trace_id="t") for number in range(1200))
     assert cli.keys(letters.dsn) == list(range(1200))
     assert cli.keys(letters.dsn, "--since", "2026-01-31T12:05", "--until", "2026-01-31T12:08") == [5, 6, 7]
-    assert cli.keys(letters.dsn, "--key", "key-000", "--limit", "4") == [0, 1, 2, 3]
+    assert cli.keys(letters.dsn, "--letter", "key-000", "--limit", "4") == [0, 1, 2, 3]
     assert cli.letters(letters.dsn, "--limit", "1")[0]["tenant"] == {"of": 0}
     letters.ask("UPDATE dead_letters SET state = 'interrupted' WHERE key IN ('key-0700', 'key-0800')", "SELECT 1")
     assert cli.keys(letters.dsn, "--limit", "4") == [700, 800, 0, 1], "interrupted ones come first"
@@ -176,7 +176,7 @@ def test_purging_removes_what_is_meant(cli: Cli, letters: Letters) -> None:
     assert cli.err == "would remove 600 dead letters\n"
     cli("purge", letters.dsn)
     assert cli.err == "removed 600 dead letters\n"
-    cli("purge", letters.dsn, "--state", "pending", "--key", "key-10")
+    cli("purge", letters.dsn, "--state", "pending", "--letter", "key-10")
     assert cli.keys(letters.dsn, "--state", "all") == list(range(600, 1000))
 
 

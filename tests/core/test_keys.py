@@ -8,7 +8,7 @@ from enum import Enum, IntEnum, StrEnum
 
 import pytest
 
-from penstock._core.keys import identity, shown
+from penstock._core.keys import identity, key_of, shown, text_of
 
 
 class Colour(Enum):
@@ -52,3 +52,28 @@ def test_what_cannot_be_a_key_is_refused(key: object) -> None:
     """consumer/C:O3."""
     with pytest.raises(TypeError, match="cannot be a key"):
         identity(key)
+
+
+def test_no_two_keys_have_the_same_text() -> None:
+    """A dead letter names its item's key so, and a command asks for it."""
+    keys = [*APART, "acme/42", ":1", "::1", ":None", "", "a\nb", "a\0b", "\ud800"]
+    assert len({text_of(key) for key in keys}) == len(keys)
+    assert [text_of(key) for key in ("acme/42", "", 42, ("ann", 7), ":x", "a\nb")] == [
+        "acme/42",
+        "",
+        ":42",
+        ":('ann', 7)",
+        ":':x'",
+        ":'a\\nb'",
+    ]
+
+
+@pytest.mark.parametrize("key", ["acme/42", ":1", "a\0b", 42, True, 1.5, None, b"x", ("ann", (7, b"")), ()], ids=repr)
+def test_a_key_of_plain_values_can_be_read_back(key: object) -> None:
+    assert key_of(text_of(key)) == key
+    assert type(key_of(text_of(key))) is type(key)
+
+
+@pytest.mark.parametrize("text", [":[1]", ":<Colour.RED: 1>", ":", ":Decimal('1')"])
+def test_a_text_that_only_its_program_can_read_stands_for_itself(text: str) -> None:
+    assert key_of(text) == text

@@ -55,6 +55,8 @@ class Lineage:
     oldest_at: float | None = None
     sealed_at: float | None = None
     tenant: object = None
+    is_replay: bool = False
+    """Whether the items are dead letters on their way back: what fails again stays where it is, and no new letter is written."""
 
 
 class Batch(Sequence[T_co], ABC, Generic[T_co]):

@@ -7,10 +7,13 @@ Order is promised per key, so a key must not depend on how it is spelt in memory
 3. A tuple is the tuple of its members' keys.
 4. `None` is a key like any other: all items without a key of their own are in order among themselves.
 5. What cannot be a key raises `TypeError`: what has no hash (a list, a dict), what does not equal itself (a NaN).
+6. As text a printable string is itself; any other key, and a string that begins with a colon, is a colon and its `repr`. So different keys
+   have different texts, as far as their `repr` tells them apart.
 """
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -54,3 +57,20 @@ def shown(key: Hashable) -> object:
     if issubclass(key.kind, tuple):
         return tuple.__new__(key.kind, map(shown, cast("tuple[Hashable, ...]", key.value)))
     return key.value
+
+
+def text_of(key: object) -> str:
+    """The key as text, for people and for stores: `acme/42`, `:42`, `:('ann', 7)`."""
+    return key if type(key) is str and key.isprintable() and not key.startswith(":") else f":{key!r}"
+
+
+def key_of(text: str) -> object:
+    """The key that `text_of` made this of, where Python can read its `repr`; else the text."""
+    if not text.startswith(":"):
+        return text
+    try:
+        key = ast.literal_eval(text[1:])
+        hash(key)
+    except (ValueError, SyntaxError, TypeError):
+        return text
+    return key

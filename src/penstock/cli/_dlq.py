@@ -19,8 +19,9 @@ from penstock._core.opening import opened
 
 from ._dlq_file import FileStore
 from ._dlq_letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection, moment
+from ._dlq_order import KeyOrder
 from ._dlq_postgres import PostgresStore
-from ._dlq_replay import Replay, ReplayRules
+from ._dlq_replay import LEFT, Replay, ReplayRules
 from ._dlq_store import StoreError
 from ._named import UseError, named, named_sink
 
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
     from ._dlq_letter import Letter
     from ._dlq_store import Store
 
-OK, LEFT, BAD_USE, TERMINATED = 0, 1, 2, 143
+OK, INCOMPLETE, BAD_USE, TERMINATED = 0, 1, 2, 143
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _WIDTH = 60
+_MOST_STOPS = 10
 
 
 # -- arguments ----------------------------------------------------------------------------------------------------------
@@ -53,7 +55,7 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
             "store", help="the path of a file that FileSink wrote, or postgresql://...; what is left out is taken from PG* variables"
         )
         if name == "show":
-            command.add_argument("keys", nargs="+", metavar="KEY", help="a key, or its beginning")
+            command.add_argument("letters", nargs="+", metavar="LETTER", help="a letter's own key, or its beginning")
         _filters(command, name)
         if name in {"list", "replay"}:
             command.add_argument("--limit", type=count, metavar="N", help="at most N letters")
@@ -77,7 +79,12 @@ def _filters(parser: argparse.ArgumentParser, name: str) -> None:
     else:
         states = [*STATES, "left", "all"]
         parser.add_argument("--state", choices=states, default="left" if name == "list" else default, help="left: pending or interrupted")
-    parser.add_argument("--key", action="append", default=[], metavar="KEY", help="this key, or those that begin so; may be repeated")
+    parser.add_argument(
+        "--key", action="append", default=[], metavar="KEY", help="of the items with this key, as `list` shows it; may be repeated"
+    )
+    parser.add_argument(
+        "--letter", action="append", default=[], metavar="LETTER", help="with this key of its own, or one that begins so; may be repeated"
+    )
     parser.add_argument("--batcher", help="from the batcher of this name")
     parser.add_argument("--tenant", help="of this tenant")
     parser.add_argument("--error-type", metavar="NAME", help="with an exception of this class")
@@ -93,6 +100,7 @@ def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]
     )
     parser.add_argument("--decode", metavar="MODULE:NAME", help="a function that makes an item of what JSON made of it")
     parser.add_argument("--batch-size", type=count, default=500, metavar="ITEMS", help="letters in a batch (default: 500)")
+    parser.add_argument("--any-order", action="store_true", help="send letters of a key though earlier ones of it are left")
     parser.add_argument("--at-least-once", action="store_true", help="send what may have been delivered as if it had not been")
 
 
@@ -110,9 +118,10 @@ def _when(text: str) -> datetime:
 def _selection(options: argparse.Namespace) -> Selection:
     states = {"all": frozenset(STATES), "left": frozenset({PENDING, INTERRUPTED})}.get(options.state) or frozenset({options.state})
     if options.dlq_command == "show":
-        return Selection(states=states, keys=tuple(options.keys))
+        return Selection(states=states, letters=tuple(options.letters))
     names = ("batcher", "tenant", "error_type", "error_class", "message", "since", "until")
-    return Selection(states=states, keys=tuple(options.key), **{name: getattr(options, name) for name in names})
+    given = {name: getattr(options, name) for name in names}
+    return Selection(states=states, letters=tuple(options.letter), keys=tuple(options.key), **given)
 
 
 # -- commands -----------------------------------------------------------------------------------------------------------
@@ -161,14 +170,16 @@ async def _show(options: argparse.Namespace, store: Store) -> int:
     found = [letter async for letter in store.letters(_selection(options))]
     for letter in found:
         print(json.dumps(letter.as_dict(), indent=2, ensure_ascii=False))
-    missing = [key for key in options.keys if not any(letter.key.startswith(key) for letter in found)]
-    for key in missing:
-        _say(f"no letter has a key that begins with {key!r}")
+    missing = [start for start in options.letters if not any(letter.key.startswith(start) for letter in found)]
+    for start in missing:
+        _say(f"no letter has a key of its own that begins with {start!r}")
     return BAD_USE if missing else OK
 
 
 async def _purge(options: argparse.Namespace, store: Store) -> int:
     selection = _selection(options)
+    if await _misses_a_key(selection, store):
+        return BAD_USE
     if options.dry_run:
         number = len([letter async for letter in store.letters(selection)])
         _say(f"would remove {number} dead letters")
@@ -181,9 +192,12 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
     sink = named_sink(options.to)
     decode = None if options.decode is None else named(options.decode)
     selection = _selection(options)
+    if await _misses_a_key(selection, store):
+        return BAD_USE
     if options.dry_run:
         return await _would_replay(options, store, selection, decode)
-    replay = Replay(store, sink, ReplayRules(batch_size=options.batch_size, decode=decode, twice=options.at_least_once))
+    rules = ReplayRules(batch_size=options.batch_size, decode=decode, twice=options.at_least_once, any_order=options.any_order)
+    replay = Replay(store, sink, rules)
     await store.hold()
     task = asyncio.current_task()
     terminated: list[int] = []
@@ -205,13 +219,16 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
     _say(_told(replay))
     if replay.stopped_by is not None:
         _say(f"stopped, the destination takes nothing now: {replay.stopped_by}; the same command goes on")
-    return OK if replay.stopped_by is None and not set(replay.endings) - {"delivered", "duplicate", "spooled"} else LEFT
+        return INCOMPLETE
+    _tell_stops(replay.order)
+    return OK if not replay.order.held_back and not set(replay.endings) - {"delivered", "duplicate", "spooled"} else INCOMPLETE
 
 
 async def _would_replay(options: argparse.Namespace, store: Store, selection: Selection, decode: Callable[[Any], Any] | None) -> int:
     number = interrupted = bad = 0
-    async with aclosing(store.letters(selection)) as letters:
-        async for letter in letters:
+    order = KeyOrder(any_order=options.any_order)
+    async with aclosing(store.letters(LEFT)) as letters, aclosing(order.meant(letters, selection)) as meant:
+        async for letter in meant:
             if number == options.limit:
                 break
             number += 1
@@ -221,9 +238,26 @@ async def _would_replay(options: argparse.Namespace, store: Store, selection: Se
                     decode(letter.item)
                 except Exception as error:
                     bad += 1
-                    _say(f"{letter.key} cannot be decoded: {type(error).__name__}: {error}")
+                    why = f"cannot be decoded: {type(error).__name__}: {error}"
+                    _say(f"{letter.key} {why}")
+                    order.stop(letter, why)
     _say(f"would send {number - bad} dead letters to {options.to}; {interrupted} of {number} may have been delivered already")
-    return LEFT if bad else OK
+    _tell_stops(order)
+    return INCOMPLETE if bad or order.held_back else OK
+
+
+async def _misses_a_key(selection: Selection, store: Store) -> bool:
+    """Say which keys no letter has, whatever its state; whether there are any."""
+    if not selection.keys:
+        return False
+    others = {key: key[1:] if key.startswith(":") else f":{key}" for key in selection.keys}
+    found: set[str | None] = set()
+    async with aclosing(store.letters(Selection(keys=(*others, *others.values())))) as letters:
+        async for letter in letters:
+            found.add(letter.item_key)
+    for key in set(others) - found:
+        _say(f"no dead letter is of the key {key!r}" + (f"; there are some of {others[key]!r}" if others[key] in found else ""))
+    return not found.issuperset(others)
 
 
 def _store_of(name: str, table: str, schema: str | None) -> Store:
@@ -240,7 +274,10 @@ def _line(letter: Letter) -> str:
     when = letter.last_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     message = _printable(letter.message)
     short = message if len(message) <= _WIDTH else message[: _WIDTH - 3] + "..."
-    return "  ".join((_printable(letter.key), when, f"{letter.attempts:3}", letter.state, letter.error_class, letter.error_type, short))
+    key = () if letter.item_key is None else (f"key={_printable(letter.item_key)}",)
+    return "  ".join(
+        (_printable(letter.key), when, f"{letter.attempts:3}", letter.state, letter.error_class, letter.error_type, *key, short)
+    )
 
 
 def _json(letter: Letter) -> str:
@@ -253,8 +290,20 @@ def _printable(text: str) -> str:
 
 
 def _told(replay: Replay) -> str:
-    found = ", ".join(f"{number} {name.replace('_', '-')}" for name, number in sorted(replay.endings.items()))
-    return f"replayed: {found or 'nothing'}"
+    found = [f"{number} {name.replace('_', '-')}" for name, number in sorted(replay.endings.items())]
+    if replay.order.held_back:
+        found.append(f"{replay.order.held_back} held back")
+    return f"replayed: {', '.join(found) or 'nothing'}"
+
+
+def _tell_stops(order: KeyOrder) -> None:
+    """Say which keys have stopped, and where."""
+    told = order.told
+    for lane, stop in told[:_MOST_STOPS]:
+        behind = f", {stop.behind} held back behind it" if stop.behind else ""
+        _say(f"key {_printable(str(lane))} stops at letter {_printable(stop.letter)}{behind}: {_printable(stop.why)}")
+    if len(told) > _MOST_STOPS:
+        _say(f"and {len(told) - _MOST_STOPS} keys more")
 
 
 def _say(text: str) -> None:

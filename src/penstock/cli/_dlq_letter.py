@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PENDING, INTERRUPTED, REPLAYED = STATES = ("pending", "interrupted", "replayed")
-FIELDS = ("error_type", "error_class", "message", "batcher", "batch_id", "tenant", "trace_id")
+FIELDS = ("error_type", "error_class", "message", "batcher", "batch_id", "tenant", "trace_id", "item_key", "parked_behind")
+
+
+class Lane(NamedTuple):
+    """What order is kept for: a key, of one tenant, in one batcher."""
+
+    key: str
+    tenant: str
+    batcher: str
+
+    def __str__(self) -> str:
+        return self.key if self.tenant == "null" else f"{self.key} of tenant {self.tenant}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +42,8 @@ class Letter:
     tenant: Any = None
     trace_id: str | None = None
     maybe_delivered: bool = False
+    item_key: str | None = None
+    parked_behind: bool = False
     state: str = PENDING
     """`interrupted`: a replay was cut off while this letter was on its way, so it may have been delivered."""
     replay: str | None = None
@@ -41,6 +55,11 @@ class Letter:
     def may_be_there(self) -> bool:
         """Whether the destination may have it already."""
         return self.maybe_delivered or self.state == INTERRUPTED
+
+    @property
+    def lane(self) -> Lane | None:
+        """What its order is kept in; `None` for an item without a key."""
+        return None if self.item_key is None else Lane(self.item_key, json.dumps(self.tenant, sort_keys=True), self.batcher)
 
     def as_dict(self) -> dict[str, Any]:
         """For people and programs to read."""
@@ -60,7 +79,7 @@ def letter_of(record: object) -> Letter | None:
     if not isinstance(record, dict):
         return None
     found = cast("dict[str, Any]", record)
-    if not isinstance(found.get("key"), str) or "item" not in found:
+    if not isinstance(found.get("key"), str) or "item" not in found or not isinstance(found.get("item_key"), str | None):
         return None
     try:
         return Letter(
@@ -87,8 +106,10 @@ class Selection:
     """Which letters are meant: those that every condition holds for."""
 
     states: frozenset[str] = frozenset(STATES)
+    letters: tuple[str, ...] = ()
+    """Beginnings of letters' own keys."""
     keys: tuple[str, ...] = ()
-    """Beginnings of keys."""
+    """Keys of items, as text."""
     batcher: str | None = None
     tenant: str | None = None
     error_type: str | None = None
@@ -100,17 +121,21 @@ class Selection:
 
     def has(self, letter: Letter) -> bool:
         """Whether the letter is meant. Times are those of its last try; `until` is not included."""
-        wanted = (
-            (self.batcher, letter.batcher),
-            (self.tenant, None if letter.tenant is None else str(letter.tenant)),
-            (self.error_type, letter.error_type),
-            (self.error_class, letter.error_class),
-        )
         return (
             letter.state in self.states
-            and (not self.keys or letter.key.startswith(self.keys))
-            and all(value is None or value == found for value, found in wanted)
+            and self.has_key_of(letter)
+            and (not self.letters or letter.key.startswith(self.letters))
+            and self.error_type in {None, letter.error_type}
+            and self.error_class in {None, letter.error_class}
             and (self.message is None or self.message in letter.message)
             and (self.since is None or letter.last_at >= self.since)
             and (self.until is None or letter.last_at < self.until)
+        )
+
+    def has_key_of(self, letter: Letter) -> bool:
+        """Whether other letters of this one's key may be meant."""
+        return (
+            (not self.keys or letter.item_key in self.keys)
+            and self.batcher in {None, letter.batcher}
+            and (self.tenant is None or (letter.tenant is not None and self.tenant == str(letter.tenant)))
         )

@@ -47,7 +47,7 @@ class PostgresStore:
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreError(f"no connection to {self._place}: {error}") from error
         try:
-            await self._ask(f"SELECT {self._columns} FROM {self._table} LIMIT 0")
+            await self._ask(f"SELECT {self._columns}, number FROM {self._table} LIMIT 0")
         except StoreError as error:
             await self._con.close()
             raise StoreError(f"{self._table} is no table of dead letters: {error.__cause__}") from error
@@ -83,7 +83,7 @@ class PostgresStore:
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
         """As `Store` says. The keys are read at once, the letters in portions, so no transaction stays open between them."""
         self.unreadable = 0
-        order = f"state <> '{INTERRUPTED}', first_at, key"
+        order = f"state <> '{INTERRUPTED}', number"
         found = await self._ask(f"SELECT key FROM {self._table} WHERE state = ANY($1) ORDER BY {order}", list(selection.states))
         keys = [row["key"] for row in found]
         for start in range(0, len(keys), _BATCH):

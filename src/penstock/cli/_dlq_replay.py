@@ -4,8 +4,11 @@
    power cut) is taken up by the next one where it stopped, and that one knows which letters may have arrived: a sink with unique keys
    then calls them duplicates instead of writing them twice.
 2. An interrupted batch is made again of the same letters under the same id, so that its write key is the same, too.
-3. Letters of one batch have the same batcher, tenant and history; they go oldest first, those that may have arrived before the others.
+3. Letters of one batch have the same batcher, tenant and history; they go in the order in which they came, those that may have arrived
+   before the others. Order is kept per key (`_dlq_order`): a batch has one letter of a key, or with a sink that is `key_prefix_safe` any
+   number of them. What may have arrived came before what is pending of its key, so it may go first.
 4. A destination that is not there or asks to slow down ends the replay. What was not sent is pending as before, its attempts uncounted.
+5. What fails again stays where it is: the stack's own dead letters take nothing in a replay, so no letter loses its place.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,21 +25,27 @@ from penstock._core.batch import Lineage, RowBatch
 from penstock._core.classify import classified
 from penstock._core.clock import LOOP_CLOCK
 from penstock._core.delivery import Delivery, Tries
-from penstock._core.errors import ErrorClass
+from penstock._core.errors import ErrorClass, KeyStopped
+from penstock._core.keys import key_of
 from penstock._core.outcome import Outcome, outcome_of
+from penstock._core.prefix import held_back
 from penstock._core.send import send
+from penstock._core.sink import capabilities_of
 
-from ._dlq_letter import INTERRUPTED
+from ._dlq_letter import INTERRUPTED, PENDING, Selection
+from ._dlq_order import KeyOrder
 from ._dlq_store import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from penstock._core.sink import Sink
 
-    from ._dlq_letter import Letter, Selection
+    from ._dlq_letter import Lane, Letter
     from ._dlq_store import Store
 
+LEFT = Selection(states=frozenset({PENDING, INTERRUPTED}))
+BACK = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED})
 _NOT_NOW = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.STOPPED})
 
 
@@ -48,6 +58,8 @@ class ReplayRules:
     """Makes an item of what JSON made of it."""
     twice: bool
     """Send letters that may have arrived as if they had not."""
+    any_order: bool = False
+    """Send letters of a key though earlier ones of it are left."""
 
 
 class Replay:
@@ -57,6 +69,8 @@ class Replay:
         self._store = store
         self._sink = sink
         self._rules = rules
+        self._repeats = capabilities_of(sink).key_prefix_safe
+        self.order = KeyOrder(any_order=rules.any_order)
         self.endings: Counter[str] = Counter()
         """How many letters ended how, by the name of their outcome, or `undecodable`."""
         self.stopped_by: BaseException | None = None
@@ -71,36 +85,52 @@ class Replay:
 
     async def _batches(self, selection: Selection, most: int | None) -> AsyncIterator[list[Letter]]:
         batch: list[Letter] = []
-        async for letter in self._store.letters(selection):
-            if most is not None and self.endings.total() + len(batch) >= most:
-                break
-            is_full = len(batch) >= self._rules.batch_size and (letter.state != INTERRUPTED or letter.replay is None)
-            if batch and (is_full or _kind(letter) != _kind(batch[0])):
-                yield batch
-                batch = []
-            batch.append(letter)
+        lanes: set[Lane | None] = set()
+        async with aclosing(self._store.letters(LEFT)) as letters, aclosing(self.order.meant(letters, selection)) as meant:
+            async for letter in meant:
+                if most is not None and self.endings.total() + len(batch) >= most:
+                    break
+                lane = self.order.lane(letter)
+                if batch and ((lane in lanes and not self._repeats) or not self._fits(letter, batch)):
+                    yield batch
+                    batch, lanes = [], set()
+                batch.append(letter)
+                if lane is not None:
+                    lanes.add(lane)
         if batch:
             yield batch
 
-    async def _send(self, letters: list[Letter]) -> None:
+    def _fits(self, letter: Letter, batch: Sequence[Letter]) -> bool:
+        is_full = len(batch) >= self._rules.batch_size and (letter.state != INTERRUPTED or letter.replay is None)
+        return not is_full and self._kind(letter) == self._kind(batch[0])
+
+    def _kind(self, letter: Letter) -> tuple[object, ...]:
+        has_order = self.order.lane(letter) is not None
+        replay = letter.replay if letter.state == INTERRUPTED else None
+        return letter.batcher, str(letter.tenant), has_order, letter.may_be_there, replay
+
+    async def _send(self, letters: Sequence[Letter]) -> None:
         batch, letters = self._batch(letters)
         if not letters:
             return
         await self._store.begin(batch.id, [letter.key for letter in letters])
         errors: Mapping[int, BaseException] = {}
         try:
-            errors = await send(self._sink, batch)
+            errors = held_back(batch, await send(self._sink, batch))
         finally:
             await self._store.end(batch.id, [self._ending(batch, index, letter, errors.get(index)) for index, letter in enumerate(letters)])
 
-    def _batch(self, letters: list[Letter]) -> tuple[RowBatch[Any], list[Letter]]:
+    def _batch(self, letters: Sequence[Letter]) -> tuple[RowBatch[Any], list[Letter]]:
         items: list[Any] = []
         kept: list[Letter] = []
         for letter in letters:
+            if self.order.holds(letter):
+                continue
             try:
                 items.append(letter.item if self._rules.decode is None else self._rules.decode(letter.item))
-            except Exception:
+            except Exception as error:
                 self.endings["undecodable"] += 1
+                self.order.stop(letter, f"it cannot be decoded: {type(error).__name__}: {error}")
             else:
                 kept.append(letter)
         delivery = Delivery(len(items))
@@ -110,8 +140,10 @@ class Replay:
         if not self._rules.twice:
             delivery.maybe_applied.update(index for index, letter in enumerate(kept) if letter.may_be_there)
         first = letters[0]
-        lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant)
-        return RowBatch(items, lineage=lineage, delivery=delivery), kept
+        keys = [key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None] or None
+        delivery.keeps_prefix = self._repeats and keys is not None
+        lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant, is_replay=True)
+        return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept
 
     def _ending(self, batch: RowBatch[Any], index: int, letter: Letter, error: BaseException | None) -> Ending:
         delivery = batch.delivery
@@ -120,7 +152,12 @@ class Replay:
         if not outcome.is_success and error is not None:
             kind = classified(error, getattr(self._sink, "classify", None))
             outcome = self._without_success(outcome, error, kind, maybe=index in delivery.maybe_applied)
-        self.endings[outcome.value] += 1
+        if isinstance(error, KeyStopped) and outcome is Outcome.UNSENT:
+            self.order.holds(letter)
+        else:
+            self.endings[outcome.value] += 1
+        if outcome not in BACK:
+            self.order.stop(letter, f"{outcome.value.replace('_', '-')}" if error is None else f"{type(error).__name__}: {error}")
         state = Ending.state_for(outcome.value, is_success=outcome.is_success)
         tries = delivery.tries(index)
         if outcome is not Outcome.REJECTED or error is None or tries is None:
@@ -138,19 +175,15 @@ class Replay:
 
     def _without_success(self, outcome: Outcome, error: BaseException, kind: ErrorClass, *, maybe: bool) -> Outcome:
         task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            return outcome  # the verdict knows what stood where when it was cut
+        if (task is not None and task.cancelling()) or isinstance(error, KeyStopped):
+            return outcome  # the verdict knows what stood where
         if kind in _NOT_NOW:
             self.stopped_by = self.stopped_by or error
             return Outcome.UNKNOWN if maybe else Outcome.UNSENT
         return outcome_of(error, maybe_applied=maybe)
 
 
-def _kind(letter: Letter) -> tuple[object, ...]:
-    return letter.batcher, str(letter.tenant), letter.may_be_there, letter.replay if letter.state == INTERRUPTED else None
-
-
-def _id(letters: list[Letter]) -> str:
+def _id(letters: Sequence[Letter]) -> str:
     """The same for the same letters."""
     digest = hashlib.blake2b("\0".join(letter.key for letter in letters).encode(), digest_size=16)
     return f"replay-{digest.hexdigest()}"

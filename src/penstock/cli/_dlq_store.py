@@ -55,7 +55,7 @@ class Store(Protocol):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
     def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
-        """The letters of now, interrupted ones first, then oldest first, each key once; what comes during the look is not seen."""
+        """The letters of now, interrupted ones first, then in the order in which they came, each once; what comes later is not seen."""
         ...
 
     async def hold(self) -> None:

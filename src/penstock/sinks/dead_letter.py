@@ -23,6 +23,7 @@ from .._core.decorator import WrappingSink
 from .._core.delivery import Tries
 from .._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
 from .._core.function_sink import as_sink
+from .._core.keys import text_of
 from .._core.opening import opened
 from .._core.outcome import Outcome
 from .._core.prefix import held_back
@@ -98,7 +99,7 @@ class DeadLetterRecord(Generic[T]):
     maybe_delivered: bool = False
     """Whether a try of it may have been applied."""
     item_key: str | None = None
-    """The key that order is kept for, as text; `None` without keys."""
+    """The key that order is kept for, as text: a string as it is, any other key as its `repr` behind a colon. `None` without keys."""
     parked_behind: bool = False
     """Whether it was not tried, but came behind a failed item of its key (`Batcher(on_key_failure="park")`)."""
 
@@ -134,7 +135,8 @@ class DeadLetter:
         window: the number of items that `max_ratio` looks back; below it nothing is judged by ratio.
 
     Unavailable and throttled destinations and what a stopping batcher gives up are passed on, never taken. A record that the target
-    does not take leaves its item `rejected`; that is logged as an error.
+    does not take leaves its item `rejected`; that is logged as an error. In a replay (`penstock dlq replay`) nothing is taken: a letter that
+    fails again stays where it is.
 
     In a transaction the items count as `dead_lettered` at once, and their records are written after the commit. What the target does not take
     then is logged as an error and stays in the transaction's `committed.letters_held`. Leaving takes as long as the target: bound it there.
@@ -210,6 +212,8 @@ class _DeadLetterSink(WrappingSink[T]):
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         errors = held_back(batch, await send(self.inner, batch))
+        if batch.lineage.is_replay:
+            return WriteResult.failed(batch, errors) if errors else None
         classes = {index: self._class_of(error) for index, error in errors.items()}
         dead = [index for index in sorted(classes) if classes[index] in self._settings.taken]
         self._judge(batch, dead, errors)
@@ -294,16 +298,12 @@ class _DeadLetterSink(WrappingSink[T]):
                 tenant=batch.tenant,
                 trace_id=trace_of(root),
                 maybe_delivered=index in maybe,
-                item_key=None if batch.keys is None else _text(batch.keys[index]),
+                item_key=None if batch.keys is None else text_of(batch.keys[index]),
                 parked_behind=isinstance(error, ParkedBehind),
             )
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
-
-
-def _text(key: object) -> str:
-    return key if isinstance(key, str) else repr(key)
 
 
 def _buried(outcome: Outcome) -> Outcome:
