@@ -60,6 +60,7 @@ from .batcher import (
     ShutdownReport,
     Stats,
     Tenants,
+    TenantStats,
     gather,
     run,
 )
@@ -136,6 +137,7 @@ __all__ = [
     "Stats",
     "StoppedError",
     "Tally",
+    "TenantStats",
     "Tenants",
     "ThrottledError",
     "TimedOutError",

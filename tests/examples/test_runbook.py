@@ -86,11 +86,13 @@ async def test_a_shutdown_that_left_something(fake_clock: FakeClock, caplog: pyt
 async def test_the_page_names_metrics_that_exist(fake_clock: FakeClock) -> None:
     """batcher/B57: every metric of the page is exposed, with the label that the page gives it."""
     registry = CollectorRegistry()
-    async with Batcher(ScriptedSink[int](), limits=LIMITS, observers=[PrometheusObserver(registry)]) as batcher:
+    observer = PrometheusObserver(registry, tenants=20)
+    async with Batcher(ScriptedSink[int](), tenant=str, limits=LIMITS, observers=[observer]) as batcher:
         await batcher.add(1)
         await fake_clock.advance(1.0)
+        await batcher.add(2)
         exposed = generate_latest(registry).decode()
     named = re.findall(r"`(batcher_\w+)(?:\{(\w+)\})?`", (DOCS / "how-to/operate.md").read_text())
-    assert len(named) == 10
+    assert len(named) == 16
     for metric, label in named:
         assert re.search(rf'^{metric}(_bucket)?\{{.*{label}="', exposed, re.MULTILINE), metric

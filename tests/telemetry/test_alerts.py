@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.telemetry.test_prometheus import NAMES
+from tests.telemetry.test_tenants import TENANT_NAMES
 
 from penstock.telemetry import alert_rules
 from penstock.testing import skip_or_fail
@@ -24,6 +25,9 @@ tests:
       - {series: 'batcher_queue_depth{name="audit"}', values: '100x60'}
       - {series: 'batcher_queue_capacity_items{name="audit"}', values: '10000x60'}
       - {series: 'batcher_backing_off_items{name="audit"}', values: '0x60'}
+      - {series: 'batcher_held_keys{name="audit"}', values: '0x60'}
+      - {series: 'batcher_tenant_pending_items{name="audit",tenant="acme"}', values: '100x60'}
+      - {series: 'batcher_tenant_pending_items{name="audit",tenant="other"}', values: '9000x60'}
       - {series: 'batcher_flushed_ok_total{name="audit"}', values: '0+60000x60'}
       - {series: 'batcher_enqueued_total{name="audit"}', values: '0+60000x60'}
       - {series: 'batcher_flush_total{name="audit",reason="size"}', values: '0+60x60'}
@@ -40,6 +44,8 @@ tests:
       - {eval_time: 50m, alertname: BatcherOnlySizeTrigger, exp_alerts: []}
       - {eval_time: 50m, alertname: BatcherLosing, exp_alerts: []}
       - {eval_time: 50m, alertname: BatcherOutage, exp_alerts: []}
+      - {eval_time: 50m, alertname: BatcherKeysHeld, exp_alerts: []}
+      - {eval_time: 50m, alertname: BatcherTenantFilling, exp_alerts: []}
       - {eval_time: 50m, alertname: BatcherBatchesSmall, exp_alerts: []}
   - interval: 1m  # overflow drops, and nothing else is wrong
     input_series:
@@ -51,6 +57,18 @@ tests:
         eval_time: 45m
         exp_samples: [{labels: '{alertname="BatcherLosing"}', value: 1}]
       - {expr: 'count(ALERTS)', eval_time: 35m, exp_samples: []}
+  - interval: 1m  # keys are parked, and a tenant floods
+    input_series:
+      - {series: 'batcher_held_keys{name="audit"}', values: '3x60'}
+      - {series: 'batcher_queue_capacity_items{name="audit"}', values: '10000x60'}
+      - {series: 'batcher_tenant_pending_items{name="audit",tenant="acme"}', values: '6000x60'}
+      - {series: 'batcher_tenant_pending_items{name="audit",tenant="bee"}', values: '200x60'}
+    promql_expr_test:
+      - expr: count by (alertname, tenant) (ALERTS{alertstate="firing"})
+        eval_time: 30m
+        exp_samples:
+          - {labels: '{alertname="BatcherKeysHeld"}', value: 1}
+          - {labels: '{alertname="BatcherTenantFilling",tenant="acme"}', value: 1}
   - interval: 1m  # the destination is locked: depth up, every batch full, slow, nothing delivered
     input_series:
       - {series: 'batcher_queue_depth{name="audit"}', values: '9000x60'}
@@ -79,7 +97,7 @@ def test_the_rules_speak_of_metrics_that_exist() -> None:
     groups = yaml.safe_load(alert_rules())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert len(rules) >= 5
-    known = {name + suffix for name in NAMES for suffix in ("", "_total", "_bucket", "_count", "_sum")}
+    known = {name + suffix for name in (*NAMES, *TENANT_NAMES) for suffix in ("", "_total", "_bucket", "_count", "_sum")}
     for rule in rules:
         assert set(re.findall(r"batcher_\w+", rule["expr"])) <= known
         assert rule["annotations"]["summary"]

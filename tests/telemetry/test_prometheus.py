@@ -53,6 +53,9 @@ NAMES = {
     "batcher_backing_off_items": ("gauge", {"name"}),
     "batcher_oldest_age_seconds": ("gauge", {"name"}),
     "batcher_waiting_producers": ("gauge", {"name"}),
+    "batcher_held_keys": ("gauge", {"name"}),
+    "batcher_held_items": ("gauge", {"name"}),
+    "batcher_tenants": ("gauge", {"name"}),
     "batcher_throttled_seconds": ("gauge", {"name"}),
     "batcher_enqueued": ("counter", {"name"}),
     "batcher_flushed_ok": ("counter", {"name"}),
@@ -108,6 +111,20 @@ async def test_the_counts_are_what_happened(fake_clock: FakeClock) -> None:
     assert value(registry, "batcher_flushed_ok_total") == 6
     assert value(registry, "batcher_flushed_fail_total") == 1
     assert value(registry, "batcher_queue_depth") is None, "a closed batcher has no state"
+
+
+async def test_keys_that_are_held_are_seen(fake_clock: FakeClock) -> None:
+    """batcher/4a.10, batcher/4a.12."""
+    registry = CollectorRegistry()
+    sink: ScriptedSink[str] = ScriptedSink([partial({0: PermanentError("no")})])
+    options: dict[str, Any] = {"key": lambda item: item[0], "on_key_failure": "pause", "observers": [PrometheusObserver(registry)]}
+    async with Batcher(sink, name="audit", limits=Limits(max_items=2), **options) as batcher:
+        await batcher.add_many(["a1", "a2", "a3", "b1", "b2"])
+        await batcher.flush()
+        assert [value(registry, f"batcher_held_{what}") for what in ("keys", "items")] == [1, 2]
+        batcher.resume("a")
+        await batcher.flush()
+        assert [value(registry, f"batcher_held_{what}") for what in ("keys", "items")] == [0, 0]
 
 
 async def test_states_are_read_when_asked_for(fake_clock: FakeClock) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -11,12 +13,21 @@ from hypothesis import strategies as st
 
 pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
-from prometheus_client.parser import text_string_to_metric_families
 
-from penstock import ConfigError, Outcome, RowBatch
+from penstock import Batcher, ConfigError, Limits, Outcome, RowBatch, Tenants, TenantStats
 from penstock._core.batch import Lineage, Reason
 from penstock.telemetry import PrometheusObserver
 from penstock.telemetry._tenants import OTHER, Top
+
+if TYPE_CHECKING:
+    from penstock import Batch
+    from penstock.testing import FakeClock
+
+
+TENANT_NAMES = {
+    "batcher_tenant_items": ("counter", {"name", "tenant", "outcome"}),
+    "batcher_tenant_pending_items": ("gauge", {"name", "tenant"}),
+}
 
 
 def tell(observer: PrometheusObserver, tenant: object, items: int, outcome: Outcome = Outcome.DELIVERED) -> None:
@@ -24,13 +35,15 @@ def tell(observer: PrometheusObserver, tenant: object, items: int, outcome: Outc
     observer.on_outcome(batch, outcome, range(items))
 
 
-def series(registry: CollectorRegistry) -> dict[str, float]:
-    from prometheus_client import generate_latest
+def number_of_series(registry: CollectorRegistry) -> int:
+    return sum(len(family.samples) for family in registry.collect())
 
+
+def series(registry: CollectorRegistry, name: str = "batcher_tenant_items_total") -> dict[str, float]:
     found: Counter[str] = Counter()
-    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+    for family in registry.collect():
         for sample in family.samples:
-            if sample.name == "batcher_tenant_items_total":
+            if sample.name == name:
                 found[sample.labels["tenant"]] += int(sample.value)
     return dict(found)
 
@@ -60,6 +73,61 @@ def test_ten_thousand_tenants_have_twenty_series_and_other() -> None:
     assert found[OTHER] >= 300 * 35
     assert sum(found.values()) <= 300 * (35 + 200), "an item is in one series; what was shown and is hidden again is in none"
     assert min(found[tenant] for tenant in busy) > 2_000
+
+
+@pytest.mark.parametrize("tenants", [30, 10_000])
+async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty(fake_clock: FakeClock, tenants: int) -> None:
+    """B-T51, batcher/B43, batcher/4a.12: of a real batcher, with a full ledger and at rest; and nothing grows behind them."""
+    registry = CollectorRegistry()
+    observer = PrometheusObserver(registry, tenants=20)
+    gate = asyncio.Event()
+
+    async def sink(batch: Batch[int]) -> None:
+        await gate.wait()
+
+    limits = Limits(max_items=500, max_pending_items=20_000, workers=4)
+    async with Batcher(sink, tenant=lambda item: item % tenants, limits=limits, observers=[observer]) as batcher:
+        await batcher.add_many(range(10_000))
+        await batcher.add_many(number % 3 for number in range(3_000))
+        stats = batcher.stats()
+        assert stats.tenants == tenants
+        assert len(stats.busiest_tenants) == 20
+        assert [tenant.tenant for tenant in stats.busiest_tenants[:3]] == [0, 1, 2]
+        assert sum(series(registry, "batcher_tenant_pending_items").values()) == 13_000
+        full = len(series(registry, "batcher_tenant_pending_items"))
+        gate.set()
+    assert full == (21 if tenants == 30 else 4), "those of 10,000 that have a hundredth of the ledger, and all others as one"
+    assert series(registry).keys() - {OTHER} <= {str(tenant) for tenant in range(tenants)}
+    assert len(series(registry)) == 21
+    assert number_of_series(registry) < 150
+    (top,) = observer._families._tops.values()
+    assert len(top._counted) <= 200
+
+
+async def test_a_tenant_that_waits_and_one_that_is_full_are_told_of(fake_clock: FakeClock) -> None:
+    """batcher/B43, batcher/B44: what is inside of each, how old it is, and who waits for its part of the ledger."""
+
+    async def sink(batch: Batch[str]) -> None:
+        await fake_clock.sleep(5.0)
+
+    limits = Limits(max_items=3, max_delay=10.0)
+    async with Batcher(sink, tenant=lambda item: item[0], tenants=Tenants(max_pending_items=4), limits=limits) as batcher:
+        assert (batcher.stats().tenants, batcher.stats().busiest_tenants) == (0, ())
+        await batcher.add_many(["a1", "a2", "a3", "a4", "b1"])
+        await fake_clock.sleep(2.0)
+        waiting = asyncio.create_task(batcher.add("a5"))
+        await fake_clock.sleep(1.0)
+        stats = batcher.stats()
+        assert stats.tenants == 2
+        assert stats.busiest_tenants == (
+            TenantStats(
+                tenant="a", inside=4, queued=1, in_flight_batches=1, held_keys=0, held_items=0, waiting_producers=1, oldest_age=3.0
+            ),
+            TenantStats(
+                tenant="b", inside=1, queued=1, in_flight_batches=0, held_keys=0, held_items=0, waiting_producers=0, oldest_age=3.0
+            ),
+        )
+        await waiting
 
 
 def test_outcomes_are_told_apart() -> None:

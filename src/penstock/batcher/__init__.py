@@ -7,7 +7,7 @@ from .blocking import BlockingBatcher
 from .feedback import NoFeedback
 from .limits import Limits
 from .receipt import BlockingReceipt, Receipt, gather
-from .report import FlushReport, ShutdownReport, Stats
+from .report import FlushReport, ShutdownReport, Stats, TenantStats
 from .run import run
 from .tenancy import Tenants
 
@@ -22,6 +22,7 @@ __all__ = [
     "Receipt",
     "ShutdownReport",
     "Stats",
+    "TenantStats",
     "Tenants",
     "gather",
     "run",
@@ -39,6 +40,7 @@ publish(
     Receipt,
     ShutdownReport,
     Stats,
+    TenantStats,
     Tenants,
     gather,
     run,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from .receipt import Slip
+    from .report import TenantStats
     from .room import Waiter
     from .tenants import Want
 
@@ -95,6 +96,8 @@ class Accumulator(Protocol[T]):
     @property
     def held_keys(self) -> int: ...
     @property
+    def tenants(self) -> int: ...
+    @property
     def sealed(self) -> int: ...
     @property
     def is_ready(self) -> bool: ...
@@ -109,6 +112,7 @@ class Accumulator(Protocol[T]):
     def identity(self, item: T) -> Hashable: ...
     def wants(self, keys: Sequence[Hashable], sizes: Sequence[int]) -> Sequence[Want[T]]: ...
     def turn_away(self) -> list[Waiter]: ...
+    def busiest(self, most: int, now: float) -> list[TenantStats]: ...
     def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable) -> None: ...
     def offer_all(self, items: Sequence[T], now: float) -> None: ...
     def begin(self, now: float) -> None: ...
@@ -197,6 +201,15 @@ class PlainAccumulator(Generic[T]):
     def held_keys(self) -> int:
         """The keys that hold them."""
         return 0
+
+    @property
+    def tenants(self) -> int:
+        """How many tenants have something inside: nobody asks whose an item is, here."""
+        return 0
+
+    def busiest(self, most: int, now: float) -> list[TenantStats]:
+        """The tenants with the most items inside: none, here."""
+        return []
 
     @property
     def open_items(self) -> int:

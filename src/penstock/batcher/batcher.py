@@ -45,7 +45,7 @@ from .limits import Limits
 from .loops import running_loop
 from .parcel import Parcel
 from .receipt import Receipt, Slip
-from .report import FlushReport, ShutdownReport, Stats
+from .report import MOST_TENANTS, FlushReport, ShutdownReport, Stats
 from .room import Waiter
 from .tenants import Belonging
 
@@ -626,6 +626,8 @@ class Batcher(Generic[T]):
             flushes=dict(engine.flushes),
             held_keys=accumulator.held_keys,
             held_items=accumulator.held,
+            tenants=accumulator.tenants,
+            busiest_tenants=tuple(accumulator.busiest(MOST_TENANTS, now)),
             throttled_seconds=max(0.0, engine.throttled_until - now) if now else 0.0,
         )
 

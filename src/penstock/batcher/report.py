@@ -16,6 +16,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+MOST_TENANTS = 20
+"""How many tenants are told of one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantStats:
+    """A tenant at one moment."""
+
+    tenant: object
+    inside: int
+    """Its items that have not left the ledger; those of a write leave together, when it has ended."""
+    queued: int
+    """Those of them that no worker has taken."""
+    in_flight_batches: int
+    """Its batches that are being written, or back off."""
+    held_keys: int
+    """Its keys of which nothing goes."""
+    held_items: int
+    """The items that wait behind those."""
+    waiting_producers: int
+    """Producers that wait for its part of the ledger."""
+    oldest_age: float | None
+    """Seconds since the oldest of its items that no worker has taken was accepted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
     """A batcher at one moment."""
@@ -43,6 +68,10 @@ class Stats:
     """Keys of which nothing goes since an item of them has failed for good; see `Batcher(on_key_failure=...)`."""
     held_items: int = 0
     """Items that wait behind those; they are among the queued ones."""
+    tenants: int = 0
+    """Tenants of which something is inside, or a key is held."""
+    busiest_tenants: tuple[TenantStats, ...] = ()
+    """The twenty of them with the most items inside, the first first."""
     flushes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Batches taken by a worker, by the reason for which they were sealed."""
     throttled_seconds: float = 0.0

@@ -17,6 +17,7 @@ An accumulator per tenant answers the five questions for its own items; this one
 
 from __future__ import annotations
 
+import heapq
 import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
@@ -27,6 +28,7 @@ from .._core.errors import ItemTooLarge, KeyFailedError
 from .._core.keys import identity, shown
 from .accumulator import Evicted, Leftover, PlainAccumulator, Sealed
 from .bounds import behind
+from .report import TenantStats
 from .room import Room
 
 if TYPE_CHECKING:
@@ -67,6 +69,20 @@ class Share(Generic[T]):
         self.flying = 0
         """Batches in flight or backing off."""
         self.credit = 0.0
+
+    def stats(self, now: float) -> TenantStats:
+        """What there is to tell."""
+        oldest = self.accumulator.oldest_at
+        return TenantStats(
+            tenant=shown(self.tenant),
+            inside=self.inside,
+            queued=self.accumulator.queued,
+            in_flight_batches=self.flying,
+            held_keys=self.accumulator.held_keys,
+            held_items=self.accumulator.held,
+            waiting_producers=self.room.waiting,
+            oldest_age=None if oldest is None else now - oldest,
+        )
 
 
 class Want(Generic[T]):
@@ -209,6 +225,16 @@ class TenantAccumulator(Generic[T]):
     def __len__(self) -> int:
         """How many tenants have something inside."""
         return len(self._shares)
+
+    @property
+    def tenants(self) -> int:
+        """As `len`, for whoever asks any accumulator."""
+        return len(self)
+
+    def busiest(self, most: int, now: float) -> list[TenantStats]:
+        """The tenants with the most items inside, at most so many, the first first. Looks at every tenant."""
+        shares = heapq.nlargest(most, tuple(self._shares.values()), key=lambda share: share.inside)
+        return [share.stats(now) for share in shares]
 
     def _each(self) -> Iterator[Accumulator[T]]:
         return (share.accumulator for share in tuple(self._shares.values()))

@@ -19,11 +19,13 @@ class Top:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._counted: dict[object, int] = {}
-        self._shown: set[object] = set()
+        self._counted: dict[str, int] = {}
+        self._shown: set[str] = set()
 
-    def seen(self, tenant: object, items: int) -> object | None:
+    def seen(self, tenant: str, items: int) -> str | None:
         """Count `items` of a tenant; return the tenant that is hidden by that, `None` for none."""
+        if tenant == OTHER:
+            return None
         counted = self._counted
         if tenant not in counted and len(counted) >= self._most * COUNTED_PER_SHOWN:
             least = min(counted, key=counted.__getitem__)
@@ -46,6 +48,6 @@ class Top:
         self._shown.add(tenant)
         return last
 
-    def label(self, tenant: object) -> str:
+    def label(self, tenant: str) -> str:
         """The tenant's own name if it is shown; otherwise `other`."""
-        return str(tenant) if tenant in self._shown else OTHER
+        return tenant if tenant in self._shown else OTHER

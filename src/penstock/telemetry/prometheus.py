@@ -22,7 +22,7 @@ from .._core.checks import bad, count
 from .._core.errors import MissingExtra
 from .._core.observer import Observer
 from .._core.outcome import Outcome
-from ._tenants import Top
+from ._tenants import OTHER, Top
 from ._trace import trace_id
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ logger = logging.getLogger("penstock.telemetry")
 
 _ENDED = {"closed", "forked"}
 
+_PENDING = "Items inside of the tenants that fill a hundredth of the ledger or more, and of all others as other."
+
 SIZES = (1, 5, 10, 50, 100, 500, 1000, 5000, 10000)
 SECONDS = tuple(0.001 * 2**power for power in range(16))
 
@@ -49,6 +51,9 @@ _GAUGES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
     ("batcher_backing_off_items", "Items in batches that wait before their next try.", lambda stats: stats.tally.backing_off),
     ("batcher_oldest_age_seconds", "Age of the oldest item that no worker has taken.", lambda stats: stats.oldest_age or 0.0),
     ("batcher_waiting_producers", "Producers that wait for room.", lambda stats: stats.waiting_producers),
+    ("batcher_held_keys", "Keys of which nothing goes since an item of them failed for good.", lambda stats: stats.held_keys),
+    ("batcher_held_items", "Items that wait behind those.", lambda stats: stats.held_items),
+    ("batcher_tenants", "Tenants of which something is inside, or a key is held.", lambda stats: stats.tenants),
     ("batcher_throttled_seconds", "Seconds for which the destination asks to be left alone.", lambda stats: stats.throttled_seconds),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
@@ -68,8 +73,9 @@ class PrometheusObserver(Observer):
         registry: a registry of `prometheus_client`; default: its global one.
         name: the label `name`; default: the batcher's.
         exemplars: whether durations carry the id of the current trace.
-        tenants: how many tenants get series of their own in `batcher_tenant_items_total`: those with the most items; all others are `other`.
-            Default 0: none, and no such metric. 20 show who is busy.
+        tenants: how many tenants get series of their own: those with the most items in `batcher_tenant_items_total`, and in
+            `batcher_tenant_pending_items` those that fill a hundredth of the ledger, twenty at most; all others are `other`. Default 0:
+            none, and no such metrics. 20 show who is busy.
 
     Costs nothing per item. Raises `MissingExtra` without `prometheus_client`.
     """
@@ -98,7 +104,7 @@ class PrometheusObserver(Observer):
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
         """Read this batcher when somebody scrapes."""
         self._families.begin(self._name or name)
-        self._families.states.watch(self._name or name, stats)
+        self._families.states.watch(self._name or name, stats, tenants=self._tenants)
 
     def on_state(self, name: str, state: str) -> None:
         """A closed batcher keeps its counts only."""
@@ -168,12 +174,12 @@ class Families:
             text = "Items by tenant and how they ended; those of tenants with few items as other."
             self._tenant_items = Counter("batcher_tenant_items", text, labels, registry=self._registry)
         top = self._tops.setdefault(name, Top(most))
-        hidden = top.seen(tenant, items)
+        hidden = top.seen(str(tenant), items)
         if hidden is not None:
             for each in Outcome:
-                self._tenant_items.labels(name, str(hidden), each.value)  # what is not there cannot be removed
-                self._tenant_items.remove(name, str(hidden), each.value)
-        self._tenant_items.labels(name, top.label(tenant), outcome.value).inc(items)
+                self._tenant_items.labels(name, hidden, each.value)  # what is not there cannot be removed
+                self._tenant_items.remove(name, hidden, each.value)
+        self._tenant_items.labels(name, top.label(str(tenant)), outcome.value).inc(items)
 
     def begin(self, name: str) -> None:
         """Let the counts of losses begin with 0: of a series that begins with 5, Prometheus does not see an increase."""
@@ -230,11 +236,13 @@ class States:
     def __init__(self) -> None:
         self._readers: dict[str, list[Reader]] = {}
         self._ended: dict[str, Counter[str]] = {}
+        self._tenants: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def watch(self, name: str, stats: Callable[[], Any]) -> None:
-        """A batcher has opened."""
+    def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
+        """A batcher has opened, of which so many tenants are to be shown."""
         with self._lock:
+            self._tenants[name] = tenants
             self._readers.setdefault(name, []).append(Reader(stats))
             self._ended.setdefault(name, Counter())
 
@@ -277,6 +285,12 @@ class States:
                 if states:
                     gauge.add_metric([name], sum(map(value, states)))
             yield gauge
+        if any(self._tenants.values()):
+            pending = GaugeMetricFamily("batcher_tenant_pending_items", _PENDING, labels=("name", "tenant"))
+            for name, (states, _) in found.items():
+                for tenant, inside in _pending(states, self._tenants[name]).items():
+                    pending.add_metric([name, tenant], inside)
+            yield pending
         for family, text, _read in _COUNTERS:
             counter = CounterMetricFamily(family, text, labels=("name",))
             for name, (_, counts) in found.items():
@@ -287,6 +301,19 @@ class States:
             for outcome in Outcome:
                 items.add_metric([name, outcome.value], counts[outcome.value])
         yield items
+
+
+def _pending(states: Sequence[Any], most: int) -> dict[str, int]:
+    """Items inside by tenant. Only those are shown that matter, so that one scrape does not show others than the next."""
+    found = Counter[str]()
+    for stats in states:
+        for tenant in stats.busiest_tenants:
+            if tenant.inside * 100 >= stats.capacity_items and str(tenant.tenant) != OTHER:
+                found[str(tenant.tenant)] += tenant.inside
+    shown = dict(found.most_common(most))
+    if most and any(stats.tenants for stats in states):
+        shown[OTHER] = max(0, sum(stats.tally.inside for stats in states) - sum(shown.values()))
+    return shown
 
 
 def _require() -> None:
