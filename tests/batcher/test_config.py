@@ -44,6 +44,9 @@ def test_a_bad_limit_is_named_with_its_value_and_rule(arguments: dict[str, Any],
         Limits(**arguments)
 
 
+async def nobody_awaits(items: list[Any], error: BaseException) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -56,6 +59,8 @@ def test_a_bad_limit_is_named_with_its_value_and_rule(arguments: dict[str, Any],
         ({"size_of": 3, "limits": Limits(max_bytes=5)}, "size_of=3"),
         ({"size_of": len}, "has no effect without max_bytes"),
         ({"on_failure": "ignore"}, "on_failure='ignore'"),
+        ({"on_failure": ["log"]}, r"on_failure=\['log'\]"),
+        ({"on_failure": nobody_awaits}, "and not an async one"),
         ({"shutdown_deadline": -1}, "shutdown_deadline=-1"),
     ],
 )

@@ -144,9 +144,10 @@ def _size_of_bytes(item: Any) -> int:
 
 def checked_handler(handler: str | FailureHandler) -> str | FailureHandler:
     """What to do about failures."""
-    if callable(handler) or handler in {"log", "crash"}:
+    given: object = handler
+    if given in ("log", "crash") or (callable(given) and not inspect.iscoroutinefunction(given)):
         return handler
-    raise checks.bad("on_failure", handler, "must be 'log', 'crash' or a function of (items, error)")
+    raise checks.bad("on_failure", given, "must be 'log', 'crash' or a function of (items, error), and not an async one")
 
 
 def checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:

@@ -22,6 +22,8 @@ class Tenants:
     weights: Mapping[Any, float] | Callable[[Any], float] = field(default_factory=dict[object, float])
     """A tenant's share of the flush slots: a mapping, or a function from a tenant. 1 for whoever is not in the mapping; at least 0.01.
 
+    Asked for whenever something comes in of a tenant of which nothing is inside.
+
     Where items are measured, shares are of bytes, otherwise of items. They count while several tenants have something to send."""
     max_pending_items: int | None = None
     """Items of one tenant inside at once: queued, held, in flight and backing off. A flight's items count until its write has ended."""
