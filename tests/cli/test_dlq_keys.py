@@ -205,6 +205,8 @@ def test_a_letter_that_cannot_be_decoded_holds_back_its_key(cli: Cli, tmp_path: 
 def test_a_key_that_no_letter_has_is_told(cli: Cli, tmp_path: Path, to: str) -> None:
     """A slip must not look like a key that is put right."""
     store = keep_in_file(tmp_path / "dead", [*of_key(":42", 1), *of_key("a", 2)])
+    assert cli("list", store, "--key", "42") == []
+    assert cli.err == "no dead letter is of the key '42'; there are some of ':42'\n0 dead letters\n"
     cli("replay", store, "--to", to, "--key", "42", "--key", "a", code=2)
     assert cli.err == "no dead letter is of the key '42'; there are some of ':42'\n"
     assert applied(tmp_path) == []

@@ -130,7 +130,7 @@ def test_the_knee_is_the_smallest_size_with_nine_tenths_of_the_best() -> None:
     assert knee(measured(of_1=0.1, of_10=0.1, of_95=0.1, of_100=0.1, of_1000=1.01)).size == 95
     assert knee(measured(of_1=0.1)).size == 1
     best = remarks(measured(of_1=0.1, of_10=0.1), Measured(10, (0.1,)), Limits(max_items=8), Needs(), workers_known=False)
-    assert best == ["the largest size was the best: measure larger ones"]
+    assert best == ["the largest size that was written was the best: look above it"]
 
 
 def test_the_median_counts() -> None:
@@ -249,7 +249,7 @@ def test_it_measures_and_prints_limits(here: Path, capsys: pytest.CaptureFixture
     assert re.findall(r"^ +(\d+) +\d+\.\d\d +[\d,]+$", out, re.MULTILINE) == ["1", "10", "100", "1", "2"]
     assert "the knee is at 100 items" in out
     assert "    max_items=80,\n    max_delay=0.05,\n    workers=1,\n    max_pending_items=360,\n" in out
-    assert "- the largest size was the best" in out
+    assert "- the largest size that was written was the best" in out
     assert re.search(r"- memory at worst: max_pending_items x an item = 360 x \d+ bytes = \d+\.\d KiB", out)
     assert "<svg" in plot.read_text()
 

@@ -52,6 +52,8 @@ def test_what_cannot_be_a_key_is_refused(key: object) -> None:
     """consumer/C:O3."""
     with pytest.raises(TypeError, match="cannot be a key"):
         identity(key)
+    with pytest.raises(TypeError, match="cannot be a tenant"):
+        identity(key, "tenant")
 
 
 def test_no_two_keys_have_the_same_text() -> None:

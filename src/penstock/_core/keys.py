@@ -30,22 +30,22 @@ class Typed(NamedTuple):
     value: Hashable
 
 
-def identity(key: object) -> Hashable:
-    """What stands for `key` wherever keys are compared. Raises `TypeError` for what cannot be a key."""
+def identity(key: object, what: str = "key") -> Hashable:
+    """What stands for `key` wherever keys are compared. Raises `TypeError` for what cannot be one, and says `what` it cannot be."""
     kind = type(key)
     if kind in PLAIN:
         return cast("Hashable", key)
     if isinstance(key, (bytearray, memoryview)):
         return bytes(cast("Any", key))
     if isinstance(key, tuple):
-        return Typed(kind, tuple(map(identity, cast("tuple[object, ...]", key))))
+        return Typed(kind, tuple([identity(each, what) for each in cast("tuple[object, ...]", key)]))
     if key != key:  # noqa: PLR0124  # a NaN, or something as strange
-        message = f"{key!r} cannot be a key: it does not equal itself"
+        message = f"{key!r} cannot be a {what}: it does not equal itself"
         raise TypeError(message)
     try:
         hash(key)
     except TypeError:
-        message = f"{key!r} cannot be a key: a {kind.__name__} has no hash; use a string, bytes, a number or a tuple of them"
+        message = f"{key!r} cannot be a {what}: a {kind.__name__} has no hash; use a string, bytes, a number or a tuple of them"
         raise TypeError(message) from None
     return Typed(kind, cast("Hashable", key))
 

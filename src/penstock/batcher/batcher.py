@@ -584,7 +584,7 @@ class Batcher(Generic[T]):
             return identity(key)
         if tenant is ...:
             raise ConfigError(f"{name}({key!r}) needs tenant=, since the batcher has tenants: a key is a key within its tenant")
-        return Belonging(identity(tenant), identity(key))
+        return Belonging(identity(tenant, "tenant"), identity(key))
 
     @property
     def name(self) -> str:

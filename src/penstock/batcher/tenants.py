@@ -294,7 +294,7 @@ class TenantAccumulator(Generic[T]):
         Raises `TypeError` for what cannot be a tenant or a key, `KeyFailedError` for a key that takes no more items, and whatever those
         functions raise.
         """
-        tenant = identity(self._tenant(item))
+        tenant = identity(self._tenant(item), "tenant")
         share = self._shares.get(tenant)
         if share is None:
             return Belonging(tenant, self._key(item), self._weight(shown(tenant)))

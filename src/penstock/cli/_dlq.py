@@ -156,7 +156,9 @@ async def _run(command: Callable[[argparse.Namespace, Store], Coroutine[Any, Any
 
 async def _list(options: argparse.Namespace, store: Store) -> int:
     number = 0
-    async with aclosing(store.letters(_selection(options))) as letters:
+    selection = _selection(options)
+    await _misses_a_key(selection, store)
+    async with aclosing(store.letters(selection)) as letters:
         async for letter in letters:
             if number == options.limit:
                 break

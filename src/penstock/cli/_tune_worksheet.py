@@ -119,7 +119,7 @@ def remarks(measured: Sequence[Measured], at: Measured, limits: Limits, needs: N
     """What to know about the limits, in whole sentences."""
     told: list[str] = []
     if len(measured) > 1 and at.size == max(one.size for one in measured):
-        told.append("the largest size was the best: measure larger ones")
+        told.append("the largest size that was written was the best: look above it")
     if needs.rate is not None:
         fills = limits.max_items / needs.rate
         by = "size" if fills <= limits.delay else f"time, with about {max(1, round(needs.rate * limits.delay)):,} items"
