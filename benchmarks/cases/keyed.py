@@ -26,6 +26,7 @@ BATCH = 100
 
 PLAIN = "without keys"
 KEYED = f"{KEYS:,} keys"
+ONCE = "every key once"
 KEYED_SAFE = f"{KEYS:,} keys, safe for prefixes"
 ONE_WORKER = "one worker, total order"
 EIGHT_WORKERS = f"{WORKERS} workers, {KEYS:,} keys"
@@ -70,6 +71,10 @@ def _hot(item: int) -> int:
     return 0
 
 
+def _own(item: int) -> int:
+    return item
+
+
 @contextlib.contextmanager
 def prepare_cost(count: int) -> Iterator[Sequence[Contender]]:
     items = list(range(count))
@@ -77,6 +82,7 @@ def prepare_cost(count: int) -> Iterator[Sequence[Contender]]:
     yield (
         Contender(PLAIN, _turn(items, None, limits), ours=True),
         Contender(KEYED, _turn(items, _key, limits), ours=True),
+        Contender(ONCE, _turn(items, _own, limits), ours=True),
         Contender(KEYED_SAFE, _turn(items, _key, limits, prefix_safe=True), ours=True),
         Contender("one hot key, safe for prefixes", _turn(items, _hot, limits, prefix_safe=True), ours=True),
     )
@@ -102,7 +108,7 @@ COST_CASE = Case(
     quick_items=2_000,
     unit=NS_PER_ITEM,
     peers=(PLAIN,),
-    targets=(AtMost(KEYED, PLAIN, 1.5),),
+    targets=(AtMost(ONCE, PLAIN, 1.5), AtMost(KEYED, PLAIN, 1.5)),
 )
 GAIN_CASE = Case(
     name="keyed-workers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keyed_help import Destination, Gate, Item, key_of
 
+import penstock.batcher.keyed
 from penstock import Batcher, BlockingBatcher, ConfigError, FanOut, Limits, Outcome, Retry, TransientError, WriteResult, stack
-from penstock.batcher.keyed import KeyedAccumulator
+from penstock.batcher.keyed import KeyedAccumulator, Waiting
 from penstock.batcher.parking import Parking
 from penstock.retry import Backoff
 from penstock.testing import FakeClock
@@ -557,6 +559,79 @@ def test_keys_that_come_once_leave_nothing_behind() -> None:
 def test_a_million_keys_that_come_once_leave_nothing_behind() -> None:
     """consumer/C:O6."""
     _many_keys(1_000_000)
+
+
+def _bytes_per_active_key(count: int) -> float:
+    """With one item of each key at the destination, and one that waits for it."""
+
+    async def main(clock: FakeClock) -> float:
+        is_open = asyncio.Event()
+
+        async def write(batch: Batch[Item]) -> None:
+            await is_open.wait()
+
+        room = Limits(max_items=count // 4, workers=4, max_pending_items=2 * count)
+        async with Batcher(write, key=key_of, limits=room, clock=clock) as batcher:
+            spec = [Item(key, number) for number in range(2) for key in range(count)]
+            gc.collect()
+            tracemalloc.start()
+            before, _ = tracemalloc.get_traced_memory()
+            await batcher.add_many(spec)
+            await clock.run_until_idle()
+            assert batcher.stats().in_flight_batches == 4
+            assert batcher.tally().queued == count
+            after, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            is_open.set()
+        return (after - before) / count
+
+    with FakeClock() as clock:
+        return clock.run(main(clock))
+
+
+def test_an_active_key_is_small() -> None:
+    """field-notes S10: less than 600 bytes, with everything that the batcher keeps of its two items."""
+    assert _bytes_per_active_key(2_000) < 600
+
+
+@pytest.mark.soak
+def test_each_of_many_active_keys_is_small() -> None:
+    """field-notes S10."""
+    assert _bytes_per_active_key(100_000) < 600
+
+
+class Looked(Waiting[Any]):
+    """Counts how often somebody looks at what is behind it in its lane."""
+
+    __slots__ = ("_behind",)
+    looks = 0
+
+    @property
+    def behind(self) -> Looked | None:
+        Looked.looks += 1
+        return self._behind
+
+    @behind.setter
+    def behind(self, entry: Looked | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._behind = entry
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("count", [100, 5_000])
+def test_a_hot_key_has_at_most_three_items_looked_at_for_each(count: int, repeats: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """consumer/4.5: in whatever batches they go, and however many wait."""
+    monkeypatch.setattr(penstock.batcher.keyed, "Waiting", Looked)
+    Looked.looks = 0
+    accumulator: KeyedAccumulator[Item] = KeyedAccumulator(
+        key=key_of, max_items=50, max_bytes=None, max_delay=1.0, sized=False, repeats=repeats, evicts=False, parking=Parking("skip", 1)
+    )
+    accumulator.offer_all([Item("hot", number) for number in range(count)], 0.0)
+    went: list[Item] = []
+    while (batch := accumulator.take(10.0)) is not None:
+        went += batch.items
+        accumulator.done(batch, [])
+    assert went == [Item("hot", number) for number in range(count)]
+    assert 0 < Looked.looks <= 3 * count
 
 
 @settings(max_examples=60, deadline=None)

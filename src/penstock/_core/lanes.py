@@ -107,7 +107,11 @@ class Lanes(Generic[E]):
         else:
             lane.last.behind = entry
         lane.last = entry
-        self._count(lane, entry)
+        lane.length += 1
+        self.waiting += 1
+        self.waiting_size += entry.size
+        if self._arrivals is not None:
+            self._arrivals[entry] = None
 
     def put_back(self, key: Hashable, entries: Sequence[E]) -> None:
         """What has gone, and was not applied, is in front of its lane again; `entries` in their old order. The turn has not ended by that."""
@@ -119,9 +123,12 @@ class Lanes(Generic[E]):
             lane.first = entry
             if lane.last is None:
                 lane.last = entry
-            self._count(lane, entry)
             if self._arrivals is not None:
+                self._arrivals[entry] = None
                 self._arrivals.move_to_end(entry, last=False)
+        lane.length += len(entries)
+        self.waiting += len(entries)
+        self.waiting_size += sum([entry.size for entry in entries])
 
     def leave(self, key: Hashable) -> E | None:
         """A turn has ended. What is returned may go now, and begins the next; `None` if nothing may."""
@@ -143,6 +150,11 @@ class Lanes(Generic[E]):
         """The next of a lane, to go along with the turn that its key has; `None` if nothing waits, or it is held."""
         lane = self._lanes.get(key)
         return None if lane is None or lane.held or lane.first is None else self._pop(key, lane, lane.first)
+
+    def next_many(self, key: Hashable, most: int) -> list[E]:
+        """As `next`, again and again: at most so many."""
+        lane = self._lanes.get(key)
+        return [] if lane is None or lane.held else self._pop_many(key, lane, most)
 
     def first(self, key: Hashable) -> E | None:
         """What `next` would return."""
@@ -174,14 +186,12 @@ class Lanes(Generic[E]):
         assert lane.held
         assert not lane.going
         lane.going = True
-        return [self._pop(key, lane, lane.first) for _ in range(min(most, lane.length)) if lane.first is not None]
+        return self._pop_many(key, lane, most)
 
     def drop_all(self, key: Hashable) -> list[E]:
         """Give up everything that waits of a key."""
-        dropped: list[E] = []
-        while (entry := self.drop_first(key)) is not None:
-            dropped.append(entry)
-        return dropped
+        lane = self._lanes.get(key)
+        return [] if lane is None else self._pop_many(key, lane, lane.length)
 
     def let_go(self, key: Hashable) -> E | None:
         """The lane is held no longer. What is returned may go now, and begins a turn; `None` if nothing may."""
@@ -240,9 +250,23 @@ class Lanes(Generic[E]):
             del self._arrivals[first]
         return first
 
-    def _count(self, lane: Lane[E], entry: E) -> None:
-        lane.length += 1
-        self.waiting += 1
-        self.waiting_size += entry.size
+    def _pop_many(self, key: Hashable, lane: Lane[E], most: int) -> list[E]:
+        gone: list[E] = []
+        entry = lane.first
+        while entry is not None and len(gone) < most:
+            gone.append(entry)
+            behind = entry.behind
+            entry.behind = None
+            entry = behind
+        lane.first = entry
+        if entry is None:
+            lane.last = None
+            if not lane.held:
+                del self._lanes[key]
+        lane.length -= len(gone)
+        self.waiting -= len(gone)
+        self.waiting_size -= sum([entry.size for entry in gone])
         if self._arrivals is not None:
-            self._arrivals[entry] = None
+            for each in gone:
+                del self._arrivals[each]
+        return gone

@@ -50,7 +50,9 @@ class Waiting(Entry, Generic[T]):
     __slots__ = ("at", "era", "item", "receipt")
 
     def __init__(self, key: Hashable, item: T, size: int, receipt: Slip | None, *, at: float, era: int) -> None:
-        super().__init__(key, size)
+        self.key = key  # all in one: it is made for every item that waits
+        self.size = size
+        self.behind = None
         self.item = item
         self.receipt = receipt
         self.at = at
@@ -211,7 +213,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
 
     def pass_by(self, item: T, key: Hashable) -> None:
         """Put an item that came by the short way into its lane, past the open batch."""
-        receipt = self.receipts.pop(len(self.items), None)
+        receipt = self.receipts.pop(len(self.items), None) if self.receipts else None
         self.wait(Waiting(key, item, 0, receipt, at=self.now, era=self.last_number + 1))
         self.passed()
         if self.parking.spills:
@@ -256,6 +258,17 @@ class KeyedAccumulator(PlainAccumulator[T]):
             self.seal(Reason.SIZE, self.now)
         elif self._max_bytes is not None and self._open_bytes >= self._max_bytes:
             self.seal(Reason.BYTES, self.now)
+
+    def _join_all(self, key: Hashable, entries: list[Waiting[T]]) -> None:
+        """Items of a key that the open batch has already, and that nothing measures. They are no older than that."""
+        filled = len(self.items)
+        for place, entry in enumerate(entries, filled):
+            if entry.receipt is not None:
+                self.receipts[place] = entry.receipt
+        self.items.extend([entry.item for entry in entries])
+        self._door.keys.extend([key] * len(entries))
+        if len(self.items) >= self.max_items:
+            self.seal(Reason.SIZE, self.now)
 
     def seal(self, reason: Reason, now: float) -> None:
         """End the open batch, if it holds anything; `MANUAL` and `SHUTDOWN_REQUEST` are for all that waits behind its keys, too."""
@@ -477,6 +490,10 @@ class KeyedAccumulator(PlainAccumulator[T]):
         if self._max_bytes is not None and self.items and self._open_bytes + entry.size > self._max_bytes:
             self.seal(Reason.BYTES, self.now)
         self._join(entry.item, entry.size, entry.receipt, entry.at, key)
+        if not self._sized:
+            if key in self._door.open_keys:
+                self._join_all(key, self.lanes.next_many(key, self.max_items - len(self.items)))
+            return
         while key in self._door.open_keys and (behind := self.lanes.first(key)) is not None:
             if self._max_bytes is not None and self._open_bytes + behind.size > self._max_bytes:
                 self.seal(Reason.BYTES, self.now)  # what comes later must not overtake it
