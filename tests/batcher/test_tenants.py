@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import random
 import statistics
@@ -422,3 +423,44 @@ async def test_an_item_whose_tenant_cannot_be_one_is_refused(fake_clock: FakeClo
 
 def test_tenants_travel() -> None:
     assert pickle.loads(pickle.dumps(Tenants(weights={"a": 2.0}))).weight("a") == 2.0
+
+
+def _come_once(count: int, key: Callable[[int], object] | None) -> None:
+    async def nothing(batch: Batch[int]) -> None:
+        pass
+
+    async def main(clock: FakeClock) -> None:
+        async with Batcher(nothing, tenant=lambda item: item, key=key, limits=Limits(workers=4), clock=clock) as batcher:
+            for item in range(100):
+                await batcher.add(item)
+            await batcher.flush()
+            gc.collect()
+            before = len(gc.get_objects())
+            for item in range(count):
+                await batcher.add(item)
+            await batcher.flush()
+            await clock.run_until_idle()
+            gc.collect()
+            assert len(gc.get_objects()) <= before + 100
+            accumulator: Any = batcher._engine.accumulator
+            assert len(accumulator) == 0
+            assert batcher.tally().delivered == count + 100
+
+    on_virtual_time(main)
+
+
+KEY_OR_NOT = pytest.mark.parametrize("key", [None, lambda item: item], ids=["no key", "keys"])
+
+
+@KEY_OR_NOT
+def test_tenants_that_come_once_leave_nothing_behind(key: Callable[[int], object] | None) -> None:
+    """batcher/4b.7, consumer/C:O6 for tenants."""
+    _come_once(500, key)
+
+
+@KEY_OR_NOT
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_a_hundred_thousand_tenants_that_come_once_leave_nothing_behind(key: Callable[[int], object] | None) -> None:
+    """batcher/4b.7."""
+    _come_once(100_000, key)
