@@ -136,8 +136,11 @@ class Lanes(Generic[E]):
         if lane is None:
             self.active.remove(key)
             return None
-        lane.going = False
-        return self._begin(key, lane)
+        if lane.held:
+            lane.going = False
+            return None
+        assert lane.first is not None
+        return self._pop(key, lane, lane.first)
 
     def leave_idle(self, keys: Collection[Hashable]) -> list[Hashable]:
         """The turns of many keys have ended. Those that have no lane are idle; return the others, each once, for `leave`."""
@@ -204,7 +207,12 @@ class Lanes(Generic[E]):
             if lane.first is None:
                 del self._lanes[key]
             return None
-        return self._begin(key, lane)
+        if lane.first is None:
+            del self._lanes[key]
+            self.active.remove(key)
+            return None
+        lane.going = True
+        return self._pop(key, lane, lane.first)
 
     def clear(self) -> list[E]:
         """Give up everything that waits, each lane's in its order; return it. Who is going, and who is held, stays so."""
@@ -224,17 +232,6 @@ class Lanes(Generic[E]):
     def _open(self, key: Hashable) -> Lane[E]:
         lane = self._lanes[key] = Lane(going=True)
         return lane
-
-    def _begin(self, key: Hashable, lane: Lane[E]) -> E | None:
-        if lane.held:
-            return None
-        first = lane.first
-        if first is None:
-            del self._lanes[key]
-            self.active.remove(key)
-            return None
-        lane.going = True
-        return self._pop(key, lane, first)
 
     def _pop(self, key: Hashable, lane: Lane[E], first: E) -> E:
         lane.first = first.behind

@@ -490,6 +490,8 @@ class KeyedAccumulator(PlainAccumulator[T]):
         if self._max_bytes is not None and self.items and self._open_bytes + entry.size > self._max_bytes:
             self.seal(Reason.BYTES, self.now)
         self._join(entry.item, entry.size, entry.receipt, entry.at, key)
+        if not self.repeats:
+            return
         if not self._sized:
             if key in self._door.open_keys:
                 self._join_all(key, self.lanes.next_many(key, self.max_items - len(self.items)))
