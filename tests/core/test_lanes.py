@@ -67,12 +67,12 @@ class LanesMachine(RuleBasedStateMachine):
     def leave_together(self, data: st.DataObject) -> None:
         keys = data.draw(st.lists(st.sampled_from(sorted(self.going)), max_size=6))
         ended = list(dict.fromkeys(keys))
-        others = self.lanes.leave_idle(keys)
-        assert others == [key for key in ended if self.waiting[key] or key in self.held]
+        went, held = self.lanes.leave_all(keys)
+        assert [item.key for item in went] == [key for key in ended if self.waiting[key] and key not in self.held]
+        assert held == [key for key in ended if key in self.held]
         for key in ended:
             del self.going[key]
-            if key in others:
-                self.began(key, self.lanes.leave(key))
+            self.began(key, next((item for item in went if item.key == key), None))
 
     @precondition(lambda self: self.going)
     @rule(data=st.data())
@@ -87,6 +87,15 @@ class LanesMachine(RuleBasedStateMachine):
             assert item is not None
             assert item.number == self.waiting[key].popleft()
             self.going[key].append(item)
+
+    @precondition(lambda self: self.going)
+    @rule(data=st.data(), most=st.integers(0, 3))
+    def next_many(self, data: st.DataObject, most: int) -> None:
+        key = data.draw(st.sampled_from(sorted(self.going)))
+        went = self.lanes.next_many(key, most)
+        waited = 0 if key in self.held else min(most, len(self.waiting[key]))
+        assert [item.number for item in went] == [self.waiting[key].popleft() for _ in range(waited)]
+        self.going[key] += went
 
     @precondition(lambda self: self.going)
     @rule(data=st.data())

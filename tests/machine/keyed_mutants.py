@@ -96,7 +96,9 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
         lane = self._lanes.setdefault(entry.key, Lane(going=True))
         entry.behind, lane.first = lane.first, entry
         lane.last = lane.last or entry
-        self._count(lane, entry)
+        lane.length += 1
+        self.waiting += 1
+        self.waiting_size += entry.size
 
     monkeypatch.setattr(Lanes, "wait", wait)
 

@@ -142,12 +142,20 @@ class Lanes(Generic[E]):
         assert lane.first is not None
         return self._pop(key, lane, lane.first)
 
-    def leave_idle(self, keys: Collection[Hashable]) -> list[Hashable]:
-        """The turns of many keys have ended. Those that have no lane are idle; return the others, each once, for `leave`."""
-        waited_for = [key for key in dict.fromkeys(keys) if key in self._lanes] if self._lanes else []
+    def leave_all(self, keys: Collection[Hashable]) -> tuple[list[E], list[Hashable]]:
+        """As `leave` of each of these keys, once: what may go now, and the keys that are held."""
+        lanes = {key: lane for key in dict.fromkeys(keys) if (lane := self._lanes.get(key)) is not None} if self._lanes else {}
         self.active.difference_update(keys)
-        self.active.update(waited_for)
-        return waited_for
+        self.active.update(lanes)
+        may_go: list[E] = []
+        held: list[Hashable] = []
+        for key, lane in lanes.items():
+            if lane.held:
+                lane.going = False
+                held.append(key)
+            elif lane.first is not None:
+                may_go.append(self._pop(key, lane, lane.first))
+        return may_go, held
 
     def next(self, key: Hashable) -> E | None:
         """The next of a lane, to go along with the turn that its key has; `None` if nothing waits, or it is held."""

@@ -214,7 +214,9 @@ class KeyedAccumulator(PlainAccumulator[T]):
     def pass_by(self, item: T, key: Hashable) -> None:
         """Put an item that came by the short way into its lane, past the open batch."""
         receipt = self.receipts.pop(len(self.items), None) if self.receipts else None
-        self.wait(Waiting(key, item, 0, receipt, at=self.now, era=self.last_number + 1))
+        self.lanes.wait(Waiting(key, item, 0, receipt, at=self.now, era=self.last_number + 1))
+        if self.lanes.held and self.lanes.is_held(key):
+            self._look_at(key)
         self.passed()
         if self.parking.spills:
             self.over()
@@ -259,16 +261,21 @@ class KeyedAccumulator(PlainAccumulator[T]):
         elif self._max_bytes is not None and self._open_bytes >= self._max_bytes:
             self.seal(Reason.BYTES, self.now)
 
-    def _join_all(self, key: Hashable, entries: list[Waiting[T]]) -> None:
-        """Items of a key that the open batch has already, and that nothing measures. They are no older than that."""
-        filled = len(self.items)
-        for place, entry in enumerate(entries, filled):
-            if entry.receipt is not None:
-                self.receipts[place] = entry.receipt
-        self.items.extend([entry.item for entry in entries])
-        self._door.keys.extend([key] * len(entries))
-        if len(self.items) >= self.max_items:
-            self.seal(Reason.SIZE, self.now)
+    def _join_all(self, entries: Sequence[Waiting[T]]) -> None:
+        """As `_join` of one after the other, for items that nothing measures; where a batch may repeat keys it has theirs already."""
+        while entries:
+            filled = len(self.items)
+            fitting, entries = entries[: self.max_items - filled], entries[self.max_items - filled :]
+            oldest_at = min([entry.at for entry in fitting])
+            if not filled or oldest_at < self._oldest_at:
+                self._oldest_at = oldest_at
+            for place, entry in enumerate(fitting, filled):
+                if entry.receipt is not None:
+                    self.receipts[place] = entry.receipt
+            self.items.extend([entry.item for entry in fitting])
+            self._door.keys.extend([entry.key for entry in fitting])
+            if len(self.items) >= self.max_items:
+                self.seal(Reason.SIZE, self.now)
 
     def seal(self, reason: Reason, now: float) -> None:
         """End the open batch, if it holds anything; `MANUAL` and `SHUTDOWN_REQUEST` are for all that waits behind its keys, too."""
@@ -460,8 +467,14 @@ class KeyedAccumulator(PlainAccumulator[T]):
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
         """A batch has ended: its keys are free."""
         assert isinstance(batch, KeyedBatch)
-        for key in self.lanes.leave_idle(cast("list[Hashable]", batch.lanes)):
-            self._release(key)
+        entries, held = self.lanes.leave_all(cast("list[Hashable]", batch.lanes))
+        if self.repeats or self._sized or self._earlier:
+            for entry in entries:
+                self._go(entry)
+        else:
+            self._join_all(entries)
+        for key in held:
+            self._look_at(key)
         batch.lanes = [_LEFT] * len(batch.lanes)
 
     def _release(self, key: Hashable) -> None:
@@ -494,7 +507,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
             return
         if not self._sized:
             if key in self._door.open_keys:
-                self._join_all(key, self.lanes.next_many(key, self.max_items - len(self.items)))
+                self._join_all(self.lanes.next_many(key, self.max_items - len(self.items)))
             return
         while key in self._door.open_keys and (behind := self.lanes.first(key)) is not None:
             if self._max_bytes is not None and self._open_bytes + behind.size > self._max_bytes:
