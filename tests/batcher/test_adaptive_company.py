@@ -16,6 +16,7 @@ from penstock import (
     Batch,
     Batcher,
     CircuitBreaker,
+    Isolate,
     Limits,
     Observer,
     PermanentError,
@@ -24,6 +25,7 @@ from penstock import (
     Tenants,
     ThrottledError,
     Timeout,
+    TooLargeError,
     TransientError,
     UnavailableError,
     WriteResult,
@@ -154,6 +156,24 @@ async def test_many_small_tenants_do_not_make_the_batches_of_a_large_one_small(f
         assert batcher.stats().max_items == 100
     sizes = Counter(len(batch) for batch in sink.batches)
     assert sum(count for size, count in sizes.items() if size < 10) > sizes[100] > 100
+
+
+async def test_a_smaller_size_holds_for_tenants_that_have_items_inside(fake_clock: FakeClock) -> None:
+    """batcher/4a.11: what a tenant had queued before is cut too."""
+    taken: list[tuple[int, int]] = []
+
+    def answer(batch: Batch[Any]) -> None:
+        taken.append((len(batch), batcher.stats().max_items))
+        if len(batch) > 40:
+            raise TooLargeError("413")
+
+    batcher = Batcher[Any](stack(Recording(0.0, answer), Isolate()), limits=LIMITS, tenant=tenant_of, adaptive=Adaptive())
+    async with batcher:
+        await asyncio.gather(*(add_all(batcher, tenant, 3000) for tenant in ("a", "b")))
+        await batcher.flush()
+        assert batcher.stats().max_items <= 40
+    assert max(size for size, _ in taken[-30:]) <= 40
+    assert batcher.tally().delivered == 6000
 
 
 async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(fake_clock: FakeClock) -> None:
