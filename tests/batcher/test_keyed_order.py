@@ -185,12 +185,10 @@ class Run(Observer):
             item = Item(lane, self.counts[lane])
             self.counts[lane] += 1
             try:
-                receipt = await asyncio.wait_for(batcher.submit(item, timeout=rng.choice([None, None, 0.5])), rng.choice([1e6, 1e6, 0.2]))
+                receipt = await asyncio.wait_for(self._submit(batcher, item, rng.choice([None, None, 0.5])), rng.choice([1e6, 1e6, 0.2]))
             except (AddTimeout, TimeoutError):
                 continue
-            except KeyFailedError as error:
-                if (error.tenant, error.key) != (tenant_of(item), key_of(item)) or lane not in self.stopped:
-                    self.broken.append(f"{item} was refused: {error}")
+            except KeyFailedError:
                 await asyncio.sleep(0.1)
                 continue
             except ClosedError:
@@ -200,6 +198,14 @@ class Run(Observer):
             self.check_caps(batcher)
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.choice([0.0, 0.01, 0.5]))
+
+    async def _submit(self, batcher: Batcher[Item], item: Item, timeout: float | None) -> Receipt:
+        try:
+            return await batcher.submit(item, timeout=timeout)
+        except KeyFailedError as error:
+            if (error.tenant, error.key) != (tenant_of(item), key_of(item)) or item.key not in self.stopped:
+                self.broken.append(f"{item} was refused: {error}")
+            raise
 
     async def disturb(self, batcher: Batcher[Item]) -> None:
         rng = self.rng

@@ -6,10 +6,11 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+from tests.chaos.lanes import Lanes
 from tests.chaos.shapes import Shape
 from tests.chaos.storm import KEYS, Row
 
-from penstock import AddTimeout, Batch, Batcher, ClosedError, Limits, Observer, Outcome, Receipt, ShutdownReport
+from penstock import AddTimeout, Batch, Batcher, ClosedError, KeyFailedError, Limits, Observer, Outcome, Receipt, ShutdownReport
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -22,15 +23,17 @@ LATER = 2_000.0
 class Chaos(Observer):
     """One run. With `patient` it goes on until every item has its outcome; otherwise it is shut down in the middle."""
 
-    def __init__(self, seed: int, *, patient: bool) -> None:
+    def __init__(self, seed: int, *, patient: bool, lanes: bool = False) -> None:
+        self.lanes = Lanes(seed, patient) if lanes else None
         rng = self.rng = random.Random(seed)
         self.patient = patient
         self.calm_at = rng.choice([5.0, 40.0])
         bad = frozenset(key for key in range(KEYS) if rng.random() < rng.choice([0.0, 0.1, 0.3]))
-        self.shape = Shape(rng, self.calm_at, bad, deaf=not patient)
+        self.shape = Shape(rng, self.calm_at, bad, deaf=not patient, lanes=self.lanes)
         self.bad = bad
         self.numbers = 0
         self.accepted: list[int] = []
+        self.place: dict[int, int] = {}
         self.receipts: dict[int, Receipt] = {}
         self.outcomes: dict[int, Outcome] = {}
         self.broken: list[str] = []
@@ -47,9 +50,13 @@ class Chaos(Observer):
                 self.broken.append(f"item {item} ended {self.outcomes[item]} and then {outcome}")
             self.outcomes[item] = outcome
             self.shape.settled.add(item)
+        if self.lanes is not None:
+            self.lanes.settled([batch[index][0] for index in sorted(indices)], outcome, self.place)
         self._check_law()
 
     def on_sealed(self, batch: Batch[Row]) -> None:
+        if self.lanes is not None:
+            self.lanes.sealed(batch)
         self._check_law()
 
     def _check_law(self) -> None:
@@ -57,6 +64,8 @@ class Chaos(Observer):
             self.batcher.tally().verify()
         except AssertionError as error:
             self.broken.append(str(error))
+        if self.lanes is not None:
+            self.lanes.check(self.batcher)
 
     # -- producing ----------------------------------------------------------------------------------------------------
 
@@ -67,20 +76,23 @@ class Chaos(Observer):
     async def _produce(self) -> None:
         rng = self.rng
         for _ in range(rng.randint(1, 12)):
-            rows = self._rows(rng.choice([1, 1, 1, 2, 5]))
+            fails = self.lanes is not None and self.lanes.policy == "fail"
+            rows = self._rows(rng.choice([1, 1, 1, 2, 5]) if not fails else 1)
             timeout = rng.choice([None, None, 0.5])
             try:
                 if len(rows) > 1:
                     await self.batcher.add_many(rows, timeout=timeout)
-                elif rng.random() < 0.5:
+                elif rng.random() < 0.5 or fails:
                     self.receipts[rows[0][0]] = await self.batcher.submit(rows[0], timeout=timeout)
                 else:
                     await self.batcher.add(rows[0], timeout=timeout)
-            except AddTimeout:
+            except (AddTimeout, KeyFailedError):
                 continue
             except ClosedError:
                 return
-            self.accepted += [number for (number,) in rows]
+            for (number,) in rows:
+                self.place[number] = len(self.accepted)
+                self.accepted.append(number)
             await asyncio.sleep(rng.choice([0.0, 0.0, 0.1, 2.0]))
 
     async def _disturb(self, tasks: list[asyncio.Task[Any]]) -> None:
@@ -110,6 +122,8 @@ class Chaos(Observer):
     async def _run(self) -> None:
         rng = self.rng
         workers, max_items = rng.randint(1, 4), rng.choice([1, 3, 8])
+        workers = workers if self.lanes is None else self.lanes.workers
+        options: dict[str, Any] = {} if self.lanes is None else self.lanes.options
         limits = Limits(
             max_items=max_items,
             workers=workers,
@@ -118,7 +132,8 @@ class Chaos(Observer):
             flush_timeout=1e6 if self.patient else 30.0,
         )
         last_resort = None if self.patient or rng.random() < 0.5 else self._take_in
-        async with Batcher(self.shape.sink, limits=limits, observers=[self], last_resort=last_resort, shutdown_deadline=25.0) as batcher:
+        options |= {"limits": limits, "observers": [self], "last_resort": last_resort}
+        async with Batcher(self.shape.sink, shutdown_deadline=25.0, **options) as batcher:
             self.batcher = batcher
             tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._produce()) for _ in range(rng.randint(1, 4))]
             disturbing = asyncio.create_task(self._disturb(tasks))
@@ -136,6 +151,8 @@ class Chaos(Observer):
         self._check(report)
         await asyncio.sleep(LATER)
         assert batcher.tally() == before, "a late completion changed the tally"
+        if self.lanes is not None:
+            self.lanes.check_left(batcher)
 
     async def _take_in(self, batch: Batch[Row]) -> None:
         await asyncio.sleep(self.rng.choice([0.0, 1.0, 30.0]))
@@ -162,6 +179,7 @@ class Chaos(Observer):
 
     def _check(self, report: ShutdownReport[Row]) -> None:
         assert self.broken == []
+        assert self.lanes is None or self.lanes.broken == []
         assert report.tally.accepted == len(self.accepted)
         ends = self._ends(report)
         for item, receipt in self.receipts.items():
@@ -169,6 +187,7 @@ class Chaos(Observer):
         for storm in self.shape.required:
             assert not storm.sent_again, f"settled, and sent again: {storm.sent_again}"
             assert storm.most_running <= self.batcher.limits.workers
+            assert not storm.beside, f"in two writes at once: {storm.beside}"
         for item, outcome in ends.items():
             self._check_truth(item, outcome)
         if self.patient:
@@ -176,6 +195,8 @@ class Chaos(Observer):
 
     def _ends(self, report: ShutdownReport[Row]) -> dict[int, Outcome]:
         ends: dict[int, Outcome] = {item: outcome for item, outcome in self.outcomes.items() if outcome is not Outcome.UNSENT}
+        behind = [item for item, receipt in self.receipts.items() if receipt.outcome is Outcome.REJECTED]
+        ends.update(dict.fromkeys(behind, Outcome.REJECTED))  # what fails behind its key is told by its receipt alone
         unsent = [item for (item,) in report.unsent]
         assert not set(unsent) & set(ends)
         assert len(unsent) == len(set(unsent))

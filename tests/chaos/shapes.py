@@ -14,6 +14,8 @@ from penstock.retry import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.chaos.lanes import Lanes
+
 
 @dataclass(slots=True)
 class Shape:
@@ -23,6 +25,7 @@ class Shape:
     calm_at: float
     bad: frozenset[int]
     deaf: bool
+    lanes: Lanes | None = None
     settled: set[int] = field(default_factory=set[int])
     """Items that have their outcome; the batcher's observer fills it."""
     required: list[Storm] = field(default_factory=list[Storm])
@@ -46,6 +49,7 @@ class Shape:
             per_item=per_item,
             deaf=self.deaf,
             again=self.settled if again is None else again,
+            **({} if self.lanes is None else {"lines": self.lanes.lines}),
         )
 
     def _retry(self) -> Retry:

@@ -19,7 +19,7 @@ from penstock import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
 Row = tuple[int, ...]
 """What is written: the numbers of the items that are merged into it, usually one."""
@@ -59,6 +59,7 @@ class Storm:
         per_item: bool = True,
         deaf: bool = False,
         again: set[int] | None = None,
+        lines: Callable[[Iterable[int]], set[Hashable]] = lambda items: set(),
     ) -> None:
         self.rng = random.Random(seed)
         self.applied: list[int] = []
@@ -66,8 +67,12 @@ class Storm:
         """Items of writes of which nobody knows what they did."""
         self.sent_again: list[int] = []
         """Items that came although they were settled."""
+        self.beside: list[set[Hashable]] = []
+        """Lines that were in two writes at once."""
         self.running = 0
         self.most_running = 0
+        self._lines = lines
+        self._busy: list[set[Hashable]] = []
         self._bad = bad
         self._calm_at = calm_at
         self._per_item = per_item
@@ -80,6 +85,9 @@ class Storm:
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         rows = rows_of(batch)
         self.sent_again += [item for row in rows for item in row if item in self._settled]
+        lines = self._lines(item for row in rows for item in row)
+        self.beside += [lines & other for other in self._busy if lines & other]
+        self._busy.append(lines)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
@@ -89,6 +97,7 @@ class Storm:
             raise
         finally:
             self.running -= 1
+            self._busy.remove(lines)
 
     async def _weather(self, batch: Batch[Any], rows: list[Row]) -> WriteResult | None:
         rng = self.rng

@@ -1,0 +1,93 @@
+"""Keys, tenants and adaptive control for a storm, from a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.storm import KEYS, Row
+
+from penstock import Adaptive, Outcome, Tenants
+from penstock.batcher.tenants import TenantAccumulator
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from penstock import Batch, Batcher
+
+
+@dataclass(eq=False)
+class Lanes:
+    """What a batcher is told of them, and whether it keeps to it. Items of one key are good or bad together, whatever their tenant."""
+
+    seed: int
+    patient: bool
+    has_keys: bool = field(init=False)
+    cap: int | None = None
+    policy: str = "skip"
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    broken: list[str] = field(default_factory=list[str])
+    _last: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
+
+    def __post_init__(self) -> None:
+        rng = random.Random(f"{self.seed} lanes")
+        self.workers = rng.choice([1, 2, 4, 8, 16])
+        self.has_keys = rng.random() < 0.7
+        if self.has_keys:
+            self.policy = "skip" if self.patient else rng.choice(["skip", "pause", "park", "fail"])
+            self.options = {"key": self.key, "on_key_failure": self.policy}
+        if self.policy == "park":
+            self.options["max_parked_items"] = rng.randint(1, 3)
+        if not self.has_keys or rng.random() < 0.5:
+            self.cap = rng.choice([None, 5, 9])
+            self.options |= {"tenant": self.tenant, "tenants": Tenants(weights={0: 3.0}, max_pending_items=self.cap)}
+        if rng.random() < 0.6:
+            self.options["adaptive"] = Adaptive(min_items=1, start_workers=rng.randint(1, self.workers))
+
+    @staticmethod
+    def key(row: Row) -> int:
+        return row[0] % KEYS
+
+    @staticmethod
+    def tenant(row: Row) -> int:
+        return row[0] // KEYS % 3
+
+    def line(self, item: int) -> Hashable:
+        """What order is promised for; `None` if for nothing."""
+        tenant = self.tenant((item,)) if "tenant" in self.options else None
+        if self.has_keys:
+            return tenant, self.key((item,))
+        return (tenant,) if self.workers == 1 else None
+
+    def lines(self, items: Iterable[int]) -> set[Hashable]:
+        return {line for item in items if (line := self.line(item)) is not None}
+
+    def settled(self, items: Iterable[int], outcome: Outcome, place: dict[int, int]) -> None:
+        """What is settled of a key is settled in order."""
+        if not self.has_keys or outcome in {Outcome.UNSENT, Outcome.UNKNOWN}:
+            return
+        for item in items:
+            line = self.line(item)
+            if place[item] <= self._last.get(line, -1):
+                self.broken.append(f"item {item} is settled after one of its key that got in later")
+            self._last[line] = place[item]
+
+    def sealed(self, batch: Batch[Row]) -> None:
+        """A batch belongs to one tenant."""
+        if "tenant" in self.options and {self.tenant(row) for row in batch} != {batch.tenant}:
+            self.broken.append(f"{tuple(batch)} in a batch of tenant {batch.tenant}")
+
+    def check(self, batcher: Batcher[Row]) -> None:
+        """No tenant has more inside than it may."""
+        house = batcher._engine.accumulator
+        for share in house._shares.values() if isinstance(house, TenantAccumulator) else ():
+            if self.cap is not None and share.inside > self.cap:
+                self.broken.append(f"tenant {share.tenant} has {share.inside} inside")
+
+    def check_left(self, batcher: Batcher[Row]) -> None:
+        """Nothing is left but the keys that are held."""
+        engine = batcher._engine
+        assert engine.slots.used == 0
+        if isinstance(engine.accumulator, TenantAccumulator):
+            assert all(share.accumulator.held_keys and not share.inside for share in engine.accumulator._shares.values())
