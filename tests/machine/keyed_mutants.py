@@ -37,6 +37,7 @@ class Planted:
 ALL: dict[str, Planted] = {}
 TWO_KEYS = ((0, 0), (0, 0), (0, 1))
 TWO_TENANTS = ((0, 0), (1, 1), (0, 0), (1, 1))
+THROTTLES = Act("fail", seconds=0.3, error="throttled")
 REFUSES = Act("partial", error="permanent", which=frozenset({0}))
 
 
@@ -177,7 +178,7 @@ def what_is_inside_of_a_failed_key_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Parking, "fails", property(lambda self: False))
 
 
-@mutant("stopped", kind="keys", policy="pause")
+@mutant("stopped", kind="keys", policy="pause", stack="bare", pattern=TWO_KEYS, patience=80, default=REFUSES)
 def a_key_that_is_let_go_leaves_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so, and holds it still."""
     monkeypatch.setattr(KeyedAccumulator, "let_go", lambda self, key, now: 0)
@@ -307,7 +308,9 @@ def an_idle_tenant_keeps_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- adaptive control -------------------------------------------------------------------------------------------------
 
 
-@mutant("idle|left: -?[0-9]+ slots", workers=4, stack="retry", adaptive=Adaptive(min_items=1, start_workers=4))
+@mutant(
+    "idle|left: -?[0-9]+ slots", workers=4, stack="bare", patience=80, default=THROTTLES, adaptive=Adaptive(min_items=1, start_workers=4)
+)
 def a_slot_leaks_when_the_limit_has_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends above the new limit gives nothing back."""
 
@@ -332,7 +335,7 @@ def a_slot_leaks_when_the_limit_has_shrunk(monkeypatch: pytest.MonkeyPatch) -> N
     patience=80,
     policy="skip",
     pattern=TWO_KEYS,
-    default=Act("fail", seconds=0.3, error="throttled"),
+    default=THROTTLES,
 )
 def a_batch_is_cut_through_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the size has shrunk, the parts of what was sealed larger have a key in common."""
