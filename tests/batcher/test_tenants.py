@@ -250,6 +250,23 @@ async def test_what_a_full_tenant_does_instead_of_waiting(fake_clock: FakeClock,
     assert len([item for call in sink.calls for item in call.items if item[0] == "b"]) == 3
 
 
+async def test_nothing_is_dropped_for_what_does_not_get_in_all_the_same(fake_clock: FakeClock) -> None:
+    """batcher/B10: no older item of one tenant goes where the other has none to give."""
+    sink: BlockingSink[Any] = BlockingSink()
+    caps = Tenants(max_pending_items=4)
+    most = limits(max_items=2)
+    batcher: Batcher[Any] = Batcher(sink, tenant=tenant_of, tenants=caps, limits=most, overflow="drop_oldest", clock=fake_clock)
+    async with batcher:
+        await batcher.add_many([(1, number) for number in range(4)])
+        await fake_clock.run_until_idle()
+        older = [await batcher.submit((tenant, number)) for tenant in (0, 2) for number in range(4)]
+        await batcher.add_many([(0, 4), (1, 4), (2, 4)])
+        assert batcher.tally().dropped == 3
+        assert [receipt.outcome for receipt in older] == [None] * 8
+        sink.release()
+    assert batcher.tally().delivered == 12
+
+
 async def test_a_full_ledger_flushes_the_oldest_tenant(fake_clock: FakeClock) -> None:
     """B-T28, batcher/B44: the global cap."""
     sink: FakeSink[Item] = FakeSink()

@@ -8,6 +8,7 @@
 - `cap`: a tenant has no more inside than it may.
 - `starved`: who has something to send is passed over for a turn of each other, and no longer.
 - `idle`: nothing that may go waits for a worker that is free.
+- `vain`: nothing is dropped to make room for what does not get in.
 - `left`: nothing is left of who is gone.
 """
 
@@ -87,6 +88,9 @@ class KeyedWatch(Watch):
             left = [other for other in model.queued() if other not in older and model.queue_of(other) == model.queue_of(item)]
             if left and model.place[left[0]] < model.place[item]:
                 model.broken.append(f"order: dropped {item}, and not {left[0]}, which is older")
+        if model.evicted and not older:
+            model.broken.append(f"vain: dropped {items} all the same, so {model.evicted} in vain")
+        model.evicted = older
         for item in items:
             model.end(item, Outcome.DROPPED)
         model.check_law()

@@ -125,6 +125,7 @@ class Model:
             return
         finally:
             self.fences.remove(before)
+        self.check_law()
         left = [item for item in before if item not in self.outcomes]
         told = self.batcher.stats().state == "open"  # later, items end unsent without a call
         if report.remaining > len(left) or (told and report.remaining != len(left)):
