@@ -67,7 +67,7 @@ class KeyedMachine(BatcherMachine):
         self.step(lambda: self._let_go(line), rest)
 
     def _let_go(self, line: Line) -> None:
-        if self.batcher._state != "open" or line not in self.lines.stopped:
+        if self.batcher.stats().state != "open" or line not in self.lines.stopped:
             return
         held = self.lines.queued_of(line)
         self.lines.stopped.discard(line)

@@ -71,8 +71,10 @@ class KeyedWatch(Watch):
         self._keyed = model
 
     def on_sealed(self, batch: Batch[Any]) -> None:
+        self._keyed.in_a_call = True
         self._keyed.launched(batch)
         self._keyed.check_law()
+        self._keyed.in_a_call = False
 
     def on_outcome(self, batch: Batch[Any], outcome: Outcome, indices: Sequence[int]) -> None:
         super().on_outcome(batch, outcome, indices)
@@ -102,6 +104,8 @@ class KeyedModel(Model):
 
     setting: KeyedSetting
     destination: Destination
+    in_a_call: bool = False
+    """Whether the batcher is in the middle of a step: what it has dropped in it is told last."""
     flights: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """Batches whose write has not ended."""
     came_at: dict[int, float] = field(default_factory=dict[int, float])
@@ -257,7 +261,7 @@ class KeyedModel(Model):
         super().check_law()
         if self.setting.policy == "fail":
             self.note_rejected()
-        if self.setting.has_caps:
+        if self.setting.has_caps and not self.in_a_call:
             self._check_caps()
 
     def _check_caps(self) -> None:
@@ -284,7 +288,10 @@ class KeyedModel(Model):
             self.broken.append(f"idle: {waiting[0].items} wait, and there is room: {self.inside()} inside")
 
     def _would_fit(self, head: Producer, others: Sequence[Producer]) -> bool:
-        """Whether the first who waits has room, even if all others who want it had been granted theirs in some part."""
+        """Whether the first who waits has room, even if all others who want it had been granted theirs in some part, or were before it.
+
+        Who has waited for a part of the ledger comes to the whole of it later than some who came later.
+        """
         setting, counted = self.setting, self.counted()
         granted = [item for other in others if len(other.items) > 1 for item in other.items]
         for tenant in {setting.tenant(item) for item in head.items}:
@@ -293,7 +300,10 @@ class KeyedModel(Model):
                 return False
             if setting.cap_bytes is not None and sum(map(self.measure, there)) > setting.cap_bytes:
                 return False
-        inside = [*self.inside(), *head.items]
+        return all(self._fits_ledger(other.items) for other in (head, *others))
+
+    def _fits_ledger(self, items: Sequence[int]) -> bool:
+        inside = [*self.inside(), *items]
         most = self.limits.max_pending_bytes
         return len(inside) <= self.limits.ledger_items and (most is None or sum(map(self.measure, inside)) <= most)
 

@@ -115,7 +115,7 @@ def what_is_put_back_goes_to_the_end_of_its_lane(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Lanes, "put_back", put_back)
 
 
-@mutant("a flush says|idle: a flush", kind="keys", overflow="block")
+@mutant("a flush says|idle: a flush", kind="keys", prefix_safe=False, overflow="block")
 def a_fence_leaves_out_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The era ends for the open batch only, so a flush returns too early."""
     real = KeyedAccumulator.seal
@@ -309,7 +309,14 @@ def an_idle_tenant_keeps_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    "idle|left: -?[0-9]+ slots", workers=4, stack="bare", patience=80, default=THROTTLES, adaptive=Adaptive(min_items=1, start_workers=4)
+    "idle|left: -?[0-9]+ slots",
+    kind="keys",
+    workers=4,
+    stack="bare",
+    overflow="block",
+    patience=80,
+    default=THROTTLES,
+    adaptive=Adaptive(min_items=1, start_workers=4),
 )
 def a_slot_leaks_when_the_limit_has_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends above the new limit gives nothing back."""
