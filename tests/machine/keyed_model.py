@@ -231,7 +231,7 @@ class KeyedModel(Model):
         if not self.setting.has_keys or outcome in {Outcome.UNSENT, Outcome.UNKNOWN}:
             return
         failed = outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}
-        for item in sorted(items):
+        for item in sorted(items, key=self.place.__getitem__):
             line = self.setting.line(item)
             assert line is not None
             if self.place[item] < self.last.get(line, -1):
