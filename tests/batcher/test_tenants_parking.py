@@ -284,6 +284,27 @@ def test_who_waits_for_a_room_full_of_held_items_waits_until_they_are_let_go(*, 
     on_virtual_time(main)
 
 
+def test_what_is_let_go_does_not_linger_while_somebody_waits_for_its_tenants_room() -> None:
+    """B-T28, batcher/B44."""
+    setting = Setting(Item(A, 0))
+
+    async def main(clock: FakeClock) -> None:
+        limits, tenants = Limits(max_items=10, max_delay=3600.0, workers=4), Tenants(max_pending_items=1)
+        async with tenanted(setting.stack, clock, limits=limits, tenants=tenants, on_key_failure="pause") as batcher:
+            await batcher.add(Item(A, 0))
+            await batcher.flush()
+            await batcher.add(Item(A, 1))
+            waiting = asyncio.ensure_future(batcher.add(Item(A, 2)))
+            await clock.advance(5.0)
+            assert let_go(batcher, A) == 1
+            await clock.advance(5.0)
+            assert waiting.done()
+            await waiting
+        assert setting.sink.applied[A] == [1, 2]
+
+    on_virtual_time(main)
+
+
 @pytest.mark.parametrize("capped", [False, True])
 def test_a_shutdown_does_not_wait_for_room_that_held_items_take(*, capped: bool) -> None:
     """batcher/4b.1: whoever waits for it cannot be let in, and is told so at once."""

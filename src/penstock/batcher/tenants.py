@@ -505,6 +505,7 @@ class TenantAccumulator(Generic[T]):
         count = share.accumulator.let_go(belonging.key, now)
         self.held_keys += share.accumulator.held_keys
         self._changed(share)
+        self.grant(share)  # what may go now does not linger while somebody waits for its room
         self.forget(share)
         return count
 
