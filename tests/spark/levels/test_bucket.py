@@ -107,9 +107,9 @@ def test_no_more_connections_than_tasks(spark: Any, dsn: str) -> None:
     query(
         dsn,
         """
-        DROP TABLE IF EXISTS seen; CREATE TABLE seen (connections bigint);
+        DROP TABLE IF EXISTS connections_seen; CREATE TABLE connections_seen (connections bigint);
         CREATE OR REPLACE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            INSERT INTO seen SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock_counted'; RETURN NULL;
+            INSERT INTO connections_seen SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock_counted'; RETURN NULL;
         END $$;
         CREATE TRIGGER look AFTER INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION look()
         """,
@@ -118,7 +118,7 @@ def test_no_more_connections_than_tasks(spark: Any, dsn: str) -> None:
     report = write_dataframe(rows(spark, 2_000, partitions=8), counted, max_tasks=1, **changed(buckets=60))
     assert (report.delivered, len(report.units)) == (2_000, len({unit.partition for unit in report.units}))
     assert len(report.units) > 30
-    assert query(dsn, "SELECT max(connections), count(*) FROM seen") == [(1, len(report.units))]
+    assert query(dsn, "SELECT max(connections), count(*) FROM connections_seen") == [(1, len(report.units))]
 
 
 def test_a_micro_batch_whose_end_was_not_noted_is_skipped(spark: Any, dsn: str, tmp_path: Path) -> None:
