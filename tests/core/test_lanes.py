@@ -240,7 +240,7 @@ def _once_each(count: int) -> None:
         assert lanes.enter(Item(number, number))
         assert lanes.leave(number) is None
     gc.collect()
-    assert len(gc.get_objects()) <= before
+    assert len(gc.get_objects()) <= before + 100  # 10,000 keys would show
     assert not lanes.active
 
 
