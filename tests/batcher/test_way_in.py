@@ -37,9 +37,9 @@ async def test_a_producer_that_never_waits_lets_others_run(fake_clock: FakeClock
     options: dict[str, Any] = {"limits": limits(), **settings}
     async with Batcher(sink, overflow=overflow, clock=fake_clock, **options) as batcher:
         asyncio.get_running_loop().call_soon(others.append, 1)
-        for _ in range(300):
+        for _ in range(100):
             await batcher.add(1)
-        assert others
+        assert others, "an item costs more by this way, so fewer of them are many"
         sink.release()
 
 

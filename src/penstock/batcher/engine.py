@@ -51,6 +51,8 @@ T = TypeVar("T")
 
 YIELD_EVERY = 128
 """Items that a producer may add without letting other tasks run: a producer in a tight loop never suspends otherwise."""
+LONG_WAY = 8
+"""As how many of those an item counts that comes by the long way, which takes at least as many times as long as the short one."""
 
 FailureHandler = Callable[[list[Any], BaseException], object]
 
@@ -217,7 +219,7 @@ class Engine(Generic[T]):
 
     def came(self, items: int) -> None:
         """So many come by the long way, and have not let other tasks run; those that find no room count as well."""
-        self._unyielded += items
+        self._unyielded += LONG_WAY * items
 
     def _count_short_way(self) -> None:
         self._unyielded += len(self.items) - self._counted

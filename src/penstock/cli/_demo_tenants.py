@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ._flights import Flight
 
 WORKERS = 2
+BATCH = 50
+"""Flights in a batch: few, so that the flood takes a while."""
 QUIET = 5
 """Carriers that send little."""
 EACH = 40
@@ -85,7 +87,7 @@ class TenantsScene:
                 Timeout(10.0),
                 Retry(),
             )
-            limits = Limits(workers=WORKERS, max_delay=0.01, max_pending_items=100_000)
+            limits = Limits(max_items=BATCH, workers=WORKERS, max_delay=0.01, max_pending_items=100_000)
             tenant = _carrier if way == "tenants" else None
             async with Batcher(sink, tenant=tenant, limits=limits, name=way, observers=[mixed]) as batcher:
                 self.waits[way] = await _send(batcher, self._noisy, self._quiet)
