@@ -19,7 +19,7 @@ from penstock.batcher.parking import Parking
 from penstock.batcher.tenants import TenantAccumulator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SEEDS = 400
 
@@ -96,6 +96,15 @@ TWO_WRITES = "in two writes at once"
 OUT_OF_ORDER = "(applied|a batch|handed back) out of order|is settled after"
 
 
+def complaints() -> Iterator[AssertionError]:
+    """What the seeds complain of. A bug may break several rules, and which is seen first depends on the dice of the Python that runs."""
+    for seed in range(SEEDS):
+        try:
+            test_keyed_order.run_all(range(seed, seed + 1))
+        except AssertionError as error:
+            yield error
+
+
 @pytest.mark.parametrize(
     ("plant", "complaint"),
     [
@@ -113,9 +122,8 @@ OUT_OF_ORDER = "(applied|a batch|handed back) out of order|is settled after"
 def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I4, I5, batcher/4a.10: and the complaint is about what it breaks, and says how to see it again."""
     plant(monkeypatch)
-    with pytest.raises(AssertionError, match=complaint) as caught:
-        test_keyed_order.run_all(range(SEEDS))
-    (again,) = re.findall("python -c '(.*)'", caught.value.__notes__[0])
+    error = next(error for error in complaints() if re.search(complaint, str(error)))
+    (again,) = re.findall("python -c '(.*)'", error.__notes__[0])
     with pytest.raises(AssertionError, match=complaint):
         exec(again, {})
 
