@@ -140,7 +140,7 @@ def test_only_contradictions_among_later_answers_are_counted() -> None:
 
 def test_failures_cannot_be_settled() -> None:
     """They are raised or returned."""
-    with pytest.raises(ValueError, match="failures travel outward"):
+    with pytest.raises(ResultMismatch, match="only successes are settled"):
         RowBatch("a").settle([0], Outcome.REJECTED)
 
 

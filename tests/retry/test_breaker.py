@@ -307,18 +307,28 @@ async def test_an_outage_pushes_back_and_loses_nothing(fake_clock: FakeClock, wo
     assert sorted(applied) == list(range(40_000))
 
 
-async def test_a_shutdown_gives_what_waits_one_try_and_hands_back_what_fails_then(fake_clock: FakeClock) -> None:
-    """batcher/4b.3: at once, and what failed for want of a destination is unsent."""
-    inner = ScriptedSink[int]([fail(DOWN), fail(TransientError("still down"))])
-    sink = stack(inner, breaker(consecutive=1, when_open="wait", open_for=500.0, longest_open=500.0), Retry())
+async def test_a_shutdown_lets_what_waits_try_at_once_and_until_its_deadline(fake_clock: FakeClock) -> None:
+    """batcher/4b.3: and what failed to the end for want of a destination is unsent."""
+    applied: list[int] = []
+
+    async def down_for_one(batch: Batch[int]) -> None:
+        calls.append((fake_clock.now(), batch[0]))
+        if len(calls) == 1 or batch[0] == 1:
+            raise TransientError("still down")
+        applied.append(batch[0])
+
+    calls: list[tuple[float, int]] = []
+    sink = stack(down_for_one, breaker(consecutive=1, when_open="wait", open_for=500.0, longest_open=500.0), Retry())
     async with Batcher(sink, limits=Limits(max_items=1, workers=2)) as batcher:
         receipts = [await batcher.submit(item) for item in range(2)]
         await fake_clock.advance(1.0)
-        report = await batcher.shutdown()
-        assert fake_clock.now() == 1.0
-    assert [call.started for call in inner.calls] == [0.0, 1.0, 1.0]
-    assert {receipt.outcome for receipt in receipts} == {Outcome.DELIVERED, Outcome.UNSENT}
-    assert len(report.unsent) == 1
+        report = await batcher.shutdown(deadline=25.0)
+    assert [item for when, item in calls if when <= 1.0] == [0, 1, 0] or [item for when, item in calls if when <= 1.0] == [0, 0, 1]
+    assert 20 < len([item for _, item in calls if item == 1]) < 30
+    assert calls[-1][0] > 24.5
+    assert [receipt.outcome for receipt in receipts] == [Outcome.DELIVERED, Outcome.UNSENT]
+    assert report.unsent == (1,)
+    assert report.spent.destination["circuit_open"] == pytest.approx(report.seconds)
 
 
 async def test_the_last_try_of_a_shutdown_keeps_what_is_final(fake_clock: FakeClock) -> None:

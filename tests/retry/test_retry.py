@@ -249,14 +249,16 @@ async def test_a_probe_that_is_cancelled_is_handed_on(fake_clock: FakeClock) -> 
     assert await second == {}
 
 
-async def test_shutdown_cuts_a_backoff_to_one_immediate_last_try(fake_clock: FakeClock) -> None:
-    """batcher/4b.3, design 3.3: what fails then is unsent and handed back."""
-    sink = Scripted(*[TransientError("t")] * 9)
+async def test_shutdown_ends_a_backoff_with_an_immediate_try_and_tries_on_until_its_deadline(fake_clock: FakeClock) -> None:
+    """batcher/4b.3, design 3.3: each wait is a quarter of what is left, and what fails to the end is unsent and handed back."""
+    sink = Scripted(*[TransientError("t")] * 99)
     async with Batcher(stack(sink, Retry(backoff=fixed(100.0)))) as batcher:
         receipt = await batcher.submit("a")
         await fake_clock.advance(1.0)
-        report = await batcher.shutdown()
-        assert sink.times == [0.2, 1.0]
+        report = await batcher.shutdown(deadline=25.0)
+        assert sink.times[:4] == pytest.approx([0.2, 1.0, 1.0 + 0.25 * 23.98, 1.0 + (0.25 + 0.75 * 0.25) * 23.98])
+        assert 24.9 < sink.times[-1] < 25.0
+        assert len(sink.times) < 30
         assert report.unsent == ("a",)
         assert receipt.outcome is Outcome.UNSENT
         with pytest.raises(Exception, match="stopping") as caught:

@@ -19,15 +19,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 from uuid import uuid4
 
+from .answer import checked_indices, checked_mapping, checked_outcome
 from .delivery import Delivery
+from .errors import ResultMismatch
 from .fork import Fork
+from .outcome import Outcome
 
 if TYPE_CHECKING:
     from typing import Self
 
     from .clock import Signal
     from .fork import OutcomeMap
-    from .outcome import Outcome
 
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
@@ -160,16 +162,23 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def pick(self, indices: Iterable[int], *, attempt: int | None = None) -> Self:
         """The sub-batch of the items at `indices`, in the order given, on the same delivery.
 
-        `attempt` (default: this batch's) is what the sub-batch reports. Raises `IndexError` for an index outside the batch.
+        `attempt` (default: this batch's) is what the sub-batch reports. Raises `IndexError` for an index outside the batch, and
+        `ValueError` for one that stands there twice.
         """
         chosen = indices if isinstance(indices, (range, list, tuple)) else list(indices)
         number = self.attempt if attempt is None else attempt
         if chosen == range(len(self)):  # everything, as in a first try: nothing to copy
             return self if number == self.attempt else self._on(self.delivery, number)
-        if chosen and not (min(chosen) >= 0 and max(chosen) < len(self)):
-            message = f"pick({chosen!r}): this batch has {len(self)} items"
-            raise IndexError(message)
+        self._check_own(chosen, "pick")
+        if type(chosen) is not range and len(set(chosen)) != len(chosen):
+            message = f"pick({chosen!r}): an index stands there twice; pick each item at most once"
+            raise ValueError(message)
         return self._select(chosen, number)
+
+    def _check_own(self, indices: Sequence[int], call: str) -> None:
+        if indices and not (min(indices) >= 0 and max(indices) < len(self)):
+            message = f"{call}({indices!r}): this batch has {len(self)} items"
+            raise IndexError(message)
 
     def derive(self, items: Iterable[U], groups: Iterable[Iterable[int]]) -> RowBatch[U]:
         """The batch that a combiner writes: each new item stands for a group of this batch's items.
@@ -226,19 +235,34 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun: a backoff now ends with one immediate last try."""
+        """Whether a shutdown has begun: backoffs are shortened so that tries go on until its deadline."""
         return self.delivery.stopping
 
     def settle(self, indices: Iterable[int], outcome: Outcome, details: Mapping[int, object] | None = None) -> None:
         """Book a success for the items at `indices`, at once and for good; their receipts resolve now.
 
-        `outcome` is one of delivered, duplicate, spooled, dead_lettered (`ValueError` otherwise: failures are raised or returned).
-        `details` may hold something per index for the receipt: a returned row, an offset, an id.
+        `indices` are this batch's own, each at most once. `outcome` is one of delivered, duplicate, spooled, dead_lettered; failures are
+        raised or returned. `details` may hold something per index for the receipt: a returned row, an offset, an id.
+
+        Raises `ResultMismatch` for anything else. All items of the write that were not settled before are `unknown` then, and are not
+        sent again by themselves, whatever the sink raises or returns after it.
         """
-        if not outcome.is_success:
-            message = f"settle(outcome={outcome}): failures travel outward as errors; only successes are settled"
-            raise ValueError(message)
-        own = indices if isinstance(indices, (range, list, tuple)) else list(indices)
+        if type(indices) is range and type(outcome) is Outcome and outcome.is_success and not details and indices == range(len(self)):
+            self.book(indices, outcome)
+            return
+        try:
+            own = checked_indices(indices, len(self))
+            known = checked_outcome(outcome)
+            told = None if details is None else checked_mapping("settle: the details", details)
+        except ResultMismatch as error:
+            self.delivery.distrust(self.roots(), error)
+            raise
+        self.book(own, known, told)
+
+    def book(self, own: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None) -> None:
+        """`settle` for indices, outcome and details that are known to fit."""
+        if self.delivery.distrusts:
+            own = [i for i in own if not self.delivery.distrusted(self.roots((i,)))]
         if not own:
             return
         by_root = None
@@ -263,17 +287,25 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         They wait for their turn, or have been `tried` and keep their errors. It holds until they are sent on. What was settled stays so,
         and what may have been applied.
         """
-        self.delivery.hold(self.roots(indices), tried=tried)
+        own = indices if isinstance(indices, (range, list, tuple)) else list(indices)
+        self._check_own(own, "hold")
+        self.delivery.hold(self.roots(own), tried=tried)
 
-    async def back_off(self, until: float, *signals: Signal, through_stop: bool = False) -> bool:
+    async def back_off(
+        self, until: float, *signals: Signal, through_stop: bool = False, not_before: float = 0.0, lasts: float = 0.0
+    ) -> bool:
         """Wait until the clock reads `until` (monotonic seconds), one of `signals` fires or a shutdown begins.
 
-        Whatever waits before a destination goes through here. Meanwhile the batch counts as backing off and its flush slot serves
-        others. Returns whether the next try is the last one. What keeps to a pace waits with `through_stop=True`: a shutdown does not
-        end such a wait, only its deadline does. Raises `CancelledError` once the delivery is closed. Cancellation leaves the batch
-        holding a slot again.
+        Every wait in front of a destination goes through here. Meanwhile the batch counts as backing off and its flush slot serves
+        others. Once a shutdown has begun, waits are shortened so that tries go on until its deadline: to a quarter of the time left, but
+        not below `not_before`, the time until which the destination itself asked to wait, if a try fits behind it. `lasts` is how many
+        seconds a try is expected to take. Returns whether time is up: a try begun now is likely to be cut off, so what was not applied is
+        better given up as `StoppedError`. Only a best-effort branch that is not waited for any more should try once more then. What keeps to a pace waits
+        with `through_stop=True`: a shutdown does not end such a wait, only its deadline does. Raises `CancelledError` once the delivery is
+        closed. Cancellation leaves the batch holding a slot again.
         """
-        return await self.delivery.back_off(self.roots(self.unsettled()), until, *signals, through_stop=through_stop)
+        roots = self.roots(self.unsettled())
+        return await self.delivery.back_off(roots, until, *signals, through_stop=through_stop, not_before=not_before, lasts=lasts)
 
     def throttled(self, until: float) -> None:
         """Tell the batcher that the destination asked for a pause until the clock reads `until`."""

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from .errors import ConfigError
+from .text import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +20,7 @@ ChoiceT = TypeVar("ChoiceT", bound=str)
 
 def bad(name: str, value: object, rule: str) -> ConfigError:
     """The error for one bad argument."""
-    return ConfigError(f"{name}={value!r}: {rule}")
+    return ConfigError(f"{name}={repr_of(value)}: {rule}")
 
 
 def seconds(name: str, value: object, *, zero: bool = False) -> float:

@@ -17,18 +17,22 @@ Indices here are the sealed batch's.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .clock import LOOP_CLOCK, Signal, wait_until
-from .errors import CircuitOpenError, StoppedError, UnknownOutcomeError
+from .errors import CircuitOpenError, ResultMismatch, StoppedError, UnknownOutcomeError
 from .outcome import Outcome, outcome_of, worst
+from .patience import LONGEST_ASKED, latest_try, next_try
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from .clock import Clock
+    from .condition import Condition
+    from .errors import ErrorClass
     from .fork import Fork
 
 Settled = Callable[[Sequence[int], Outcome, Mapping[int, object] | None], None]
@@ -77,6 +81,11 @@ class Host(Protocol):
         """Whether a shutdown has begun."""
         ...
 
+    @property
+    def waits_for_repair(self) -> bool:
+        """Whether a destination that refuses everything is waited for until it is repaired."""
+        ...
+
     def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         """These items have their final outcome."""
 
@@ -104,6 +113,12 @@ class Host(Protocol):
     def heard(self, errors: Iterable[BaseException]) -> None:
         """A write, or a part of one, has ended with these errors, whatever becomes of its items."""
 
+    def reported(self, source: object, condition: Condition | None) -> None:
+        """A decorator tells the state of its destination; `None`: it is available."""
+
+    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
+        """So many items of the batch are to be sent again after `delay` seconds, because of errors of this class."""
+
 
 class Delivery:
     """The progress of one sealed batch, or of one branch of it."""
@@ -119,6 +134,7 @@ class Delivery:
         "_hurry",
         "_idle",
         "_left",
+        "_lets_pass",
         "_line",
         "_listeners",
         "_maybe",
@@ -128,6 +144,7 @@ class Delivery:
         "_state",
         "_tries",
         "contradictions",
+        "distrusts",
         "keeps_prefix",
         "labels",
         "late",
@@ -150,6 +167,8 @@ class Delivery:
         self._maybe: set[int] = set()
         self._partly: set[int] = set()
         self._errors: dict[int, BaseException] = {}
+        self.distrusts: dict[int, ResultMismatch] = {}
+        """By item, a `settle` that did not fit its batch and has not been reported by its write yet."""
         self._forks: list[Fork[Any]] = []
         self._tries: dict[int, Tries] = {}
         self._settled_by: Settled | None = None
@@ -157,6 +176,7 @@ class Delivery:
         self._beside = 0
         self._hurry = Signal()
         self._hurried = False
+        self._lets_pass = False
         self._listeners: list[Callable[[float], None]] = []
         self._activities = 1
         self._idle = 0
@@ -197,12 +217,19 @@ class Delivery:
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun, or nobody waits for this branch any more: the next try is the last."""
+        """Whether a shutdown has begun, or this branch is not waited for any more: backoffs are shortened, or end."""
         host = self._root._host
-        return (host is not None and host.stopping) or self._is_hurried
+        return (host is not None and host.stopping) or self.is_hurried
 
     @property
-    def _is_hurried(self) -> bool:
+    def waits_for_repair(self) -> bool:
+        """Whether a destination that refuses everything is waited for. Not outside a batcher, where no log would tell of the wait."""
+        host = self._root._host
+        return host is not None and host.waits_for_repair
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether this branch is not waited for any more: what backs off has one immediate last try."""
         return any(delivery._hurried for delivery in self._way())
 
     @property
@@ -277,6 +304,25 @@ class Delivery:
             verdict = self.verdict(index)
             counts[verdict] = counts.get(verdict, 0) + 1
         return counts
+
+    # -- answers that do not fit ---------------------------------------------------------------------------------------
+
+    def distrust(self, indices: Sequence[int], error: ResultMismatch) -> None:
+        """A `settle` did not fit its batch: those of these items that have no outcome may have been applied, and are not sent again."""
+        if self.closed:
+            return
+        doubtful = [index for index in indices if not self.is_settled(index)]
+        self.distrusts.update((index, error) for index in doubtful if index not in self.distrusts)
+        self._maybe.update(doubtful)
+
+    def distrusted(self, indices: Iterable[int]) -> ResultMismatch | None:
+        """The error of the first of these items that a `settle` left in doubt."""
+        return next((error for index in indices if (error := self.distrusts.get(index)) is not None), None)
+
+    def reported(self, indices: Iterable[int]) -> None:
+        """The write of these items has failed with that error, so it is known outside."""
+        for index in indices:
+            self.distrusts.pop(index, None)
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -433,23 +479,37 @@ class Delivery:
 
     # -- waiting, slots and the flush timeout -------------------------------------------------------------------------
 
-    async def back_off(self, indices: Sequence[int], until: float, *signals: Signal, through_stop: bool = False) -> bool:
+    async def back_off(
+        self,
+        indices: Sequence[int],
+        until: float,
+        *signals: Signal,
+        through_stop: bool = False,
+        not_before: float = 0.0,
+        lasts: float = 0.0,
+    ) -> bool:
         """Wait, as `Batch.back_off` says."""
         if self.closed:
             raise asyncio.CancelledError
-        if self._is_last(through_stop):
+        if math.isnan(until):
+            until = self.clock.now()
+        began_stopping = self.stopping
+        when = self._next_try(until, through_stop=through_stop, not_before=not_before, lasts=lasts)
+        if when is None:
             return True
         self._mark(indices, _WAITING)
         root = self._root
         host = root._host
         signals = (*signals, *(delivery._hurry for delivery in self._way()))
         if host is None:
-            await wait_until(self.clock, until, *signals)
-            return self._is_last(through_stop)
+            await wait_until(self.clock, when, *signals)
+            return self.is_hurried
         host.unwatch(self._activity)
         root._rest(host)
         try:
-            await host.pause(until, *signals, through_stop=through_stop)
+            await host.pause(when, *signals, through_stop=through_stop)
+            if self._is_asked_to_wait(not_before, lasts) and not began_stopping:
+                await host.pause(not_before, *signals, through_stop=True)
             if self.closed:
                 raise asyncio.CancelledError
             await host.take_slot(root)
@@ -459,15 +519,46 @@ class Delivery:
         finally:
             root._idle -= 1
             host.watch(self._activity)
-        return self._is_last(through_stop)
+        return self.is_hurried if through_stop else not self.has_time(lasts)
 
-    def _is_last(self, through_stop: bool) -> bool:
-        return self._is_hurried if through_stop else self.stopping
+    def _next_try(self, until: float, *, through_stop: bool, not_before: float = 0.0, lasts: float = 0.0) -> float | None:
+        """When a batch that would wait until then tries again; `None` if no time is left for another wait and a try."""
+        if self.is_hurried:
+            return None
+        if through_stop or not self.stopping:
+            return until
+        deadline = self.deadline
+        if deadline is None:
+            return None
+        return next_try(self.clock.now(), until, deadline, not_before=not_before, lasts=lasts)
+
+    def has_time(self, lasts: float) -> bool:
+        """Whether a try that takes so many seconds can end before a shutdown cuts writes."""
+        if not self.stopping:
+            return True
+        deadline = self.deadline
+        return deadline is not None and not self.is_hurried and self.clock.now() <= latest_try(deadline, lasts)
+
+    def _is_asked_to_wait(self, not_before: float, lasts: float) -> bool:
+        """Whether a shutdown has begun in the middle of a wait that the destination asked for, and that leaves time for a try."""
+        deadline = self.deadline
+        if deadline is None or not self.stopping or self.is_hurried or not_before <= self.clock.now():
+            return False
+        return not_before <= latest_try(deadline, lasts)
 
     def _rest(self, host: Host) -> None:
         self._idle += 1
         if self._idle == self._activities:
             host.give_slot(self)
+
+    @property
+    def lets_pass(self) -> bool:
+        """Whether a later batch may go first, although one worker keeps batches in order: otherwise none ever would."""
+        return self._root._lets_pass
+
+    def let_pass(self, *, others: bool) -> None:
+        """Say whether later batches may go first while this one backs off."""
+        self._root._lets_pass = others
 
     def hurry(self) -> None:
         """Nobody waits for this branch any more: what backs off has one immediate last try."""
@@ -518,8 +609,27 @@ class Delivery:
         """Not any more."""
         self._listeners.remove(listener)
 
+    def report(self, source: object, condition: Condition | None) -> None:
+        """Tell the batcher the state of a destination, as `source` knows it; `None`: it is available."""
+        host = self._root._host
+        if host is not None:
+            host.reported(source, condition)
+
+    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
+        """Tell the batcher that so many items are to be sent again after `delay` seconds."""
+        host = self._root._host
+        if host is not None:
+            host.retrying(kind, items, delay)
+
     def throttled(self, until: float) -> None:
-        """Pass a destination's wish for a pause on to whoever listens, and to the batcher."""
+        """Pass on the end of a pause that the destination asks for, to the decorators that listen and to the batcher.
+
+        A time without end counts as the longest pause that is believed, and what is no number as none.
+        """
+        if math.isnan(until):
+            return
+        if math.isinf(until):
+            until = self.clock.now() + LONGEST_ASKED
         for delivery in (*self._way(), self._root):
             for listener in delivery._listeners:
                 listener(until)

@@ -21,7 +21,8 @@
         │   ├── TooLargeError             too much in one write; less of it may be taken
         │   └── ParkedBehind              kept in order behind an item of its key that failed
         ├── TransientError                may work next time; counts as an attempt
-        │   └── UnavailableError          nobody there; does not count as an attempt
+        │   └── UnavailableError          not reachable; does not count as an attempt
+        │       ├── RefusedError          reachable, and refuses everything until an operator repairs it; names the repair
         │       └── CircuitOpenError      not tried: the breaker is open; carries retry_after
         ├── ThrottledError                slow down; carries retry_after; does not count as an attempt
         ├── UnknownOutcomeError           the write may or may not have been applied
@@ -40,6 +41,8 @@ from __future__ import annotations
 
 import enum
 from typing import TYPE_CHECKING
+
+from .text import repr_of
 
 if TYPE_CHECKING:
     from .outcome import Outcome
@@ -92,8 +95,8 @@ class KeyFailedError(PenstockError):
     """
 
     def __init__(self, key: object, tenant: object = ...) -> None:
-        whose, call = ("", "resume(key)") if tenant is ... else (f" of tenant {tenant!r}", "resume(key, tenant=...)")
-        super().__init__(f"an earlier item of the key {key!r}{whose} has failed for good; later ones are not taken until {call}")
+        whose, call = ("", "resume(key)") if tenant is ... else (f" of tenant {repr_of(tenant)}", "resume(key, tenant=...)")
+        super().__init__(f"an earlier item of the key {repr_of(key)}{whose} has failed for good; later ones are not taken until {call}")
         self.key = key
         self.tenant = None if tenant is ... else tenant
 
@@ -126,13 +129,19 @@ class ItemFailed(PenstockError):
     """An item did not reach its destination. `outcome` says how it ended; the `__cause__` is the error, if one is known."""
 
     def __init__(self, outcome: Outcome, cause: BaseException | None = None) -> None:
-        super().__init__(f"item ended {outcome.value}" + (f": {cause!r}" if cause is not None else ""))
+        super().__init__(f"item ended {outcome.value}" + (f": {repr_of(cause)}" if cause is not None else ""))
         self.outcome = outcome
         self.__cause__ = cause
 
 
 class SinkError(PenstockError):
-    """Something the destination did, or that was done in its name."""
+    """Something the destination did, or that was done in its name.
+
+    `summary` is the text for log lines where the message may hold an item's values (a server's DETAIL, an answer's body); `None` where
+    the message itself is safe to log. Dead letters and receipts always get the whole error.
+    """
+
+    summary: str | None = None
 
 
 class PermanentError(SinkError):
@@ -151,6 +160,20 @@ class UnavailableError(TransientError):
     """The destination is not there (refused, DNS, starting up); nothing was applied. Does not count as an attempt."""
 
     retry_after: float | None = None
+
+
+class RefusedError(UnavailableError):
+    """The destination refuses every write for a reason that no item is to blame for: a login, a permission, a missing table, a full disk.
+
+    Nothing was applied. Handled as an outage: it uses up no attempts, one batch at a time probes, and producers wait. `repair` says in one
+    sentence what an operator has to do, such as `grant INSERT on table "events" to role "app"`; logs show it. `of_item` says that the
+    destination has answered for each item, so that others of the batch may have been accepted, and no retry searches the batch for the cause.
+    """
+
+    def __init__(self, message: str, *, repair: str = "", of_item: bool = False) -> None:
+        super().__init__(f"{message}; to repair: {repair}" if repair else message)
+        self.repair = repair
+        self.of_item = of_item
 
 
 class CircuitOpenError(UnavailableError):
@@ -178,7 +201,11 @@ class TimedOutError(UnknownOutcomeError):
 
 
 class ResultMismatch(UnknownOutcomeError):
-    """A sink's answer does not fit its batch, so nothing can be said of any item. Never sent again by itself."""
+    """A sink's answer does not fit its batch, so nothing is known of its unsettled items. Never sent again by itself.
+
+    The answer is a return value of `write`, or a call of `settle`: with an index that is none of the batch's or stands there twice, with an
+    outcome that is no success, or with an error that is no exception.
+    """
 
 
 class StoppedError(SinkError):
@@ -208,6 +235,8 @@ class ErrorClass(enum.Enum):
     TRANSIENT = "transient"
     THROTTLE = "throttle"
     UNAVAILABLE = "unavailable"
+    REFUSED = "refused"
+    """The destination refuses every write until an operator repairs it; see `RefusedError`."""
     UNKNOWN = "unknown"
     STOPPED = "stopped"
     UNLISTED = "unlisted"
@@ -217,6 +246,7 @@ class ErrorClass(enum.Enum):
 _CLASSES: tuple[tuple[type[BaseException], ErrorClass], ...] = (
     (StoppedError, ErrorClass.STOPPED),
     (UnknownOutcomeError, ErrorClass.UNKNOWN),
+    (RefusedError, ErrorClass.REFUSED),
     (UnavailableError, ErrorClass.UNAVAILABLE),
     (ThrottledError, ErrorClass.THROTTLE),
     (TransientError, ErrorClass.TRANSIENT),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import KeyStopped
+from .keys import accepted
+from .text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +26,7 @@ def stopped_behind(keys: Sequence[object] | None, errors: Mapping[int, BaseExcep
     first: dict[object, BaseException] = {}
     stopped: dict[int, KeyStopped] = {}
     for index in range(min(errors), len(keys)):
-        key, error = keys[index], errors.get(index)
+        key, error = accepted(keys[index]), errors.get(index)
         if key in first:
             if index not in done and not isinstance(error, KeyStopped):
                 stopped[index] = behind(first[key])
@@ -37,6 +39,6 @@ def behind(first: BaseException) -> KeyStopped:
     """The error of an item behind one that failed with `first`."""
     if isinstance(first, KeyStopped):
         return first
-    stopped = KeyStopped(f"an earlier item of its key failed: {type(first).__name__}: {first}")
+    stopped = KeyStopped(f"an earlier item of its key failed: {type(first).__name__}: {text_of(first)}")
     stopped.__cause__ = first
     return stopped

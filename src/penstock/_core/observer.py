@@ -5,6 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from .exits import exit_later
+from .say import say
+from .text import repr_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -17,7 +21,8 @@ logger = logging.getLogger("penstock.observer")
 class Observer:
     """A watcher that does nothing; override what you need.
 
-    Callbacks run on the batcher's loop and must return quickly. One that raises is logged once and never hurts the batcher.
+    Callbacks run on the batcher's loop and must return quickly. One that raises is logged once and never hurts the batcher. A
+    `KeyboardInterrupt` or `SystemExit` ends the loop, as soon as the batcher has finished its step.
     """
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
@@ -38,6 +43,15 @@ class Observer:
 
     def on_outcome(self, batch: Batch[Any], outcome: Outcome, indices: Sequence[int]) -> None:
         """These items (indices of the sealed batch) have their outcome; at most once per outcome and settling."""
+
+    def on_retry(self, batch: Batch[Any], error_class: str, items: int, delay: float) -> None:
+        """So many items of the sealed batch will be sent again in `delay` seconds at the earliest, because of errors of this class."""
+
+    def on_destination(self, name: str, state: str, reason: str) -> None:
+        """The destination is now `available`, `throttled`, `circuit_open`, `unavailable` or `refused`.
+
+        `reason` is the error's type and text without items' values, empty when it is available.
+        """
 
     def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
         """Items were dropped by an overflow policy, or refused at `add`."""
@@ -64,7 +78,12 @@ class Observers:
         for observer in self._observers:
             try:
                 call(observer)
-            except Exception:
-                if id(observer) not in self._complained:
-                    self._complained.add(id(observer))
-                    logger.exception("the observer %r raised; further errors of it are not logged", observer)
+            except BaseException as error:  # also what no `except Exception` catches: it would end a step of the batcher halfway
+                exit_later(error)
+                self._complain(observer, error)
+
+    def _complain(self, observer: Observer, error: BaseException) -> None:
+        if id(observer) in self._complained:
+            return
+        self._complained.add(id(observer))
+        say(logger, logging.ERROR, "the observer %s raised; further errors of it are not logged", repr_of(observer), error=error)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import ConfigError, NotPicklableError
 from .forks import leave_to_parent
+from .text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -139,10 +140,11 @@ def _check_picklable(owner: object, name: str, value: object) -> None:
     except NotPicklableError:
         raise
     except Exception as error:
-        if "lambda" in str(error) or "local object" in str(error):
+        told = text_of(error)
+        if "lambda" in told or "local object" in told:
             return
         message = (
-            f"{type(owner).__name__}: the argument {name.strip('_')}={type(value).__name__} cannot be pickled ({error}); "
+            f"{type(owner).__name__}: the argument {name.strip('_')}={type(value).__name__} cannot be pickled ({told}); "
             "pass a function that makes it instead"
         )
         raise NotPicklableError(message) from error

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .key_order import behind as stopped
+from .keys import accepted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ def leaders(batch: Batch[Any], errors: Mapping[int, BaseException]) -> dict[int,
     first: dict[object, int] = {}
     behind: dict[int, int] = {}
     for index in sorted(errors):
-        leader = first.setdefault(batch.keys[index], index)
+        leader = first.setdefault(accepted(batch.keys[index]), index)
         if leader != index:
             behind[index] = leader
     return behind

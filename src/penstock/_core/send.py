@@ -3,9 +3,11 @@
 1. What has been settled already is not sent again; an empty batch is not written.
 2. Successes are settled before `send` returns, so a caller deals in failures only.
 3. An exception becomes an error for every item that is still unsettled.
-4. Cancellation passes through, and leaves the items that were at the destination marked as perhaps applied. A foreign exception that
+4. An answer that does not fit its batch is `ResultMismatch` for every unsettled item of the write, whatever the sink raises or returns
+   beside it. Items that an unreported one left in doubt are not sent.
+5. Cancellation passes through, and leaves the items that were at the destination marked as perhaps applied. A foreign exception that
    comes instead of it means the same; only our own error classes are believed then.
-5. After a cut nothing is sent, even where a sink has swallowed its cancellation.
+6. After a cut nothing is sent, even where a sink has swallowed its cancellation.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .errors import ResultMismatch, SinkError, UnknownOutcomeError
 from .outcome import Outcome
-from .result import WriteResult
+from .result import WriteResult, checked_result
+from .text import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -46,6 +49,8 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     roots = batch.roots()
     if is_cut():  # and a sink has swallowed it
         raise asyncio.CancelledError
+    if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
+        return _mismatched(batch, doubt)
     delivery.begin(roots)
     errors: dict[int, BaseException]
     try:
@@ -64,22 +69,34 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         errors = dict.fromkeys(batch.unsettled(), error)
     except BaseException as error:  # handed to the caller, one per unsettled item
         errors = dict.fromkeys(batch.unsettled(), _of_a_cut(error) if is_cut() else error)
+    if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
+        return _mismatched(batch, doubt)
     if errors:
         delivery.failed({root: error for i, error in errors.items() for root in batch.roots((i,))})
+    return errors
+
+
+def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseException]:
+    """Fail every unsettled item with an error that a `settle` of this write, or of an earlier one, left behind."""
+    delivery = batch.delivery
+    errors: dict[int, BaseException] = dict.fromkeys(batch.unsettled(), doubt)
+    roots = batch.roots(errors)
+    delivery.failed(dict.fromkeys(roots, doubt))
+    delivery.reported(batch.roots())
     return errors
 
 
 def _called(sink: Sink[T], batch: Batch[T]) -> Awaitable[object]:
     answer: object = sink.write(batch)
     if not inspect.isawaitable(answer):
-        message = f"{sink!r}.write is not an async function (it returned {answer!r}); make it `async def write(self, batch)`"
+        message = f"{repr_of(sink)}.write is not an async function (it returned {repr_of(answer)}); make it `async def write(self, batch)`"
         raise ResultMismatch(message)
     return answer
 
 
 def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
     """A client library made an error of its own of our cancellation; it does not say what the destination did."""
-    unknown = UnknownOutcomeError(f"the write was cut off, which ended in {error!r}")
+    unknown = UnknownOutcomeError(f"the write was cut off, which ended in {repr_of(error)}")
     unknown.__cause__ = error
     return unknown
 
@@ -91,22 +108,23 @@ def is_cut() -> bool:
 
 
 def _book(batch: Batch[T], result: object) -> dict[int, BaseException]:
-    """Settle what succeeded; return what failed."""
+    """Settle successes; return the errors of failures. Raises `ResultMismatch` for an answer that does not fit, of which nothing is booked."""
+    delivery = batch.delivery
+    if delivery.distrusts and (doubt := delivery.distrusted(batch.roots())) is not None:
+        raise doubt
     if result is None:
-        if batch.delivery.left:  # a sink within may have booked it all
-            batch.settle(batch.unsettled(), Outcome.DELIVERED)
+        if delivery.left:  # a sink within may have booked it all
+            batch.book(batch.unsettled(), Outcome.DELIVERED)
         return {}
     if not isinstance(result, WriteResult):
-        message = f"a sink returned {result!r}; expected None (all delivered) or a WriteResult"
+        message = f"a sink returned {repr_of(result)}; expected None (all delivered) or a WriteResult"
         raise ResultMismatch(message)
-    if result.size != len(batch):
-        message = f"a result for {result.size} items answers a batch of {len(batch)}; the outcome of every item is unknown"
-        raise ResultMismatch(message)
+    errors, outcomes, details = checked_result(result, batch)
     explicit: dict[Outcome, list[int]] = {}
-    for index, outcome in result.outcomes.items():
+    for index, outcome in outcomes.items():
         explicit.setdefault(outcome, []).append(index)
     for outcome, indices in explicit.items():
-        batch.settle(indices, outcome, result.details)
+        batch.book(indices, outcome, details)
     unsettled = batch.unsettled()
-    batch.settle([i for i in unsettled if i not in result.errors], Outcome.DELIVERED, result.details)
-    return {i: result.errors[i] for i in unsettled if i in result.errors}
+    batch.book([i for i in unsettled if i not in errors], Outcome.DELIVERED, details)
+    return {i: errors[i] for i in unsettled if i in errors}

@@ -44,6 +44,8 @@ class Capabilities:
     """It has `transaction(unit)`."""
     columnar: bool = False
     """It writes columns without making rows."""
+    several_destinations: bool = False
+    """Different items go to different places, so an accepted item says nothing about a refused one."""
     max_concurrency: int | None = None
     """How many writes it can take at once; `None` is no limit."""
 

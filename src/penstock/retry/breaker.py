@@ -1,4 +1,4 @@
-"""Leaving a destination alone that fails too often, and looking now and then whether it is back."""
+"""A circuit breaker: no calls to a destination that fails too often, except for periodic probes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 from .._core import checks
 from .._core.classify import classified
 from .._core.clock import Signal
+from .._core.condition import Condition, DestinationState
 from .._core.decorator import WrappingSink
 from .._core.errors import CircuitOpenError, ErrorClass, StoppedError, TransactionLost
 from .._core.result import WriteResult
 from .._core.send import is_cut, send
 from .circuit import Circuit, CircuitRules, CircuitState, Ticket, Verdict
+from .series import stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
     from .._core.batch import Batch
@@ -25,18 +27,20 @@ T = TypeVar("T")
 
 WhenOpen = Literal["wait", "raise"]
 
-FAILURES = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
+FAILURES = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
 """What counts as a failure of the destination. A permanent error is a proper answer."""
 NO_ANSWER = frozenset({ErrorClass.THROTTLE, ErrorClass.STOPPED})
 """What says nothing about whether the destination works."""
 FINAL = frozenset({ErrorClass.PERMANENT, ErrorClass.UNKNOWN, ErrorClass.STOPPED})
 """What a last try may end with; anything else was not applied and will not be tried again."""
 
+OPEN = Condition(DestinationState.CIRCUIT_OPEN, "too many calls failed or were slow")
+
 logger = logging.getLogger("penstock.breaker")
 
 
 class CircuitBreaker:
-    """Stop calling a destination that fails or is slow too often; after a while let a few calls through to see whether it is back.
+    """Stop calling a destination that fails or is slow too often; after a while, probe it for recovery with a few calls.
 
     Args:
         failure_rate: the share of failed calls (0 to 1) in the window at which the circuit opens; `None` does not look at it. Default 0.5.
@@ -45,20 +49,21 @@ class CircuitBreaker:
         consecutive: failures in a row that open it, however few calls there were; default `None`.
         window: seconds over which calls are counted; default 30.
         min_calls: calls that must be in the window before a rate means anything; default 20.
-        open_for: seconds for which it stays open; twice as long after each failed look. Default 5.
+        open_for: seconds for which it stays open; twice as long after each failed probe. Default 5.
         longest_open: the most seconds for which it stays open; default 60.
-        probes: calls let through to see whether the destination is back; that many successes close the circuit. Default 1.
-        when_open: `"wait"` holds batches back, without their flush slots, until they may go; `"raise"` fails them at once with
+        probes: calls let through to probe the destination; that many successes close the circuit. Default 1.
+        when_open: `"wait"` holds batches back, without their flush slots, until a call is admitted; `"raise"` fails them at once with
             `CircuitOpenError`, which a `Retry` outside does not count as an attempt. Default `"wait"`.
         classify: a function from an exception to its `ErrorClass`, or `None` where it does not know; asked before the sink's own.
         on_state: called with the new and the old `CircuitState` at each change, on the loop; must return quickly. What it raises is logged.
 
-    A call is one write of a batch. It fails when at least half of its items end in an error that is transient, unavailable, unknown or
-    unlisted, or when its transaction is lost. Permanent errors are answers of a destination that works. Throttling and cancellation count nowhere, except that a call
+    A call is one write of a batch. It fails when at least half of its items end in an error that is transient, unavailable, refused,
+    unknown or unlisted, or when its transaction is lost. Permanent errors are answers of a destination that works. Throttling and cancellation count nowhere, except that a call
     cancelled after `slow_after` is a slow one; a probe that ends so gives its place to another.
 
     The state belongs to one application and its opening. Inside a `Retry` every try is a call; around it, a whole series.
-    When a shutdown begins, what waits here has one immediate try; if that fails its items are unsent.
+    When a shutdown begins, a waiting batch tries at once, and again after shortened waits for as long as a try fits before the
+    deadline. Items that are left then are unsent.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -122,7 +127,7 @@ class _Shared:
     def __init__(self, rules: CircuitRules) -> None:
         self.circuit = Circuit(rules)
         self.changed = Signal()
-        """Fires when somebody who waits for a probe's end should look again."""
+        """Fires when a probe has ended, so that waiting batches ask for admission again."""
 
 
 class BreakerSink(WrappingSink[T]):
@@ -161,37 +166,72 @@ class BreakerSink(WrappingSink[T]):
         return super().classify(error) if own is None else own
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Write the batch if the circuit lets it through; otherwise wait, or raise `CircuitOpenError`. Cancellation counts as nothing."""
-        clock = batch.delivery.clock
-        ticket = await self._admission(batch)
-        if ticket is None:
-            return self._last_try(batch, await send(self.inner, batch))
-        try:
-            errors = await send(self.inner, batch)
-        except BaseException:
-            self._cancelled(ticket, clock.now())
-            raise
-        if is_cut():  # the sink made an answer of its cancellation
-            self._cancelled(ticket, clock.now())
-        else:
-            self._ended(ticket, clock.now(), self._verdict(len(batch), errors))
-        return WriteResult.failed(batch, errors) if errors else None
+        """Write the batch if the circuit lets it through; otherwise wait, or raise `CircuitOpenError`. Cancellation counts as nothing.
 
-    async def _admission(self, batch: Batch[T]) -> Ticket | None:
-        """Wait until the call is admitted; `None` is a last try, which nobody holds back."""
+        Once a shutdown has begun, an open circuit no longer holds a batch back: it tries at once, then after shortened waits.
+        """
+        final: dict[int, BaseException] = {}
+        pending: Sequence[int] = range(len(batch))
+        lasted = 0.0
+        clock = batch.delivery.clock
+        while True:
+            ticket, is_time_up = await self._admission(batch, lasted)
+            last = is_time_up and batch.delivery.is_hurried
+            if is_time_up and not last:
+                return WriteResult.failed(batch, final | {index: self._stopped() for index in pending})
+            began = clock.now()
+            errors = await self._send(batch, pending, ticket)
+            if ticket is not None:
+                return WriteResult.failed(batch, final | errors) if final or errors else None
+            lasted = clock.now() - began
+            again = {i: error for i, error in errors.items() if classified(error, self.classify) not in FINAL}
+            final |= {i: error for i, error in errors.items() if last or i not in again}
+            if last:
+                final |= {i: stopped(error, "the circuit breaker's last try") for i, error in again.items()}
+            if last or not again:
+                return WriteResult.failed(batch, final) if final else None
+            pending = sorted(again)
+            batch.delivery.retrying(classified(next(iter(again.values())), self.classify), len(pending), 0.0)
+
+    async def _send(self, batch: Batch[T], pending: Sequence[int], ticket: Ticket | None) -> dict[int, BaseException]:
+        """Make the call, and tell the circuit how it ended, if that had admitted it."""
+        clock = batch.delivery.clock
+        try:
+            found = await send(self.inner, batch if len(pending) == len(batch) else batch.pick(pending))
+        except BaseException:
+            if ticket is not None:
+                self._cancelled(batch, ticket, clock.now())
+            raise
+        errors = {pending[i]: error for i, error in found.items()} if found else found
+        if ticket is None:
+            return errors
+        if is_cut():  # the sink made an answer of its cancellation
+            self._cancelled(batch, ticket, clock.now())
+        else:
+            self._ended(batch, ticket, clock.now(), self._verdict(len(pending), errors))
+        return errors
+
+    async def _admission(self, batch: Batch[T], lasted: float) -> tuple[Ticket | None, bool]:
+        """Wait until the call is admitted; say whether time is up. Without a ticket it is a try that a stopping batcher makes all the same."""
         shared = self._shared
         circuit = shared.circuit
         clock = batch.delivery.clock
         while True:
             before = circuit.state
             ticket = circuit.admit(clock.now())
-            self._tell(before)
+            if before is not CircuitState.CLOSED:
+                self._tell(batch, before)
             if ticket is not None:
-                return ticket
+                return ticket, False
             if self._settings.when_open == "raise":
                 raise self._open_error(clock.now())
-            if await batch.back_off(circuit.retry_at(), shared.changed):
-                return None
+            is_time_up = await batch.back_off(circuit.retry_at(), shared.changed, lasts=lasted)
+            if is_time_up or (batch.stopping and circuit.retry_at() > clock.now()):
+                return None, is_time_up
+
+    @staticmethod
+    def _stopped() -> StoppedError:
+        return StoppedError("given up because the batcher is stopping, and the circuit breaker was open until its deadline")
 
     def _open_error(self, now: float) -> CircuitOpenError:
         circuit = self._shared.circuit
@@ -209,23 +249,25 @@ class BreakerSink(WrappingSink[T]):
             return Verdict.FAILURE
         return Verdict.NEUTRAL if sum(kind in NO_ANSWER for kind in classes) == size else Verdict.SUCCESS
 
-    def _ended(self, ticket: Ticket, now: float, verdict: Verdict) -> None:
+    def _ended(self, batch: Batch[T], ticket: Ticket, now: float, verdict: Verdict) -> None:
         before = self._shared.circuit.state
         self._shared.circuit.ended(ticket, now, verdict)
-        self._after(ticket, before)
+        self._after(batch, ticket, before)
 
-    def _cancelled(self, ticket: Ticket, now: float) -> None:
+    def _cancelled(self, batch: Batch[T], ticket: Ticket, now: float) -> None:
         before = self._shared.circuit.state
         self._shared.circuit.cancelled(ticket, now)
-        self._after(ticket, before)
+        self._after(batch, ticket, before)
 
-    def _after(self, ticket: Ticket, before: CircuitState) -> None:
-        self._tell(before)
+    def _after(self, batch: Batch[T], ticket: Ticket, before: CircuitState) -> None:
+        self._tell(batch, before)
         if ticket.is_probe:
             self._shared.changed.fire()
 
-    def _tell(self, before: CircuitState) -> None:
+    def _tell(self, batch: Batch[T], before: CircuitState) -> None:
+        """Report the circuit's state to the batcher, and a change of it to `on_state`."""
         state, on_state = self.state, self._settings.on_state
+        batch.delivery.report(self._shared, None if state is CircuitState.CLOSED else OPEN)
         if state is before or on_state is None:
             return
         try:
@@ -233,16 +275,5 @@ class BreakerSink(WrappingSink[T]):
         except Exception:
             logger.exception("on_state of %r raised", self._settings)
 
-    def _last_try(self, batch: Batch[T], errors: dict[int, BaseException]) -> WriteResult | None:
-        """The batcher is stopping: what could have been tried again was not applied, and is unsent."""
-        final = {i: error if classified(error, self.classify) in FINAL else _stopped(error) for i, error in errors.items()}
-        return WriteResult.failed(batch, final) if final else None
-
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
-
-
-def _stopped(error: BaseException) -> StoppedError:
-    stopped = StoppedError(f"given up because the batcher is stopping; the circuit breaker's last try ended with {error!r}")
-    stopped.__cause__ = error
-    return stopped

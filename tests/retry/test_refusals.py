@@ -1,0 +1,375 @@
+"""A destination that refuses every write, and items that are refused alone."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tenacity
+
+from penstock import (
+    Batch,
+    Batcher,
+    ConfigError,
+    DeadLetter,
+    DeadLetterRecord,
+    ErrorClass,
+    Limits,
+    Outcome,
+    RefusedError,
+    Retry,
+    Router,
+    RowBatch,
+    UnavailableError,
+    WriteResult,
+    send,
+    stack,
+)
+from penstock._core.classify import classified
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.testing import FakeClock
+
+FORBIDDEN = "403 from https://example.test/bulk"
+
+
+class Server:
+    """Applies batches, or refuses a whole write as the test says; every write takes `seconds`."""
+
+    def __init__(self, refuses: Callable[[float, list[int]], bool], seconds: float = 0.01) -> None:
+        self._refuses = refuses
+        self._seconds = seconds
+        self.calls: list[tuple[float, list[int]]] = []
+        self.applied: list[int] = []
+        self.running = 0
+        self.most_refused_at_once = 0
+
+    async def __call__(self, batch: Batch[int]) -> None:
+        now = asyncio.get_running_loop().time()
+        items = list(batch)
+        self.calls.append((now, items))
+        refused = self._refuses(now, items)
+        self.running += refused
+        self.most_refused_at_once = max(self.most_refused_at_once, self.running)
+        try:
+            await asyncio.sleep(self._seconds)
+        finally:
+            self.running -= refused
+        if refused:
+            raise RefusedError(FORBIDDEN, repair="give the token the right to write")
+        self.applied += items
+
+
+def letters() -> tuple[list[int], DeadLetter]:
+    taken: list[int] = []
+
+    async def take(batch: Batch[DeadLetterRecord[int]]) -> None:
+        for record in batch:
+            assert record.error_class == "permanent"
+            assert "refused whenever it was sent alone" in record.message
+            taken.append(record.item)
+
+    return taken, DeadLetter(take)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("key", [None, lambda item: item % 7], ids=["plain", "keyed"])
+@pytest.mark.parametrize("outage", [1.0, 300.0])
+async def test_a_refusal_of_everything_is_an_outage(fake_clock: FakeClock, workers: int, outage: float, key: Any) -> None:
+    """B-T42, decisions 0.3: a grant revoked for a second, or five minutes, costs no item, no attempt, and one probe at a time."""
+    server = Server(lambda now, items: 5.0 <= now < 5.0 + outage)
+    taken, dead_letter = letters()
+    limits = Limits(max_items=100, workers=workers, max_delay=0.05)
+    async with Batcher(stack(server, Retry(attempts=2), dead_letter), limits=limits, key=key) as batcher:
+        await batcher.add_many(range(1_000))
+        assert await batcher.flush()
+        await fake_clock.sleep(5.001 - fake_clock.now())
+        await batcher.add_many(range(1_000, 4_000))
+        assert await batcher.flush()
+        assert fake_clock.now() < 5.0 + outage + 15.0
+    assert taken == []
+    assert sorted(server.applied) == list(range(4_000))
+    late = [items for now, items in server.calls if 5.5 < now < 5.0 + outage]
+    assert len(late) <= 2 * (outage / 2.0 + 10)
+    assert server.most_refused_at_once <= workers
+    if workers == 1 and key is None:
+        assert server.applied == list(range(4_000))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("key", [None, lambda item: item % 500], ids=["plain", "keyed"])
+@pytest.mark.parametrize("bad", [0, 1_234, 2_999])
+@pytest.mark.parametrize("size", [1, 500])
+async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
+    fake_clock: FakeClock, workers: int, key: Any, bad: int, size: int
+) -> None:
+    """Decisions 0.3: one body-specific 403 among 3,000 good items."""
+    server = Server(lambda now, items: bad in items)
+    taken, dead_letter = letters()
+    limits = Limits(max_items=size, workers=workers, max_delay=0.05)
+    async with Batcher(stack(server, Retry(), dead_letter), limits=limits, key=key) as batcher:
+        receipts = [await batcher.submit(item) for item in range(3_000)]
+        await batcher.flush(timeout=100.0)
+        if size == 1 and bad == 2_999:  # nothing proves that the destination takes anything: it waits for what comes next
+            assert batcher.stats().destination.state == "refused"
+        for item in range(3_000, 3_010):
+            receipts.append(await batcher.submit(item))
+            await fake_clock.sleep(10.0)
+        assert await batcher.flush(timeout=100.0)
+        outcomes = [receipt.outcome for receipt in receipts]
+        assert fake_clock.now() < 300.0
+    assert taken == [bad]
+    assert [item for item, outcome in enumerate(outcomes) if outcome is not Outcome.DELIVERED] == [bad]
+    assert sorted(server.applied) == [item for item in range(3_010) if item != bad]
+    assert len([items for _, items in server.calls if bad in items]) < 80
+
+
+async def test_an_item_at_fault_that_was_the_last_one_leaves_no_outage_behind(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its batch's other items were accepted. With nothing left to send, no log line or metric may go on about a refusal."""
+    server = Server(lambda now, items: 99 in items)
+    taken, dead_letter = letters()
+    async with Batcher(stack(server, Retry(), dead_letter), limits=Limits(max_items=100)) as batcher:
+        await batcher.add_many(range(100))
+        assert await batcher.flush(timeout=300.0)
+        assert taken == [99]
+        assert batcher.stats().destination.state == "available"
+        caplog.clear()
+        await fake_clock.advance(300.0)
+        assert caplog.messages == []
+
+
+async def test_an_outage_in_the_middle_of_a_search_gives_up_no_good_item(fake_clock: FakeClock) -> None:
+    """Two bad items, and refusals of everything that begin and end while they are searched for."""
+    for offset in range(40):
+        begins = fake_clock.now() + 0.01 + offset * 0.05
+        server = Server(lambda now, items, begins=begins: not {17, 444}.isdisjoint(items) or begins <= now < begins + 0.7)  # type: ignore[misc]
+        taken, dead_letter = letters()
+        async with Batcher(stack(server, Retry(), dead_letter), limits=Limits(max_items=100, workers=3, max_delay=0.05)) as batcher:
+            await batcher.add_many(range(600))
+            assert await batcher.flush(timeout=300.0)
+        assert sorted(taken) == [17, 444], offset
+        assert sorted(server.applied) == [item for item in range(600) if item not in {17, 444}]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_one_of_two_servers_that_refuses_costs_no_item(fake_clock: FakeClock, seed: int) -> None:
+    """About every other request goes to a server whose configuration is broken."""
+    rng = random.Random(seed)
+    server = Server(lambda now, items: rng.random() < 0.5)
+    taken, dead_letter = letters()
+    limits = Limits(max_items=50, workers=1 + seed % 4, max_delay=0.05)
+    async with Batcher(stack(server, Retry(rng=random.Random(seed)), dead_letter), limits=limits) as batcher:
+        await batcher.add_many(range(2_000))
+        assert await batcher.flush(timeout=600.0)
+    assert taken == []
+    assert sorted(server.applied) == list(range(2_000))
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_a_server_that_goes_away_in_the_middle_of_a_search_is_probed_at_its_pace(fake_clock: FakeClock, stops: bool) -> None:
+    """A connection may be refused in no time: no probe follows another one without a pause."""
+    calls: list[float] = []
+    applied: list[int] = []
+    gone = False
+
+    async def write(batch: Batch[int]) -> None:
+        nonlocal gone
+        calls.append(fake_clock.now())
+        assert len(calls) < 100
+        if gone and fake_clock.now() < 60.0:
+            raise UnavailableError("gone")
+        if fake_clock.now() < 60.0:
+            gone = len(batch) == 1 and fake_clock.now() > 12.0
+            raise RefusedError("read-only", repair="promote it")
+        applied.extend(batch)
+
+    async with Batcher(stack(write, Retry()), limits=Limits(max_items=10)) as batcher:
+        await batcher.add_many(range(10))
+        await fake_clock.advance(19.0)
+        if stops:
+            assert (await batcher.shutdown(deadline=60.0)).complete
+        else:
+            assert await batcher.flush()
+    assert applied == list(range(10))
+
+
+async def test_refused_items_wait_for_the_repair_and_no_other_item_waits_with_them(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sink that answers for each item (an index that is blocked) has said which ones are refused: nothing is searched, or held up."""
+    caplog.set_level("INFO", "penstock")
+    applied: dict[int, float] = {}
+
+    async def blocked(batch: Batch[int]) -> WriteResult:
+        is_blocked = fake_clock.now() < 100.0
+        refused = {i: RefusedError("index blocked", of_item=True) for i, item in enumerate(batch) if item % 4 == 3 and is_blocked}
+        applied.update({item: fake_clock.now() for i, item in enumerate(batch) if i not in refused})
+        return WriteResult.failed(batch, refused)
+
+    taken, dead_letter = letters()
+    async with Batcher(stack(blocked, Retry(), dead_letter), limits=Limits(max_items=10, workers=2, max_delay=0.1)) as batcher:
+        await batcher.add_many(range(200))
+        await fake_clock.advance(50.0)
+        assert batcher.stats().destination.state == "refused"
+        assert batcher.stats().tally.delivered == 150
+        assert await batcher.flush()
+        assert batcher.stats().destination.state == "available"
+    assert taken == []
+    assert sorted(applied) == list(range(200))
+    assert max(when for item, when in applied.items() if item % 4 != 3) < 1.0
+    assert max(applied.values()) < 106.0
+    lines = [record.levelname for record in caplog.records if "the destination" in record.getMessage()]
+    assert lines == ["ERROR", "ERROR", "INFO"]
+
+
+async def test_refused_items_are_given_up_after_the_time_that_was_asked_for(fake_clock: FakeClock) -> None:
+    async def blocked(batch: Batch[int]) -> WriteResult:
+        return WriteResult.failed(batch, {i: RefusedError("blocked", of_item=True) for i, item in enumerate(batch) if item % 2})
+
+    async with Batcher(stack(blocked, Retry(give_up_after=30.0)), limits=Limits(max_items=4)) as batcher:
+        receipts = [await batcher.submit(item) for item in range(4)]
+        assert await batcher.flush()
+        assert 30.0 <= fake_clock.now() < 31.0
+    assert [receipt.outcome for receipt in receipts] == [Outcome.DELIVERED, Outcome.REJECTED] * 2
+
+
+async def test_around_a_router_no_item_is_blamed_for_its_route(fake_clock: FakeClock) -> None:
+    """One table is missing; the other takes everything, which says nothing about the first one's rows."""
+    good = Server(lambda now, items: False)
+    missing = Server(lambda now, items: now < 100.0)
+    taken, dead_letter = letters()
+    router = Router(lambda item: "good" if item % 2 else "missing", {"good": good, "missing": missing})
+    async with Batcher(stack(router, Retry(), dead_letter), limits=Limits(max_items=10, workers=4)) as batcher:
+        await batcher.add_many(range(200))
+        assert await batcher.flush()
+    assert taken == []
+    assert sorted(good.applied + missing.applied) == list(range(200))
+
+
+async def test_refused_items_can_be_given_to_the_dead_letters(fake_clock: FakeClock) -> None:
+    """`on_refused="dead_letter"`: the items leave at once, as permanent errors."""
+    taken: list[int] = []
+
+    async def take(batch: Batch[DeadLetterRecord[int]]) -> None:
+        taken.extend(record.item for record in batch if record.error_class == "permanent")
+
+    server = Server(lambda now, items: True)
+    async with Batcher(stack(server, Retry(on_refused="dead_letter"), DeadLetter(take)), limits=Limits(max_items=10)) as batcher:
+        await batcher.add_many(range(20))
+        assert await batcher.flush()
+    assert taken == list(range(20))
+    assert len(server.calls) == 2
+
+
+async def test_a_refusal_is_given_up_after_the_time_that_was_asked_for(fake_clock: FakeClock) -> None:
+    """`give_up_after` counts for refusals too; the items are rejected, since a refusal is no dead letter's matter."""
+    server = Server(lambda now, items: True)
+    async with Batcher(stack(server, Retry(give_up_after=30.0)), limits=Limits(max_items=10)) as batcher:
+        receipts = [await batcher.submit(item) for item in range(10)]
+        assert await batcher.flush()
+        assert 30.0 <= fake_clock.now() < 31.0
+    assert {receipt.outcome for receipt in receipts} == {Outcome.REJECTED}
+
+
+async def test_outside_a_batcher_a_refusal_fails_at_once(fake_clock: FakeClock) -> None:
+    """A replay, a Spark task: no log tells of a wait there."""
+    server = Server(lambda now, items: True)
+    errors = await send(stack(server, Retry()), RowBatch([1, 2]))
+    assert [str(error) for error in errors.values()] == [f"{FORBIDDEN}; to repair: give the token the right to write"] * 2
+    assert fake_clock.now() == pytest.approx(0.01)
+
+
+async def test_keys_keep_their_order_behind_an_item_refused_alone(fake_clock: FakeClock) -> None:
+    """I4: what follows the bad item of its key comes after its verdict, and nothing of a key overtakes."""
+
+    class Safe(Server):
+        from penstock import Capabilities
+
+        capabilities = Capabilities(key_prefix_safe=True)
+
+        async def write(self, batch: Batch[int]) -> None:
+            await self(batch)
+
+    server = Safe(lambda now, items: 12 in items or 0.1 < now < 3.0)
+    taken, dead_letter = letters()
+    limits = Limits(max_items=20, workers=3, max_delay=0.05)
+    async with Batcher(stack(server, Retry(), dead_letter), limits=limits, key=lambda item: item % 4) as batcher:
+        await batcher.add_many(range(200))
+        assert await batcher.flush(timeout=300.0)
+    assert taken == [12]
+    for key in range(4):
+        assert [item for item in server.applied if item % 4 == key] == [item for item in range(key, 200, 4) if item != 12]
+
+
+@pytest.mark.parametrize("asked", [1e308, float("inf"), 1_795_000_000.0, 10**400, "86400"])
+async def test_a_retry_after_is_believed_up_to_a_bound(fake_clock: FakeClock, asked: Any) -> None:
+    """A Unix time, the year 9999: the sink goes on after five minutes."""
+    from penstock import ThrottledError, UnavailableError
+
+    for make in (ThrottledError, UnavailableError):
+        error = make("slow down")
+        error.retry_after = asked
+        steps = iter([error])
+
+        async def once(batch: Batch[int], steps: Any = steps) -> None:
+            for failure in steps:
+                raise failure
+
+        began = fake_clock.now()
+        assert await send(stack(once, Retry()), RowBatch([1])) == {}
+        assert fake_clock.now() - began <= 300.0 + 1e-6
+
+
+@pytest.mark.parametrize("asked", [float("nan"), -5.0, "soon", None, b"", True])
+async def test_a_retry_after_that_is_no_time_is_ignored(fake_clock: FakeClock, asked: Any) -> None:
+    from penstock import TransientError
+
+    error = TransientError("again")
+    error.retry_after = asked  # type: ignore[attr-defined]
+    steps = iter([error])
+
+    async def once(batch: Batch[int]) -> None:
+        for failure in steps:
+            raise failure
+
+    assert await send(stack(once, Retry(backoff=tenacity.wait_fixed(2.0))), RowBatch([1])) == {}
+    assert fake_clock.now() == 2.0
+
+
+async def test_giving_up_wins_over_a_retry_after(fake_clock: FakeClock) -> None:
+    """One more try at the end of `give_up_after`, and then the items leave."""
+    from penstock import ThrottledError
+
+    calls: list[float] = []
+
+    async def always(batch: Batch[int]) -> None:
+        calls.append(fake_clock.now())
+        raise ThrottledError("slow down", retry_after=1e9)
+
+    errors = await send(stack(always, Retry(give_up_after=60.0)), RowBatch([1]))
+    assert isinstance(errors[0], ThrottledError)
+    assert calls == [0.0, 60.0]
+
+
+def test_a_refusal_has_a_class_of_its_own_and_means_permanent_where_it_is_given_up() -> None:
+    async def nothing(batch: Batch[int]) -> None: ...
+
+    error = RefusedError("no", repair="repair it")
+    assert classified(error) is ErrorClass.REFUSED
+    assert classified(error, stack(nothing, Retry(on_refused="dead_letter")).classify) is ErrorClass.PERMANENT  # type: ignore[attr-defined]
+    assert error.repair == "repair it"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"on_refused": "ignore"}, r"on_refused.*'ignore'"), ({"max_retry_after": 0}, r"max_retry_after.*0")],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Retry(**arguments)
