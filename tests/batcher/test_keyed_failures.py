@@ -8,6 +8,7 @@ import pytest
 from keyed_help import Destination, Item, Setting, key_of, on_virtual_time, some
 
 from penstock import (
+    Backoff,
     Batcher,
     BlockingBatcher,
     ConfigError,
@@ -240,7 +241,9 @@ def test_what_waits_behind_an_item_that_is_handed_back_is_not_parked() -> None:
         raise TransientError("not now")
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(stack(Destination(refuse), Retry()), key=key_of, limits=LIMITS, clock=clock) as batcher:
+        async with Batcher(
+            stack(Destination(refuse), Retry(backoff=Backoff(base=100.0, jitter="none"))), key=key_of, limits=LIMITS, clock=clock
+        ) as batcher:
             await batcher.add_many(some("a", 0, 5))
             await clock.advance(1.0)
             report = await batcher.shutdown()

@@ -10,7 +10,7 @@ import test_keyed_failures
 import test_keyed_order
 
 import penstock.batcher.engine
-import penstock.retry.retry
+import penstock.retry.retrying
 import penstock.sinks.dead_letter
 from penstock._core.lanes import Lane, Lanes
 from penstock.batcher.engine import Engine
@@ -68,7 +68,7 @@ def what_is_put_back_comes_back_turned_round(monkeypatch: pytest.MonkeyPatch) ->
 def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no prefix rule: each error counts for its own item."""
     monkeypatch.setattr(penstock.batcher.engine, "leaders", lambda batch, errors: {})
-    monkeypatch.setattr(penstock.retry.retry, "leaders", lambda batch, errors: {})
+    monkeypatch.setattr(penstock.retry.retrying, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(penstock.sinks.dead_letter, "held_back", lambda batch, errors: errors)
 
 

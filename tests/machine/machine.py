@@ -47,6 +47,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.shutdowns: list[asyncio.Task[ShutdownReport[int]]] = []
         self.last_resort = LastResort("none")
         self.deadline: float | None = None
+        self.stopping_since: float | None = None
 
     @initialize(setting=settings)
     def open(self, setting: Setting) -> None:
@@ -252,6 +253,8 @@ class BatcherMachine(RuleBasedStateMachine):
 
     async def _shut_down(self, deadline: float, *, admit_waiting: bool) -> ShutdownReport[int]:
         when = self.clock.now() + deadline
+        if self.stopping_since is None:
+            self.stopping_since = self.clock.now()
         self.deadline = when if self.deadline is None else min(when, self.deadline)
         return await self.batcher.shutdown(deadline, admit_waiting=admit_waiting)
 
@@ -302,6 +305,12 @@ class BatcherMachine(RuleBasedStateMachine):
         assert not (stats.open_items and stats.waiting_producers), f"a worker is free, and a producer waits: {stats}"
         assert stats.oldest_age is None or stats.oldest_age < self.setting.max_delay, f"a worker is free, and a batch is due: {stats}"
 
+    def _check_tries_go_on(self, stats: Stats) -> None:
+        """What backs off in a shutdown has been tried again since that began, and has time for another try."""
+        assert self.stopping_since is not None
+        tried = any(write.started >= self.stopping_since for write in self.destination.writes)
+        assert tried, f"a shutdown waits for a backoff: {stats}"
+
     def check_open_batch(self, stats: Stats) -> None:
         assert stats.open_items < self.setting.max_items, f"a full batch is open: {stats}"
 
@@ -322,7 +331,8 @@ class BatcherMachine(RuleBasedStateMachine):
         if stats.state == "closing":
             busy = stats.tally.inside or stats.in_flight_batches or stats.backing_off_batches or stats.waiting_producers
             assert busy or self.last_resort.running, f"the shutdown waits for nothing: {stats}"
-            assert not (worker_free and stats.backing_off_batches), f"a shutdown waits for a backoff: {stats}"
+            if worker_free and stats.backing_off_batches and not stats.throttled_seconds:
+                self._check_tries_go_on(stats)
         if self.batcher.report is not None:
             assert all(task.done() for task in self.shutdowns)
             assert not self.model.waiting(), "a producer waits for a closed batcher"

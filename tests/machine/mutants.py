@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import penstock.retry.retry
+import penstock.retry.retrying
 from penstock import Batcher, Outcome, Reason
 from penstock._core import delivery as core_delivery
 from penstock._core.clock import Signal
@@ -326,7 +326,7 @@ def a_settled_item_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return classes
 
     monkeypatch.setattr(Series, "after", after)
-    monkeypatch.setattr(penstock.retry.retry, "send", _write)
+    monkeypatch.setattr(penstock.retry.retrying, "send", _write)
 
 
 @mutant

@@ -7,7 +7,7 @@ from .blocking import BlockingBatcher
 from .feedback import NoFeedback
 from .limits import Limits
 from .receipt import BlockingReceipt, Receipt, gather
-from .report import FlushReport, ShutdownReport, Stats, TenantStats
+from .report import DestinationStats, ErrorStats, FlushReport, ShutdownReport, Stats, TenantStats, TimeSpent
 from .run import run
 from .tenancy import Tenants
 
@@ -16,6 +16,8 @@ __all__ = [
     "Batcher",
     "BlockingBatcher",
     "BlockingReceipt",
+    "DestinationStats",
+    "ErrorStats",
     "FlushReport",
     "Limits",
     "NoFeedback",
@@ -24,6 +26,7 @@ __all__ = [
     "Stats",
     "TenantStats",
     "Tenants",
+    "TimeSpent",
     "gather",
     "run",
 ]
@@ -34,6 +37,8 @@ publish(
     Batcher,
     BlockingBatcher,
     BlockingReceipt,
+    DestinationStats,
+    ErrorStats,
     FlushReport,
     Limits,
     NoFeedback,
@@ -42,6 +47,7 @@ publish(
     Stats,
     TenantStats,
     Tenants,
+    TimeSpent,
     gather,
     run,
 )

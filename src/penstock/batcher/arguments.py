@@ -15,6 +15,7 @@ from .._core.errors import ParkedBehind, PermanentError
 from .._core.function_sink import as_sink
 from .._core.observer import Observer
 from .._core.sink import capabilities_of, walk
+from .._core.told import repr_of
 from .adaptive import Adaptive
 from .limits import Limits
 from .parking import MOST_PARKED, POLICIES
@@ -129,7 +130,7 @@ def checked_size(size: object) -> int:
         found = None
     if found is None or found < 0:
         kind = TypeError if found is None else ValueError
-        raise kind(f"size_of returned {size!r}; it must return a whole number of bytes, 0 or more")
+        raise kind(f"size_of returned {repr_of(size)}; it must return a whole number of bytes, 0 or more")
     return found
 
 
@@ -175,8 +176,8 @@ def parked_dead_letters_of(sink: Sink[T]) -> Sink[T]:
     """What writes items that were parked behind a failed one of their key to the dead letters of the stack."""
 
     async def refuse(batch: Batch[T]) -> None:
-        whose = "" if batch.tenant is None else f" of tenant {batch.tenant!r}"
-        message = f"parked behind an earlier failed item of its key {batch.keys[0]!r}{whose}" if batch.keys else "parked"
+        whose = "" if batch.tenant is None else f" of tenant {repr_of(batch.tenant)}"
+        message = f"parked behind an earlier failed item of its key {repr_of(batch.keys[0])}{whose}" if batch.keys else "parked"
         raise ParkedBehind(message)
 
     return _dead_letters_around(sink, refuse, "on_key_failure", "park")

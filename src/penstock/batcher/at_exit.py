@@ -8,11 +8,18 @@ imported: here, before ours.
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  # pyright: ignore[reportUnusedImport]  # see above
+import contextlib
 import logging
 import threading
 from typing import Protocol
 
+from .._core.say import say
+from .._core.text import repr_of
+
 logger = logging.getLogger("penstock.batcher")
+
+INTERRUPTS = 1000
+"""How often the end of one thing may be interrupted before it is given up; each time it has to end at once."""
 
 
 class Ends(Protocol):
@@ -43,6 +50,15 @@ def leave(thing: Ends) -> None:
 def _end_all() -> None:
     for thing in list(_running.values()):
         try:
+            _end(thing)
+        except BaseException as error:  # the others are still to be ended
+            say(logger, logging.ERROR, "%s could not be ended at exit", repr_of(thing), error=error)
+
+
+def _end(thing: Ends) -> None:
+    """End it. An interrupt means *now*: the shutdown has been told so, and is waited for all the same."""
+    for _ in range(INTERRUPTS):
+        with contextlib.suppress(KeyboardInterrupt):
             thing.end_at_exit()
-        except Exception:
-            logger.exception("%r could not be ended at exit", thing)
+            return
+    thing.end_at_exit()

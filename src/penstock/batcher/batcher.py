@@ -198,6 +198,7 @@ class Batcher(Generic[T]):
         )
         if isinstance(accumulator, KeyedAccumulator):
             accumulator.begun, accumulator.passed, accumulator.over = engine.begun, engine.passed, engine.slot_given
+            accumulator.raised = engine.unlisted.raised_by_function
         return engine
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -268,6 +269,8 @@ class Batcher(Generic[T]):
             except asyncio.CancelledError as error:
                 cancelled = error
                 drain.hasten(0.0)
+            if drain.task.cancelled():
+                drain.begin_again()
         report = drain.task.result()
         if self.report is None:
             self.report = report
@@ -396,12 +399,15 @@ class Batcher(Generic[T]):
 
     def _parcel(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]) -> Parcel[T]:
         """Items with what belongs to them. Raises `ItemTooLarge`, `KeyFailedError`, and whatever the functions that are asked raise."""
-        sizes = self._measured(items)
         try:
+            sizes = self._measured(items)
             self._check_sizes(sizes)
             keys = tuple(map(self._engine.accumulator.identity, items))
         except (ItemTooLarge, KeyFailedError):
             self._engine.refused += len(items)
+            raise
+        except Exception as error:
+            self._engine.unlisted.raised_by_function(error)
             raise
         return Parcel(items, sizes, receipts, keys)
 
@@ -629,6 +635,9 @@ class Batcher(Generic[T]):
             tenants=accumulator.tenants,
             busiest_tenants=tuple(accumulator.busiest(MOST_TENANTS, now)),
             throttled_seconds=max(0.0, engine.throttled_until - now) if now else 0.0,
+            destination=engine.monitor.destination(now),
+            last_error=engine.monitor.last_error(now),
+            retries=engine.monitor.retries,
         )
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:

@@ -8,7 +8,6 @@ overtake those who wait there.
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar
 
 from .._core import checks, forks
@@ -156,7 +155,6 @@ class BlockingBatcher(Generic[T]):
                 self._inbox = self._batcher.inbox
                 self.report = None
             self._start_thread()
-            self._is_open = True
         return self
 
     def _start_thread(self) -> LoopThread:
@@ -164,12 +162,15 @@ class BlockingBatcher(Generic[T]):
         thread = LoopThread(f"batcher {self.name!r}", own_context(), on_end=batcher.shut)
         self._thread = thread  # before it lends room: whoever uses that has to find the loop to wake
         try:
-            thread.start(batcher.open)
+            thread.start(batcher.open, lambda: batcher.shut_down(batcher.deadline, admit_waiting=False))
+            forks.watch(self)
+            at_exit.enter(self)
+            self._is_open = True
         except BaseException:
             self._thread = None
+            thread.abandon()
+            at_exit.leave(self)
             raise
-        forks.watch(self)
-        at_exit.enter(self)
         return thread
 
     def __enter__(self) -> Self:
@@ -258,10 +259,8 @@ class BlockingBatcher(Generic[T]):
         entries = batcher.entries((item,), (None,))
         if entries is not None and self._inbox.put_all(entries):
             return True
-        if entries is not None and thread is not None and batcher.drops and self._inbox.claim(batcher.limits.max_items):
-            if thread.call_soon(partial(batcher.late, item)):
-                return batcher.makes_room
-            self._inbox.claimed()
+        if entries is not None and thread is not None and batcher.drops and self._inbox.announce(item, batcher.limits.max_items):
+            return batcher.makes_room
         self._inbox.refuse(1)
         return False
 

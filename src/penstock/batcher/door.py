@@ -39,8 +39,9 @@ class Door(list[T]):
             key = key_of(item)
             if type(key) not in PLAIN:
                 key = self._accumulator.known(key)
-        except BaseException:
+        except BaseException as error:
             self._accumulator.receipts.pop(len(self), None)
+            self._accumulator.raised(error)
             raise
         if key in self._active:
             if key not in self.open_keys:

@@ -2,7 +2,8 @@
 
 1. Nothing more is accepted; producers that wait for room get `ClosedError`, or are let in as room comes free (`admit_waiting`).
 2. Everything open is sealed at once, whatever the linger.
-3. Backoffs are cut to one immediate last try.
+3. Backoffs end with an immediate try. Further tries follow after shortened waits, and an outage is probed, for as long as another try fits
+   (see `_core.patience`): the time is used.
 4. Shortly before the deadline (a fifth of the time, at most a second) what no worker has taken is given up as `unsent`, and the writes
    in flight are cancelled. They have a grace to end; then their items get their verdicts without them.
 5. What is known not to be applied goes to the last resort, if there is one, and ends `dead_lettered` if that takes it. The reserve is a
@@ -16,17 +17,19 @@ The earliest deadline asked for wins.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._core.batch import Lineage, Reason, RowBatch
 from .._core.delivery import GRACE, Delivery
 from .._core.errors import StoppedError, UnknownOutcomeError
+from .._core.keys import accepted
 from .._core.outcome import Outcome
 from .._core.send import send
 from . import log
 from .feedback import own_context
-from .report import ShutdownReport
+from .report import ShutdownReport, TimeSpent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -59,19 +62,31 @@ class Drain(Generic[T]):
         self._began = engine.clock.now()
         self._deadline = self._began + seconds
         self._reserve = CLOSING_SHARE * seconds if last_resort is not None else min(CLOSING_SHARE * seconds, LONGEST_RESERVE)
+        self._phases: dict[str, float] = dict.fromkeys(("drain", "cut", "last_resort", "close"), 0.0)
+        self._phase_began = self._began
+        self._troubled_before = engine.monitor.seconds(self._began)
+        self._retries_before = engine.monitor.retries
         engine.held = None if last_resort is None else []
         self._waiter: asyncio.Future[None] | None = None
         engine.deadline = self._deadline - self._reserve
         engine.on_change = self._wake
-        self.task = asyncio.get_running_loop().create_task(self._run(), name=f"penstock shutdown {engine.name}", context=own_context())
+        self.task = self._begin()
+
+    def _begin(self) -> asyncio.Task[ShutdownReport[T]]:
+        return asyncio.get_running_loop().create_task(self._run(), name=f"penstock shutdown {self._engine.name}", context=own_context())
+
+    def begin_again(self) -> None:
+        """The task was cancelled before its first step: shut down now."""
+        self.hasten(0.0)
+        self.task = self._begin()
 
     def hasten(self, seconds: float) -> None:
-        """Somebody asks for a deadline `seconds` from now; it counts if it is earlier."""
+        """Bring the deadline forward to `seconds` from now, if that is earlier."""
         when = self._engine.clock.now() + seconds
         if when < self._deadline:
             self._deadline = when
             self._reserve = min(CLOSING_SHARE * seconds, self._reserve)
-            self._engine.deadline = when - self._reserve
+            self._engine.deadline_moved(when - self._reserve)
             self._wake()
 
     async def _run(self) -> ShutdownReport[T]:
@@ -81,14 +96,26 @@ class Drain(Generic[T]):
         engine.begin_stop()
         engine.advance(engine.clock.now())
         await self._until(lambda: engine.is_drained, self._cut_at)
+        self._spent("drain")
         self._cut()
         await self._breathe([flight.task for flight in engine.flights if flight.task is not None])
         await self._until(lambda: all(flight.left == 0 for flight in engine.flights), self._close_at)
+        self._spent("cut")
         await self._give_to_last_resort()
+        self._spent("last_resort")
         await self._until(lambda: not engine.flights, self._close_at)
+        self._spent("cut")
         await self._close()
+        self._spent("close")
         await self._until(lambda: not engine.flights, lambda: self._deadline)
+        self._spent("cut")
         return self._report()
+
+    def _spent(self, phase: str) -> None:
+        """Add the time since the last phase to this one."""
+        now = self._engine.clock.now()
+        self._phases[phase] += now - self._phase_began
+        self._phase_began = now
 
     def _cut_at(self) -> float:
         return self._deadline - self._reserve
@@ -104,6 +131,8 @@ class Drain(Generic[T]):
             timer = clock.call_at(when(), self._wake)
             try:
                 await self._waiter
+            except asyncio.CancelledError:
+                self.hasten(0.0)  # `asyncio.run` cancels every task as it ends, this one too: it means now
             finally:
                 timer.cancel()
 
@@ -121,7 +150,8 @@ class Drain(Generic[T]):
     async def _breathe(tasks: list[asyncio.Task[Any]]) -> None:
         """Let tasks that can end at once do so, even with no time left."""
         if any(not task.done() for task in tasks):
-            await asyncio.wait(tasks, timeout=0)
+            with contextlib.suppress(asyncio.CancelledError):  # as in `_until`; the next wait is short
+                await asyncio.wait(tasks, timeout=0)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -140,7 +170,8 @@ class Drain(Generic[T]):
         engine = self._engine
         while engine.held:
             tenant = engine.held[0].tenant
-            items = list(takewhile(lambda item: item.tenant == tenant, engine.held[: engine.limits.max_items]))  # noqa: B023  # at once
+            known = accepted(tenant)
+            items = list(takewhile(lambda item: accepted(item.tenant) == known, engine.held[: engine.limits.max_items]))  # noqa: B023  # at once
             taken = await self._taken_by_last_resort([item.item for item in items], tenant)
             del engine.held[: len(items)]
             engine.end([item for place, item in enumerate(items) if place in taken], Outcome.DEAD_LETTERED, None)
@@ -185,10 +216,13 @@ class Drain(Generic[T]):
             flight.batch.delivery.close()
         if engine.flights:
             log.left_behind(engine.name, len(engine.flights))
+        now = engine.clock.now()
+        engine.monitor.close()
         report = ShutdownReport(
             name=engine.name,
             tally=engine.tally(),
-            seconds=engine.clock.now() - self._began,
+            seconds=now - self._began,
+            spent=self._time_spent(now),
             unsent=tuple(engine.unsent),
             unknown=tuple(engine.unknown),
             left_behind=len(engine.flights),
@@ -196,6 +230,16 @@ class Drain(Generic[T]):
         )
         log.shutdown(report)
         return report
+
+    def _time_spent(self, now: float) -> TimeSpent:
+        monitor = self._engine.monitor
+        troubled = {state.value: seconds - self._troubled_before.get(state, 0.0) for state, seconds in monitor.seconds(now).items()}
+        return TimeSpent(
+            **self._phases,
+            destination={state: seconds for state, seconds in troubled.items() if seconds > 0},
+            retries=monitor.retries - self._retries_before,
+            last_error=monitor.last_error_since(self._began),
+        )
 
 
 def _never_sent() -> StoppedError:

@@ -21,17 +21,20 @@ from uuid import uuid4
 from .._core.batch import Reason
 from .._core.clock import Signal, wait_until
 from .._core.errors import BatcherBroken, ClosedError, DeadLetterLimit, KeyStopped, StoppedError, UnknownOutcomeError
+from .._core.exits import exit_later
 from .._core.observer import Observer, Observers
 from .._core.outcome import Outcome
 from .._core.prefix import leaders
 from .._core.send import send
 from .._core.tally import Tally
+from .._core.told import repr_of
 from . import log
 from .accumulator import Accumulator, Evicted, Leftover, Sealed
 from .adaptive import Setting
 from .feedback import own_context
 from .flight import Flight
 from .governor import Governor
+from .monitor import Monitor
 from .room import Room
 from .slots import FifoSlots
 
@@ -153,6 +156,8 @@ class Engine(Generic[T]):
         """Those who wait for room, and who have been granted it just now."""
         self.waits = 0
         """How often one has had to."""
+        self.monitor = Monitor(self, sink)
+        self.unlisted = log.Unlisted(name, sink)
         self._governor = None if adaptive is None else Governor(adaptive, limits, sink)
         if self._governor is not None:
             self.slots.limit, self.accumulator.max_items = self._governor.setting
@@ -165,9 +170,23 @@ class Engine(Generic[T]):
         return self.accumulator.queued + self._flying + len(self.held or ())
 
     @property
+    def producers(self) -> int:
+        """Producers that wait for room."""
+        return len(self.waiting)
+
+    @property
     def keeps_slot(self) -> bool:
         """Whether a batch keeps its slot while it backs off: with one worker, order would be lost otherwise, unless the accumulator keeps it."""
+        return self._keeps_batches_in_order and not any(flight.batch.delivery.lets_pass for flight in self.flights)
+
+    @property
+    def _keeps_batches_in_order(self) -> bool:
         return self.limits.workers == 1 and not self.accumulator.keeps_order
+
+    @property
+    def _must_wait_in_order(self) -> bool:
+        """Whether a fresh batch may not start, since one in front of it that has no slot at the moment does not let it pass."""
+        return self._keeps_batches_in_order and not all(flight.batch.delivery.lets_pass for flight in self.flights)
 
     def tally(self) -> Tally:
         """The counts at this moment."""
@@ -186,7 +205,7 @@ class Engine(Generic[T]):
         """Why nothing is accepted."""
         if self.broken is None:
             return ClosedError(f"batcher {self.name!r} is closed and takes no more items")
-        error = BatcherBroken(f"batcher {self.name!r} has stopped after a failure: {self.broken!r}")
+        error = BatcherBroken(f"batcher {self.name!r} has stopped after a failure: {repr_of(self.broken)}")
         error.__cause__ = self.broken
         return error
 
@@ -326,6 +345,8 @@ class Engine(Generic[T]):
         while self.slots.free:
             if self.slots.grant():
                 continue
+            if self.flights and self._must_wait_in_order:
+                return
             if self.broken is not None:
                 return  # what is on its way may come back from a backoff; nothing else starts
             sealed = self.accumulator.take(now) or self._take_early(now)
@@ -376,6 +397,7 @@ class Engine(Generic[T]):
     def _landed(self, flight: Flight[T], task: asyncio.Task[dict[int, BaseException]]) -> None:
         """A write has ended, however that came about: even before its task had its first step."""
         flight.ended()
+        flight.cut_cause = flight.cut_cause or _exit_of(task)
         try:
             self.try_ends(flight)
             failed = self._book_failures(flight, self._put_back(flight, _errors_of(task)))
@@ -389,8 +411,9 @@ class Engine(Generic[T]):
             if failed:
                 self._report_failure(flight, failed)
             self._tell_flushed(flight, failed)
-        except Exception as error:  # our own bug or the user's handler: stop, and say so to everyone
+        except BaseException as error:  # a bug of ours: stop, and say so to every producer
             self.break_down(error)
+            exit_later(error)
         flight.batch.delivery.detach()
         self.yielded()
         self.changed()
@@ -459,7 +482,15 @@ class Engine(Generic[T]):
             for index, error in failed.items():
                 by_error.setdefault(id(error), []).append(index)
             for indices in by_error.values():
-                self._on_failure([flight.batch[i] for i in indices], failed[indices[0]])
+                self._hand_over([flight.batch[i] for i in indices], failed[indices[0]], self._on_failure)
+
+    def _hand_over(self, items: list[T], error: BaseException, handler: FailureHandler) -> None:
+        """Call the program's failure handler. Whatever it raises stops the batcher, and it still gets the other items of the batch."""
+        try:
+            handler(items, error)
+        except BaseException as raised:  # told to every producer
+            self.break_down(raised)
+            exit_later(raised)
 
     def item_settled(self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         """Book outcomes of a flight's items: they leave the ledger now, and their receipts resolve."""
@@ -585,6 +616,8 @@ class Engine(Generic[T]):
 
     def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None:
         """Its try has met errors."""
+        self.monitor.heard(errors)
+        self.unlisted.look_at(errors)
         if self._governor is not None and flight.running is not None:
             self._governor.heard(flight.running, errors)
 
@@ -649,10 +682,8 @@ class Engine(Generic[T]):
 
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
         """Wait until the clock reads `until`, one of `signals` fires, or stopping begins, unless that is waited through."""
-        if through_stop:
-            await wait_until(self.clock, until, *signals)
-        elif not self.stopping:
-            await wait_until(self.clock, until, self._stop_signal, *signals)
+        stop = () if through_stop else (self._stop_signal,)
+        await wait_until(self.clock, until, *stop, *signals)
 
     def slot_given(self) -> None:
         """A slot may be free."""
@@ -681,9 +712,14 @@ class Engine(Generic[T]):
                 waiter.future.set_exception(self.closed_error())
 
     def begin_stop(self) -> None:
-        """Cut every backoff to one immediate last try."""
+        """End every backoff with an immediate try; from now on they are shortened."""
         self.stopping = True
         self.accumulator.begin_stop()
+        self._stop_signal.fire()
+
+    def deadline_moved(self, deadline: float) -> None:
+        """Writes are cut earlier than backoffs reckoned with."""
+        self.deadline = deadline
         self._stop_signal.fire()
 
     def break_down(self, error: BaseException) -> None:
@@ -698,6 +734,16 @@ class Engine(Generic[T]):
             fence.open()
         if self.observers:
             self.observers.tell(lambda observer: observer.on_state(self.name, "broken"))
+
+
+def _exit_of(task: asyncio.Task[Any]) -> UnknownOutcomeError | None:
+    """Why the items of a write are unknown that ended with an exception `send` does not keep: a sink asked the process to end."""
+    raised = None if task.cancelled() else task.exception()
+    if raised is None:
+        return None
+    error = UnknownOutcomeError(f"the sink raised {type(raised).__name__}, which ended the write")
+    error.__cause__ = raised
+    return error
 
 
 def _errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:

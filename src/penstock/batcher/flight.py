@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from .._core.clock import Clock, Signal, TimerHandle
+    from .._core.condition import Condition
+    from .._core.errors import ErrorClass
     from .._core.outcome import Outcome
     from .accumulator import Sealed
     from .governor import Running
+    from .monitor import Monitor
     from .slots import FifoSlots
 
 T = TypeVar("T")
@@ -39,6 +42,8 @@ class Engine(Protocol[T]):
     def throttled(self, until: float) -> None: ...
     def try_begins(self, flight: Flight[T]) -> None: ...
     def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None: ...
+    @property
+    def monitor(self) -> Monitor: ...
     def try_ends(self, flight: Flight[T], *, rests: bool = False) -> None: ...
     def item_settled(self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None: ...
 
@@ -159,6 +164,11 @@ class Flight(Generic[T]):
         """Whether a shutdown has begun."""
         return self._engine.stopping
 
+    @property
+    def waits_for_repair(self) -> bool:
+        """A batcher waits, and its log tells of it."""
+        return True
+
     def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
         """Book outcomes."""
         self._engine.item_settled(self, indices, outcome, details)
@@ -214,3 +224,11 @@ class Flight(Generic[T]):
     def heard(self, errors: Iterable[BaseException]) -> None:
         """A write, or a part of one, has ended with these errors."""
         self._engine.heard(self, errors)
+
+    def reported(self, source: object, condition: Condition | None) -> None:
+        """A decorator tells the state of its destination."""
+        self._engine.monitor.reported(source, condition)
+
+    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
+        """Items of the batch are to be sent again."""
+        self._engine.monitor.retrying(self.batch, kind, items, delay)

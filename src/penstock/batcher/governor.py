@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core.classify import classified
-from .._core.errors import CircuitOpenError, ErrorClass, TimedOutError, TooLargeError, UnavailableError
+from .._core.errors import CircuitOpenError, ErrorClass, RefusedError, TimedOutError, TooLargeError, UnavailableError
 from .._core.sink import walk
 from .adaptive import AdaptiveControl, Load, Try
 
@@ -112,8 +112,9 @@ def load_of(error: BaseException, classify: Classifier | None = None) -> Load:
 
 
 def _asks_for_time(error: BaseException) -> bool:
-    """Whether somebody is there and says when to come again, as a server does that sheds load (HTTP 503 with `Retry-After`)."""
-    return isinstance(error, UnavailableError) and not isinstance(error, CircuitOpenError) and error.retry_after is not None
+    """Whether a server says when to come again, as one does that sheds load (HTTP 503 with `Retry-After`)."""
+    is_other = isinstance(error, (CircuitOpenError, RefusedError))
+    return isinstance(error, UnavailableError) and not is_other and error.retry_after is not None
 
 
 def _patience(limits: Limits, sink: object) -> float:

@@ -70,12 +70,15 @@ class Indoors(Batcher[T]):
 
     def entries(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]) -> list[Entry[T]] | None:
         """The items as entries, measured; `None` if one of them is refused for its size, or because its key has failed."""
-        sizes = self._measured(items)
         try:
+            sizes = self._measured(items)
             self._check_sizes(sizes)
             return list(map(Entry, items, sizes, receipts, map(self._engine.accumulator.identity, items)))
         except (ItemTooLarge, KeyFailedError):
             return None
+        except Exception as error:
+            self._engine.unlisted.raised_by_function(error)
+            raise
 
     # -- the inbox ----------------------------------------------------------------------------------------------------
 
@@ -95,9 +98,27 @@ class Indoors(Batcher[T]):
             engine.accept_plain(plain)
         elif entries:
             engine.accept(Parcel(*zip(*entries, strict=True)))
+        announced = self.inbox.take_announced()
+        if announced:
+            self._take_late(announced)
         if engine.broken is not None:
             engine.give_up(engine.closed_error())
         self._lend()
+
+    def _take_late(self, items: list[T]) -> None:
+        """Announced items: each takes the place of older ones, or is dropped. No room is lent meanwhile."""
+        self._holders += 1
+        for item in items:
+            is_in = False
+            try:
+                is_in = self.makes_room and self._state == "open" and self._engine.accepting
+                if is_in:
+                    self.try_add(item)  # which drops it where not even the older ones would make room
+            except Exception:  # a function of the item has raised this time; it is logged there
+                is_in = False
+            if not is_in:
+                self._engine.drop((item,), (None,))
+        self._holders -= 1
 
     @contextmanager
     def _held(self) -> Generator[None]:
@@ -132,15 +153,6 @@ class Indoors(Batcher[T]):
         with self._held():
             self._engine.yielded()  # others have run; from here to the append nobody may
             await self._accept(items, receipts, timeout)
-
-    def late(self, item: T) -> None:
-        """An announced item: it takes the place of older ones, or is dropped."""
-        self.inbox.claimed()
-        with self._held():
-            if self.makes_room and self._state == "open" and self._engine.accepting:
-                self.try_add(item)  # which drops it where not even the older ones would make room
-            else:
-                self._engine.drop((item,), (None,))
 
     async def flush_all(self, timeout: float | timedelta | None) -> FlushReport:
         """`flush`, what is in the inbox included."""

@@ -102,6 +102,8 @@ class KeyedAccumulator(PlainAccumulator[T]):
         """Called when the short way in has put an item into a lane, past the open batch."""
         self.over: Callable[[], None] = _nothing
         """Called when that lane holds more than it may."""
+        self.raised: Callable[[BaseException], object] = _ignored
+        """Called with what the key function has raised on the short way in."""
         self.repeats = repeats
         """Whether a batch may have several items of one key."""
         self._earlier: dict[int, int] = {}
@@ -604,6 +606,10 @@ class KeyedAccumulator(PlainAccumulator[T]):
 
 def _leftover(entry: Waiting[T]) -> Leftover[T]:
     return Leftover(entry.item, entry.receipt, entry.era, entry.size)
+
+
+def _ignored(_: BaseException) -> None:
+    """No log is attached."""
 
 
 def _nothing() -> None:

@@ -95,17 +95,20 @@ class Receipt(Slip):
             self._waiters = None
 
 
-_MAKING_AN_EVENT = threading.Lock()
+_JOINING = threading.RLock()
 
 
 class BlockingReceipt(Slip):
-    """What `BlockingBatcher.submit` gives for an item: `result()` waits for the item's outcome. Any number of threads may wait."""
+    """What `BlockingBatcher.submit` gives for an item: `result()` waits for the item's outcome. Any number of threads may wait.
 
-    __slots__ = ("_event",)
+    They share nothing but raw locks with the loop: one that is interrupted as it waits must not leave anything held that the loop wants.
+    """
+
+    __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._event: threading.Event | None = None
+        self._waiters: tuple[threading.Lock, ...] | None = ()
 
     def result(self, timeout: float | None = None) -> Outcome:
         """Block until the item has its outcome; return a success, raise a new `ItemFailed` for anything else.
@@ -122,17 +125,19 @@ class BlockingReceipt(Slip):
         return self._success(self.outcome)
 
     def _wait(self, timeout: float | None) -> None:
-        """The event is made before the outcome is looked at, and the outcome set before the event is looked for: none is missed."""
-        with _MAKING_AN_EVENT:
-            if self._event is None:
-                self._event = threading.Event()
-            event = self._event
+        """The lock is there before the outcome is looked at, and the outcome is set before the locks are looked for: none is missed."""
+        arrived = threading.Lock()
+        arrived.acquire()
+        with _JOINING:
+            if self._waiters is not None:
+                self._waiters = (*self._waiters, arrived)
         if self.outcome is None:
-            event.wait(timeout)
+            arrived.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
     def _wake(self) -> None:
-        if self._event is not None:
-            self._event.set()
+        waiters, self._waiters = self._waiters, None
+        for arrived in waiters or ():
+            arrived.release()
 
 
 async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+SHOWN_FROM = 0.0005
+"""Seconds from which a report's line shows a phase."""
 MOST_TENANTS = 20
 """How many tenants are told of one by one."""
 
@@ -39,6 +41,34 @@ class TenantStats:
     """Producers that wait for its part of the ledger."""
     oldest_age: float | None
     """Seconds since the oldest of its items that no worker has taken was accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestinationStats:
+    """What a batcher's decorators know of its destination; with several, of the one in the worst state."""
+
+    state: str = "available"
+    """`available`, `throttled`, `circuit_open`, `unavailable` or `refused`."""
+    seconds: float = 0.0
+    """For how long it has not been available."""
+    reason: str = ""
+    """The last error's type and text, without items' values."""
+    repair: str = ""
+    """What an operator has to do, where the destination refuses and the sink knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorStats:
+    """The last error that a write ended with, whatever became of its items."""
+
+    error_type: str
+    """The name of the exception's class."""
+    error_class: str
+    """What it means for the next try: `permanent`, `transient`, `throttle`, `unavailable`, `refused`, `unknown`, `stopped` or `unlisted`."""
+    message: str
+    """Type and text, without items' values."""
+    age: float
+    """Seconds ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +105,11 @@ class Stats:
     flushes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Batches taken by a worker, by the reason for which they were sealed."""
     throttled_seconds: float = 0.0
-    """Seconds for which the destination has asked to be left alone, as far as they lie ahead."""
+    """Remaining throttle time, in seconds."""
+    destination: DestinationStats = field(default_factory=DestinationStats)
+    last_error: ErrorStats | None = None
+    retries: int = 0
+    """How often a batch, or what was left of it, was sent again."""
 
     def __str__(self) -> str:
         return f"batcher {self.name!r} {self.state}: {self.tally}"
@@ -100,6 +134,41 @@ class FlushReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """What a shutdown spent its time on. Durations are seconds; the phases add up to the whole."""
+
+    drain: float = 0.0
+    """Writing what was inside, with retries and backoffs, until nothing was left or writes had to be cut."""
+    cut: float = 0.0
+    """Waiting for writes that were cut to end."""
+    last_resort: float = 0.0
+    """Handing unsent items to the last resort."""
+    close: float = 0.0
+    """Closing the sink."""
+    destination: Mapping[str, float] = field(default_factory=dict[str, float])
+    """For how long the destination was `unavailable`, `refused`, `throttled` or kept off by a breaker (`circuit_open`)."""
+    retries: int = 0
+    """How often a batch was sent again."""
+    last_error: str = ""
+    """The last error of a write during the shutdown: type and text without items' values."""
+
+    def __str__(self) -> str:
+        phases = [
+            f"{name.replace('_', ' ')} {seconds:.3f} s"
+            for name in ("drain", "cut", "last_resort", "close")
+            if (seconds := getattr(self, name)) >= SHOWN_FROM
+        ]
+        states = [f"{state.replace('_', ' ')} for {seconds:.3f} s" for state, seconds in self.destination.items()]
+        parts = [
+            *phases,
+            *([f"destination {', '.join(states)}"] if states else ()),
+            *([f"{self.retries} retries"] if self.retries else ()),
+            *([f"last error {self.last_error}"] if self.last_error else ()),
+        ]
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownReport(Generic[T]):
     """Where every item ended. Final: a late completion changes nothing."""
 
@@ -115,6 +184,8 @@ class ShutdownReport(Generic[T]):
     """How many of the items that were never sent had been held behind a failed item of their key."""
     left_behind: int = 0
     """Writes that ignored their cancellation and were still running at the deadline."""
+    spent: TimeSpent = field(default_factory=TimeSpent)
+    """What the time was spent on."""
 
     @property
     def complete(self) -> bool:
@@ -135,4 +206,7 @@ class ShutdownReport(Generic[T]):
 
     def __str__(self) -> str:
         state = "complete" if self.complete else "INCOMPLETE"
-        return f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s: {self.tally}"
+        spent = str(self.spent)
+        return f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s: {self.tally}" + (
+            f" (spent on: {spent})" if spent else ""
+        )

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core import checks
 from .._core.errors import ConfigError
+from .._core.exits import Exit
 from .loops import refuse_in_a_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from datetime import timedelta
 
 R = TypeVar("R")
@@ -23,7 +24,8 @@ logger = logging.getLogger("penstock.run")
 def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R | None:
     """Run `main` to its end on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers drain.
 
-    A second signal cancels again, which means now. Returns what `main` returns; `None` if a signal ended it. Unlike `asyncio.run` it
+    A second signal cancels again, which means now. A task that raises `SystemExit` or `KeyboardInterrupt` cancels `main` too, and `run`
+    raises it in the end. Returns what `main` returns; `None` if a signal ended it. Unlike `asyncio.run` it
     ends although a task swallows its cancellation: whatever lives on after `patience` seconds is left behind, and said so.
     Blocks the calling thread, which must be the main one for the signals to be caught. Raises `ConfigError` for anything but a coroutine,
     and where an event loop runs already.
@@ -36,17 +38,37 @@ def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R
     except ConfigError:
         main.close()
         raise
+    return run_on_new_loop(_with_signals(main), seconds)
+
+
+def run_on_new_loop(main: Coroutine[Any, Any, R], patience: float, *, ignored: Callable[[BaseException], object] | None = None) -> R:
+    """Run `main` to its end on a new event loop of this thread; then cancel whatever is left, and wait `patience` seconds for it.
+
+    A task or callback that raises `SystemExit` or `KeyboardInterrupt` ends `main` too, and the exception is raised here, unless `ignored`
+    is given: it is called with the exception then, and everything goes on.
+    """
     loop = asyncio.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(_with_signals(main))
+        return _completed(loop, main, ignored)
     finally:
         try:
-            loop.run_until_complete(_cancel_rest(seconds))
+            _completed(loop, _cancel_rest(patience), lambda _: None)  # the first exit is on its way already
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             asyncio.set_event_loop(None)
             loop.close()
+
+
+def _completed(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, R], ignored: Callable[[BaseException], object] | None) -> R:
+    task = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except Exit as error:  # from a task or a callback: asyncio stops the loop with it, and the loop can go on
+            if ignored is None or task.done():
+                raise
+            ignored(error)
 
 
 async def _with_signals(main: Coroutine[Any, Any, R]) -> R | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from .._core import checks
+from .._core.told import repr_of
 
 LEAST_WEIGHT = 0.01
 
@@ -49,7 +50,7 @@ class Tenants:
         """A tenant's share as it is now. Raises `ConfigError` where that is not a number of at least 0.01."""
         weights: object = self.weights
         found: object = weights(tenant) if callable(weights) else cast("Mapping[object, object]", weights).get(tenant, 1.0)
-        return _checked(f"{found!r} for tenant {tenant!r}", found)
+        return _checked(f"{repr_of(found)} for tenant {repr_of(tenant)}", found)
 
 
 def _checked(shown: object, weight: object) -> float:

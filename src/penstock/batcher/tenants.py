@@ -26,6 +26,7 @@ from .._core.agenda import Agenda
 from .._core.batch import Reason
 from .._core.errors import ItemTooLarge, KeyFailedError
 from .._core.keys import identity, shown
+from .._core.told import repr_of
 from .accumulator import Evicted, Leftover, PlainAccumulator, Sealed
 from .bounds import behind
 from .report import TenantStats
@@ -106,7 +107,7 @@ class Want(Generic[T]):
         """How full it is, in words."""
         share = self._house.known(self.belonging)
         inside, held = (0, "") if share is None else (share.inside, behind(share.accumulator.held_keys))
-        return f"tenant {self.name!r} has {inside} items inside, and its part of the ledger is full{held}"
+        return f"tenant {repr_of(self.name)} has {inside} items inside, and its part of the ledger is full{held}"
 
     @property
     def fits(self) -> bool:
@@ -319,7 +320,7 @@ class TenantAccumulator(Generic[T]):
         for want in wanted.values():
             if not self._room().could_ever_fit(want.items, want.size):
                 caps = f"tenants' max_pending_items={self._cap_items}, max_pending_bytes={self._cap_bytes}"
-                raise ItemTooLarge(f"{want.items} items of {want.size} bytes can never fit for tenant {want.name!r}: {caps}")
+                raise ItemTooLarge(f"{want.items} items of {want.size} bytes can never fit for tenant {repr_of(want.name)}: {caps}")
         return sorted(wanted.values(), key=lambda want: (hash(want.belonging.tenant), repr(want.belonging.tenant)))
 
     def grant(self, share: Share[T]) -> None:

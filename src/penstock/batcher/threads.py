@@ -1,15 +1,20 @@
-"""An event loop on a thread of its own, for programs that have none."""
+"""An event loop on a thread of its own, for programs that have none.
+
+The main thread may be interrupted at any moment while it waits for the loop, and the loop must not notice. So both share raw locks only:
+what `Future`, `Event` and `Condition` hold while they are waited for could stay held for ever, and the loop would wait for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import ClosedError
-from .run import run
+from . import log
+from .run import run_on_new_loop
 
 if TYPE_CHECKING:
     import contextvars
@@ -18,10 +23,41 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+class Answer(Generic[R]):
+    """What one thread waits for, and the loop gives, once."""
+
+    __slots__ = ("_arrived", "_error", "_value", "is_given", "is_unwanted", "task")
+
+    def __init__(self) -> None:
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._value: R | None = None
+        self._error: BaseException | None = None
+        self.is_given = False
+        self.is_unwanted = False
+        """Whether the thread waits no longer."""
+        self.task: asyncio.Task[R] | None = None
+
+    def give(self, value: R | None = None, error: BaseException | None = None) -> None:
+        """Wake the thread; only the first answer counts. The loop's to call."""
+        if not self.is_given:
+            self._value, self._error, self.is_given = value, error, True
+            self._arrived.release()
+
+    def wait(self, timeout: float | None = None) -> R:
+        """Block until it is given; return or raise it. Raises `TimeoutError` after `timeout` seconds."""
+        if not self._arrived.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return cast("R", self._value)
+
+
 class LoopThread:
     """Runs `opening` on a new loop in a new thread, then whatever it is asked to, until it is told to end.
 
-    The thread is a daemon: what a deaf sink leaves running on it cannot hold the process.
+    The thread is a daemon: what a deaf sink leaves running on it cannot hold the process. A `SystemExit` or `KeyboardInterrupt` that is
+    raised on it, by a sink or an observer, is logged and ends nothing.
     """
 
     def __init__(self, name: str, context: contextvars.Context, *, on_end: Callable[[], object]) -> None:
@@ -32,19 +68,29 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._end: asyncio.Future[None] | None = None
-        self._answers: dict[Future[Any], None] = {}
+        self._ready: Answer[None] = Answer()
+        self._answers: dict[Answer[Any], None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, opening: Callable[[], Awaitable[object]]) -> None:
-        """Block until `opening` has returned on the loop; what it raises is raised here, and the thread has ended."""
-        ready: Future[None] = Future()
-        self._thread = threading.Thread(target=self._context.copy().run, args=(self._run, opening, ready), name=self._name, daemon=True)
-        self._thread.start()
+    def start(self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]]) -> None:
+        """Block until `opening` has returned on the loop; what it raises is raised here, and the thread has ended.
+
+        When the wait is interrupted, call `abandon`.
+        """
+        ready = self._ready
+        run = self._context.copy().run
+        self._thread = threading.Thread(target=run, args=(self._run, opening, closing, ready), name=self._name, daemon=True)
         try:
-            ready.result()
+            self._thread.start()
+            ready.wait()
         except Exception:
             self._thread.join()
             raise
+
+    def abandon(self) -> None:
+        """Let the thread run its `closing` as soon as it is open, and end; do not wait for it."""
+        self._ready.is_unwanted = True
+        self.call_soon(self._tell_end)
 
     @property
     def is_this(self) -> bool:
@@ -64,16 +110,18 @@ class LoopThread:
 
         `timeout` in seconds is for a loop that is stuck: then `TimeoutError`. Raises `ClosedError` once the thread has ended.
         """
-        answer: Future[R] = Future()
-        with self._lock:
-            if self._loop is None:
-                raise _gone(self._name)
-            self._answers[answer] = None
-            self._loop.call_soon_threadsafe(self._begin, make, answer, context=self._context.copy())
+        answer: Answer[R] = Answer()
         try:
-            return answer.result(timeout)
+            with self._lock:
+                if self._loop is None:
+                    raise _gone(self._name)
+                self._answers[answer] = None
+                self._loop.call_soon_threadsafe(self._begin, make, answer, context=self._context.copy())
+            return answer.wait(timeout)
         except BaseException:
-            answer.cancel()
+            if not answer.is_given:
+                answer.is_unwanted = True
+                self.call_soon(partial(self._drop, answer))
             raise
 
     def call(self, function: Callable[[], R]) -> R:
@@ -94,28 +142,31 @@ class LoopThread:
 
     # -- on the thread ------------------------------------------------------------------------------------------------
 
-    def _run(self, opening: Callable[[], Awaitable[object]], ready: Future[None]) -> None:
+    def _run(self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]], ready: Answer[None]) -> None:
         try:
-            run(self._serve(opening, ready), patience=0.0)
+            run_on_new_loop(self._serve(opening, closing, ready), 0.0, ignored=partial(log.exit_ignored, self._name))
         finally:
             with self._lock:
                 self._loop = None
             self._on_end()
             for answer in list(self._answers):
-                _fail(answer, _gone(self._name))
+                answer.give(error=_gone(self._name))
 
-    async def _serve(self, opening: Callable[[], Awaitable[object]], ready: Future[None]) -> None:
+    async def _serve(self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]], ready: Answer[None]) -> None:
         loop = asyncio.get_running_loop()
         self._end = loop.create_future()
         try:
             await opening()
         except BaseException as error:
-            ready.set_exception(error)
+            ready.give(error=error)
             return
         with self._lock:
             self._loop = loop
-        ready.set_result(None)
-        await self._end
+        ready.give()
+        if not ready.is_unwanted:
+            await self._end
+        if ready.is_unwanted:
+            await closing()
         with self._lock:
             self._loop = None
         await LOOP_CLOCK.sleep(0)  # what was asked before is begun
@@ -126,30 +177,30 @@ class LoopThread:
         if self._end is not None and not self._end.done():
             self._end.set_result(None)
 
-    def _begin(self, make: Callable[[], Coroutine[Any, Any, R]], answer: Future[R]) -> None:
-        if answer.cancelled():
+    def _begin(self, make: Callable[[], Coroutine[Any, Any, R]], answer: Answer[R]) -> None:
+        if answer.is_unwanted:
             self._answers.pop(answer, None)
             return
-        task = asyncio.get_running_loop().create_task(make(), name=f"{self._name} call")
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._answer(task, answer))
-        answer.add_done_callback(lambda answer: self.call_soon(task.cancel) if answer.cancelled() else None)
+        answer.task = asyncio.get_running_loop().create_task(make(), name=f"{self._name} call")
+        self._tasks.add(answer.task)
+        answer.task.add_done_callback(partial(self._ended, answer))
 
-    def _answer(self, task: asyncio.Task[R], answer: Future[R]) -> None:
+    def _drop(self, answer: Answer[Any]) -> None:
+        """The thread that asked waits no longer."""
+        self._answers.pop(answer, None)
+        if answer.task is not None:
+            answer.task.cancel()
+
+    def _ended(self, answer: Answer[R], task: asyncio.Task[R]) -> None:
         self._tasks.discard(task)
         self._answers.pop(answer, None)
         if task.cancelled():
-            _fail(answer, _gone(self._name))
+            answer.give(error=_gone(self._name))
         elif (error := task.exception()) is not None:
-            _fail(answer, error)
-        elif answer.set_running_or_notify_cancel():
-            answer.set_result(task.result())
+            answer.give(error=error)
+        else:
+            answer.give(task.result())
 
 
 def _gone(name: str) -> ClosedError:
     return ClosedError(f"{name} has ended")
-
-
-def _fail(answer: Future[Any], error: BaseException) -> None:
-    if not answer.done() and answer.set_running_or_notify_cancel():
-        answer.set_exception(error)

@@ -1,0 +1,111 @@
+"""The states of a batcher's destinations, and when a log line is due about them. Pure.
+
+1. Each decorator that knows a destination (a retry, a breaker) reports it; a stack may have several.
+2. A destination that becomes unavailable, refused, throttled, or is kept off by a breaker, is told of once, then each `EVERY` seconds, and
+   once more when it is available again.
+3. A trouble that comes back within `FLAP` seconds of its end is not told of again unless it lasts: one item that is refused alone makes many
+   of them in a second. Throttling comes and goes as a matter of course, so for it the time is `EVERY` seconds after the last line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .._core.condition import SEVERITY, Condition, DestinationState
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+EVERY = 60.0
+"""Seconds between two lines about the same trouble."""
+FLAP = 5.0
+"""Seconds."""
+NEVER = -float("inf")
+
+
+@dataclass(slots=True)
+class Trouble:
+    """One destination that is not available."""
+
+    condition: Condition
+    since: float
+    """When it stopped being available."""
+    due: float
+    """When the next line about it is due."""
+    is_quiet: bool = False
+    """Whether its beginning was not told of."""
+
+
+class Conditions:
+    """The troubles of one batcher's destinations, by the decorator that reports them."""
+
+    def __init__(self) -> None:
+        self.troubles: dict[Hashable, Trouble] = {}
+        self._told: dict[DestinationState, float] = {}
+        self._ended: dict[DestinationState, float] = {}
+        self._worst_since = NEVER
+        self._seconds: dict[DestinationState, float] = {}
+
+    @property
+    def worst(self) -> Trouble | None:
+        """The trouble to show where there is room for one."""
+        return max(self.troubles.values(), key=lambda trouble: SEVERITY[trouble.condition.state], default=None)
+
+    @property
+    def state(self) -> DestinationState:
+        """The worst state of all destinations."""
+        worst = self.worst
+        return DestinationState.AVAILABLE if worst is None else worst.condition.state
+
+    def begins(self, source: Hashable, condition: Condition, now: float) -> Trouble | None:
+        """A destination is not available; return the trouble if a log line is due now."""
+        self._count(now)
+        known = self.troubles.get(source)
+        if known is not None and known.condition.state is condition.state:
+            known.condition = condition
+            return None
+        state = condition.state
+        told, ended = self._told.get(state, NEVER), self._ended.get(state, NEVER)
+        is_throttle = state is DestinationState.THROTTLED
+        was_told = known is not None and not known.is_quiet
+        is_quiet = not was_told and now < (told + EVERY if is_throttle else ended + FLAP)
+        due = told + EVERY if is_throttle else min(now + FLAP, told + EVERY)
+        trouble = Trouble(condition, now if known is None else known.since, due if is_quiet else now + EVERY, is_quiet)
+        self.troubles[source] = trouble
+        if is_quiet:
+            return None
+        self._told[state] = now
+        return trouble
+
+    def ends(self, source: Hashable, now: float) -> Trouble | None:
+        """A destination is available; return its trouble if a log line about its end is due."""
+        self._count(now)
+        known = self.troubles.pop(source, None)
+        if known is None:
+            return None
+        self._ended[known.condition.state] = now
+        return None if known.is_quiet else known
+
+    @property
+    def next_reminder(self) -> float | None:
+        """When a trouble that goes on is told of again; `None` without trouble."""
+        return min((trouble.due for trouble in self.troubles.values()), default=None)
+
+    def remind(self, now: float) -> list[Trouble]:
+        """The troubles to tell of again now."""
+        due = [trouble for trouble in self.troubles.values() if now >= trouble.due]
+        for trouble in due:
+            trouble.due, trouble.is_quiet = now + EVERY, False
+            self._told[trouble.condition.state] = now
+        return due
+
+    def seconds(self, now: float) -> Mapping[DestinationState, float]:
+        """For how long, in all, the worst state was which; without the time when all destinations were available."""
+        self._count(now)
+        return dict(self._seconds)
+
+    def _count(self, now: float) -> None:
+        if self.troubles:
+            self._seconds[self.state] = self._seconds.get(self.state, 0.0) + now - self._worst_since
+        self._worst_since = now

@@ -1,0 +1,190 @@
+"""Reports the state of the destination by log lines, observers and `stats()`. A thin shell around `Conditions`."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .._core.classify import classified
+from .._core.condition import DestinationState
+from .._core.errors import ErrorClass, StoppedError
+from .._core.say import say
+from .._core.told import for_log
+from .conditions import Conditions
+from .report import DestinationStats, ErrorStats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from .._core.batch import Batch
+    from .._core.clock import Clock, TimerHandle
+    from .._core.condition import Condition
+    from .._core.observer import Observers
+    from .._core.sink import Sink
+    from .conditions import Trouble
+
+logger = logging.getLogger("penstock.batcher")
+
+_BEGINS = {
+    DestinationState.THROTTLED: "the destination throttles",
+    DestinationState.CIRCUIT_OPEN: "the circuit breaker has opened and keeps writes from the destination",
+    DestinationState.UNAVAILABLE: "the destination is unavailable",
+    DestinationState.REFUSED: "the destination refuses every write",
+}
+
+
+class Watched(Protocol):
+    """What the monitor reads of its batcher."""
+
+    clock: Clock
+    name: str
+    observers: Observers
+
+    @property
+    def inside(self) -> int:
+        """Items that do not have their outcome."""
+        ...
+
+    @property
+    def producers(self) -> int:
+        """Producers that wait for room."""
+        ...
+
+
+class Monitor:
+    """Watches one batcher's destinations."""
+
+    def __init__(self, batcher: Watched, sink: Sink[Any]) -> None:
+        self._batcher = batcher
+        self._classify = getattr(sink, "classify", None)
+        self._conditions = Conditions()
+        self._timer: TimerHandle | None = None
+        self._is_closed = False
+        self._last_error: tuple[float, ErrorStats] | None = None
+        self.retries = 0
+        """How often a batch was sent again."""
+
+    # -- what decorators tell -----------------------------------------------------------------------------------------
+
+    def reported(self, source: object, condition: Condition | None) -> None:
+        """A decorator tells the state of its destination; `None`: it is available."""
+        if condition is None and not self._conditions.troubles:
+            return
+        now, before = self._batcher.clock.now(), self._conditions.state
+        if condition is None:
+            ended = self._conditions.ends(source, now)
+            if ended is not None:
+                self._log_end(ended, now)
+        else:
+            begun = self._conditions.begins(source, condition, now)
+            if begun is not None:
+                self._log_trouble(begun, now)
+        self._arm()
+        if self._conditions.state is not before:
+            self._tell_state()
+
+    def retrying(self, batch: Batch[Any], kind: ErrorClass, items: int, delay: float) -> None:
+        """A batch is to be sent again."""
+        self.retries += 1
+        self._batcher.observers.tell(lambda observer: observer.on_retry(batch, kind.value, items, delay))
+
+    def heard(self, errors: Iterable[BaseException]) -> None:
+        """A write has ended with these errors."""
+        error = next(iter(errors), None)
+        if error is None or isinstance(error, StoppedError):  # what was given up says nothing about the destination
+            return
+        try:
+            kind = classified(error, self._classify)
+        except Exception:  # a classifier that raises knows nothing
+            kind = ErrorClass.UNLISTED
+        if kind is not ErrorClass.STOPPED:
+            shown = ErrorStats(error_type=type(error).__name__, error_class=kind.value, message=for_log(error), age=0.0)
+            self._last_error = (self._batcher.clock.now(), shown)
+
+    def close(self) -> None:
+        """The batcher has closed: no reminder follows."""
+        self._is_closed = True
+        self._disarm()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- what others ask ----------------------------------------------------------------------------------------------
+
+    def destination(self, now: float) -> DestinationStats:
+        """The worst state of all destinations."""
+        worst = self._conditions.worst
+        if worst is None:
+            return DestinationStats()
+        condition = worst.condition
+        return DestinationStats(
+            state=condition.state.value, seconds=max(0.0, now - worst.since), reason=condition.reason, repair=condition.repair
+        )
+
+    def last_error(self, now: float) -> ErrorStats | None:
+        """The last error of any write."""
+        if self._last_error is None:
+            return None
+        at, shown = self._last_error
+        return ErrorStats(error_type=shown.error_type, error_class=shown.error_class, message=shown.message, age=max(0.0, now - at))
+
+    def last_error_since(self, when: float) -> str:
+        """Type and text of the last error of any write, if that was not before `when`; otherwise empty."""
+        return "" if self._last_error is None or self._last_error[0] < when else self._last_error[1].message
+
+    def seconds(self, now: float) -> Mapping[DestinationState, float]:
+        """For how long the destination was in which state other than available, since the batcher opened."""
+        return self._conditions.seconds(now)
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def _tell_state(self) -> None:
+        worst = self._conditions.worst
+        name, state = self._batcher.name, self._conditions.state.value
+        reason = "" if worst is None else worst.condition.reason
+        self._batcher.observers.tell(lambda observer: observer.on_destination(name, state, reason))
+
+    def _arm(self) -> None:
+        self._disarm()
+        due = self._conditions.next_reminder
+        if due is not None and not self._is_closed:
+            self._timer = self._batcher.clock.call_at(due, self._remind)
+
+    def _remind(self) -> None:
+        self._timer = None
+        now = self._batcher.clock.now()
+        for trouble in self._conditions.remind(now):
+            self._log_trouble(trouble, now)
+        self._arm()
+
+    def _log_trouble(self, trouble: Trouble, now: float) -> None:
+        condition, seconds = trouble.condition, now - trouble.since
+        began = datetime.fromtimestamp(self._batcher.clock.wall_time() - seconds, UTC).isoformat(timespec="seconds")
+        repair = condition.repair if condition.repair and condition.repair not in condition.reason else ""
+        say(
+            logger,
+            logging.ERROR if condition.state is DestinationState.REFUSED else logging.WARNING,
+            "batcher %r: %s since %s (%.0f s): %s%s; %d items and %d producers wait",
+            self._batcher.name,
+            _BEGINS[condition.state],
+            began,
+            seconds,
+            condition.reason,
+            f"; to repair: {repair}" if repair else "",
+            self._batcher.inside,
+            self._batcher.producers,
+        )
+
+    def _log_end(self, trouble: Trouble, now: float) -> None:
+        say(
+            logger,
+            logging.INFO,
+            "batcher %r: the destination is available again after %.1f s (%s); %d items wait",
+            self._batcher.name,
+            now - trouble.since,
+            trouble.condition.state.value,
+            self._batcher.inside,
+        )
