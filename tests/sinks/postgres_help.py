@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from penstock import RowBatch, send
+from penstock import RefusedError, RowBatch, send
 from penstock.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
     from penstock import Outcome
 
@@ -47,6 +47,34 @@ async def database(dsn: str, columns: str = "id int PRIMARY KEY, word text") -> 
         await con.close()
 
 
+class Role:
+    """A role of its own that may write to a test's table, and what an operator does to it. Dropped with `role`."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.name = f"{db.table}_writer"
+        self.dsn = db.dsn.replace(db.dsn.partition("//")[2].partition("@")[0], f"{self.name}:secret")
+
+    async def grant(self, rights: str = "INSERT, SELECT, UPDATE") -> None:
+        await self._db.con.execute(f"GRANT {rights} ON {self._db.table} TO {self.name}")
+
+    async def end_sessions(self) -> None:
+        """End its sessions, and return when they are gone."""
+        await self._db.con.fetch("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1", self.name)
+
+
+@asynccontextmanager
+async def role(db: Database) -> AsyncGenerator[Role]:
+    made = Role(db)
+    await db.con.execute(f"CREATE ROLE {made.name} LOGIN PASSWORD 'secret'")
+    try:
+        await made.grant()
+        yield made
+    finally:
+        await made.end_sessions()
+        await db.con.execute(f"DROP OWNED BY {made.name}; DROP ROLE {made.name}")
+
+
 def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:
     """A batch outside a batcher; `maybe` are the items whose earlier try ended unknown."""
     batch = RowBatch(items)
@@ -56,6 +84,16 @@ def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:
 
 async def written(sink: PostgresSink, items: Iterable[Any], maybe: Iterable[int] = ()) -> dict[int, BaseException]:
     return await send(sink, batch_of(items, maybe))
+
+
+def whole(errors: Mapping[int, BaseException], size: int) -> RefusedError:
+    """The one error of a write that was refused as a whole."""
+    assert len(errors) == size
+    assert len({id(error) for error in errors.values()}) == 1
+    error = errors[0]
+    assert isinstance(error, RefusedError), repr(error)
+    assert isinstance(error.__cause__, asyncpg.PostgresError)
+    return error
 
 
 def outcomes(batch: RowBatch[Any]) -> list[Outcome]:

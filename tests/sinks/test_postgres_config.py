@@ -25,13 +25,14 @@ from penstock import (
     RowBatch,
     UnknownOutcomeError,
 )
-from penstock.sinks._postgres_errors import copy_row
+from penstock._core.told import for_log
+from penstock.sinks._postgres_errors import copy_row, for_item
 from penstock.sinks._postgres_rows import RowMaker
 from penstock.sinks._postgres_table import quoted
 from penstock.sinks.postgres import PostgresSink, classify_postgres
 
 DSN = "postgresql://someone:hush%20hush@db.example:5433/sales"
-P, T, U, H = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE
+P, T, U, H, R = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.REFUSED
 
 
 def server_error(state: str, **fields: str) -> asyncpg.PostgresError:
@@ -48,9 +49,9 @@ def server_error(state: str, **fields: str) -> asyncpg.PostgresError:
         ("22001", P),
         ("22003", P),
         ("22P02", P),
-        ("42P01", P),
+        ("42P01", R),
         ("42501", P),
-        ("28P01", P),
+        ("28P01", R),
         ("XX000", P),
         ("ZZ999", P),
         ("40001", T),
@@ -58,7 +59,7 @@ def server_error(state: str, **fields: str) -> asyncpg.PostgresError:
         ("55P03", T),
         ("57014", T),
         ("08003", T),
-        ("53100", T),
+        ("53100", R),
         ("58030", T),
         ("53300", H),
         ("57P01", U),
@@ -67,7 +68,14 @@ def server_error(state: str, **fields: str) -> asyncpg.PostgresError:
         ("08001", U),
         ("08004", U),
         ("08006", U),
-        ("25006", U),
+        ("25006", R),
+        ("28000", R),
+        ("3D000", R),
+        ("3F000", R),
+        ("42703", R),
+        ("2200H", R),
+        ("54000", P),
+        ("26000", T),
         ("40003", ErrorClass.UNKNOWN),
         ("08007", ErrorClass.UNKNOWN),
     ],
@@ -107,6 +115,30 @@ def test_a_servers_error_is_classed_by_its_sqlstate(state: str, expected: ErrorC
 def test_other_errors_are_classed_by_what_broke(error: BaseException, expected: ErrorClass | None) -> None:
     """B-T17, batcher/B25."""
     assert classify_postgres(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("state", "fields", "expected"),
+    [
+        ("42501", {"R": "aclcheck_error"}, R),
+        ("42501", {"R": "check_enable_rls"}, R),
+        ("42501", {"R": "ExecWithCheckOptions"}, P),
+        ("42501", {"S": "FATAL"}, R),
+        ("08P01", {"S": "FATAL"}, T),
+        ("08P01", {"S": "ERROR"}, P),
+        ("08001", {"V": "FATAL"}, U),
+    ],
+)
+def test_a_code_of_two_meanings_is_judged_by_what_else_the_server_says(state: str, fields: dict[str, str], expected: ErrorClass) -> None:
+    """A pooler gives 08P01 to whatever keeps it from serving; row-level security has the code of a missing right."""
+    assert classify_postgres(server_error(state, **fields)) is expected
+
+
+def test_a_log_does_not_show_what_a_trigger_says() -> None:
+    raised = server_error("UE001", M="not Ann", R="exec_stmt_raise")
+    assert for_log(raised) == "UnknownPostgresError: SQLSTATE UE001"
+    assert "not Ann" in str(for_item(raised))
+    assert "not Ann" not in for_log(for_item(raised))
 
 
 def test_our_own_error_is_not_judged_by_its_cause() -> None:

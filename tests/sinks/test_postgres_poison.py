@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied, written
 
-from penstock import Outcome, PermanentError, send
+from penstock import Outcome, PermanentError, RefusedError, send
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -172,7 +172,8 @@ async def test_an_error_that_is_no_rows_fault_is_not_sifted(embedded_postgres: E
             dsn = db.dsn.replace(db.dsn.partition("//")[2].partition("@")[0], "reader:reader")
             async with db.sink(dsn=dsn) as sink:
                 errors = await written(sink, [(number, "x") for number in range(60)])
-                assert {type(error) for error in errors.values()} == {asyncpg.InsufficientPrivilegeError}
+                assert {type(error) for error in errors.values()} == {RefusedError}
+                assert {type(error.__cause__) for error in errors.values()} == {asyncpg.InsufficientPrivilegeError}
         finally:
             await db.con.execute(f"REVOKE ALL ON {db.table} FROM reader; DROP ROLE reader")
 

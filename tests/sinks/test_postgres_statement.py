@@ -86,7 +86,7 @@ async def test_a_batch_of_several_statements_is_one_transaction(
         async with db.sink(dsn=through, on_conflict=mode, statement=statement) as sink:
             proxy.statements.clear()
             errors = await written(sink, [(number, long) for number in range(400)])
-            assert {type(error) for error in errors.values()} == {asyncpg.DiskFullError}
+            assert {type(error.__cause__) for error in errors.values()} == {asyncpg.DiskFullError}
             assert len(errors) == 400
             assert await db.rows() == []
             await db.con.execute(f"DROP TRIGGER room ON {db.table}")

@@ -1,7 +1,9 @@
 """The open pool of one sink, and how its connections are lent and come back.
 
 1. A connection comes back out of any transaction, or is terminated. That is bounded by `close_timeout`.
-2. After a cancellation it is reset behind the caller's back, since the server has to end the statement first.
+2. After a cancellation it is reset in the background, since the server has to end the statement first.
+3. A refusal makes every connection of the pool be replaced before its next use: a session keeps the role, the settings and the server
+   that it began with, and after a failover or a repair a new one has others.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._core.checks import bad
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ConfigError
-from ._postgres_errors import for_connecting, is_gone, sqlstate
+from .._core.errors import ConfigError, RefusedError
+from ._postgres_errors import is_gone, sqlstate
+from ._postgres_refusals import for_connecting, repair_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -52,7 +55,7 @@ class Connections:
 
     @asynccontextmanager
     async def lent(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
-        """A connection for as long as the context lasts. Raises, on entering, what `for_connecting` makes of the error."""
+        """Lend a connection for as long as the context lasts. Raises, on entering, what `for_connecting` makes of the error."""
         try:
             con = await self.pool.acquire()
         except Exception as error:
@@ -62,7 +65,9 @@ class Connections:
         except asyncio.CancelledError:
             self._give_back_later(con)
             raise
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, RefusedError):
+                await self.pool.expire_connections()
             await self._give_back(con)
             raise
         await self._give_back(con)
@@ -132,7 +137,7 @@ async def _nothing_to_reset(con: object) -> None:
 def opening_error(error: Exception, place: str) -> Exception:
     """What opening raises: `ConfigError` for what the server refuses for good."""
     if sqlstate(error) in _REFUSED_HERE or isinstance(error, ssl.SSLCertVerificationError):
-        made = ConfigError(f"dsn={place!r}: {error}")
+        made = ConfigError(f"dsn={place!r}: {error}; to repair: {repair_of(error, place)}")
         made.__cause__ = error
         return made
     return for_connecting(error, place)

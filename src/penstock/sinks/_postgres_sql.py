@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ._postgres_errors import NO_PRIVILEGE, OF_ALL, OF_ALL_FAMILIES
+from ._postgres_rights import lacking
 from ._postgres_table import quoted
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ LOOSE = "penstock_loose"
 VERDICT = "penstock_verdict"
 RETURNED = "penstock_returned"
 SCHEMA = "pg_temp"
-VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text)"
+VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text, field text)"
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,13 @@ class Plan:
 
     @cached_property
     def sift(self) -> str:
-        """Insert row by row, each in a subtransaction on the server, and note in the verdict what was refused or skipped."""
+        """Insert row by row, each in a subtransaction on the server, and note in the verdict what was refused or skipped.
+
+        Errors that no row causes end it, a missing right included; row-level security, which has the same code, refuses single rows.
+        """
         values = ", ".join(f"r.c{place}{cast}" for place, cast in enumerate(self._casts))
-        families = "'21', '22', '23', '44', '54', 'P0'"
+        of_all = f"SQLSTATE IN ({_texts(OF_ALL)}) OR left(SQLSTATE, 2) IN ({_texts(OF_ALL_FAMILIES)})"
+        unprivileged = f"SQLSTATE = '{NO_PRIVILEGE}' AND EXISTS ({lacking(self)})"
         insert = f"{self._into} VALUES ({values}){self._on_conflict}"
         if self.returning:
             stored = f"{insert} RETURNING r.o AS o, {self._values()}"
@@ -184,7 +190,7 @@ class Plan:
         body = f"""
 #variable_conflict use_column
 DECLARE
-    r record; n bigint; p_message text; p_detail text; p_rule text;
+    r record; n bigint; p_message text; p_detail text; p_rule text; p_field text;
 BEGIN
     FOR r IN SELECT * FROM {SCHEMA}.{LOOSE} ORDER BY o LOOP
         BEGIN
@@ -192,9 +198,11 @@ BEGIN
             GET DIAGNOSTICS n = ROW_COUNT;
             IF n = 0 THEN INSERT INTO {SCHEMA}.{VERDICT} (o) VALUES (r.o); END IF;
         EXCEPTION WHEN OTHERS THEN
-            IF left(SQLSTATE, 2) NOT IN ({families}) THEN RAISE; END IF;
-            GET STACKED DIAGNOSTICS p_message = MESSAGE_TEXT, p_detail = PG_EXCEPTION_DETAIL, p_rule = CONSTRAINT_NAME;
-            INSERT INTO {SCHEMA}.{VERDICT} (o, code, message, detail, rule) VALUES (r.o, SQLSTATE, p_message, p_detail, p_rule);
+            IF {of_all} THEN RAISE; END IF;
+            IF {unprivileged} THEN RAISE; END IF;
+            GET STACKED DIAGNOSTICS p_message = MESSAGE_TEXT, p_detail = PG_EXCEPTION_DETAIL, p_rule = CONSTRAINT_NAME,
+                p_field = COLUMN_NAME;
+            INSERT INTO {SCHEMA}.{VERDICT} VALUES (r.o, SQLSTATE, p_message, p_detail, p_rule, p_field);
         END;
     END LOOP;
 END
@@ -272,6 +280,10 @@ def _temporary(name: str, columns: str = "", *, query: str = "", again: bool) ->
     """An empty table until the transaction ends. Made once: each one dropped before that would keep its locks as well."""
     made = f"{name}{columns} ON COMMIT DROP {query}"
     return f"CREATE TEMP TABLE IF NOT EXISTS {made}; TRUNCATE {SCHEMA}.{name}" if again else f"CREATE TEMP TABLE {made}"
+
+
+def _texts(values: tuple[str, ...]) -> str:
+    return ", ".join(f"'{value}'" for value in values)
 
 
 def _unused_tag(body: str) -> str:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from ._postgres_errors import sqlstate
+from ._postgres_errors import LOCK_NOT_AVAILABLE, sqlstate
 from ._postgres_swap import Swap, check_overwrite
 from ._postgres_table import quoted
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 ORDER = "penstock_order"
 """The column of a stage that numbers its rows, where their order is kept."""
 _PATIENCE = "SET LOCAL lock_timeout = '200ms'"
-_LOCK_NOT_AVAILABLE = "55P03"
 
 
 class Stages:
@@ -167,5 +166,5 @@ async def _drop(con: PoolConnectionProxy[Any], path: str) -> None:
         await con.execute(f"BEGIN; {_PATIENCE}; DROP TABLE IF EXISTS {path}; COMMIT")
     except Exception as error:
         await con.execute("ROLLBACK")
-        if sqlstate(error) != _LOCK_NOT_AVAILABLE:
+        if sqlstate(error) != LOCK_NOT_AVAILABLE:
             raise

@@ -18,17 +18,15 @@ SHOWN = 20
 READ = 1000
 """Among how many it looks for those that may be meant."""
 
-_TABLE = """
-    SELECT c.oid, c.relname, n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+_TABLE = """SELECT c.oid, c.relname, n.nspname, c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AS takes_copy
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'f')
 """
-_TABLES = """
-    SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+_TABLES = """SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'v', 'f') AND n.nspname = COALESCE($1, current_schema()) ORDER BY 1 LIMIT $2
 """
 _SCHEMAS = "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(toast|temp)' ORDER BY 1"
-_COLUMNS = """
-    SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.is_read,
+_COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.is_read,
            base.is_enum, base.is_nested, a.attnotnull AS not_null, a.attgenerated <> '' AS generated
     FROM pg_catalog.pg_attribute a, LATERAL (
         WITH RECURSIVE down(oid) AS (
@@ -41,12 +39,15 @@ _COLUMNS = """
     ) base
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-_KEYS = """
-    SELECT array_agg(a.attname::text ORDER BY k.place) AS names
+_KEYS = """SELECT array_agg(a.attname::text ORDER BY k.place) AS names
     FROM pg_catalog.pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place), pg_catalog.pg_attribute a
     WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
       AND k.place <= i.indnkeyatts AND a.attrelid = i.indrelid AND a.attnum = k.attnum
     GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
+"""
+
+_TYPES = """SELECT pg_catalog.array_agg(a.attname::text || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod))
+    FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
 
@@ -84,6 +85,8 @@ class Table:
     schema: str
     columns: tuple[Column, ...]
     keys: tuple[tuple[str, ...], ...]
+    takes_copy: bool = True
+    """Whether `COPY` may write into it: not into a view, nor where row-level security applies to the role."""
 
     @property
     def qualified(self) -> str:
@@ -115,9 +118,16 @@ async def read_table(con: PoolConnectionProxy[Any], table: str, schema: str | No
         found["nspname"],
         tuple(Column(**row) for row in rows),
         tuple(tuple(key["names"]) for key in keys),
+        found["takes_copy"],
     )
     _check_columns(read, columns)
     return read
+
+
+async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:
+    """Whether the columns still have the types that were read; suspends for a round trip."""
+    found: list[str] | None = await con.fetchval(_TYPES, table.qualified)
+    return {f"{name} {table.column(name).exact}" for name in columns} <= set(found or ())
 
 
 async def _missing_table(con: PoolConnectionProxy[Any], table: str, schema: str | None) -> Exception:

@@ -5,6 +5,7 @@
 2. Writes are serialised, since they share a connection. Rows are made ready outside of their turn.
 3. What a new connection or a new transaction would be needed for ends the transaction: a connection that broke, a server that cannot
    be written to, a serialization failure. All other errors belong to the write, and may be tried again after its savepoint was undone.
+   A refusal ends it too, since waiting in it for an operator would hold its locks: leaving the transaction raises the refusal.
 4. If the answer to the COMMIT is lost, the transaction is *in doubt*; only the ledger can tell then.
 """
 
@@ -13,12 +14,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from .._core.errors import ErrorClass, TransactionLost
+from .._core.errors import ErrorClass, PenstockError, RefusedError, SinkError, TransactionLost
 from .._core.sink import Capabilities
+from .._core.told import for_log, text_of
 from .._core.transaction import Attempt, all_duplicate, has_ended
 from ._causes import caused, causes
-from ._postgres_errors import classify_postgres, is_gone, is_lost, sqlstate
+from ._postgres_errors import NO_PRIVILEGE, classify_postgres, is_gone, is_lost, is_refusal, sqlstate
 from ._postgres_ledger import BEGIN
+from ._postgres_refusals import refusal, refused_again, repair_of
 from ._postgres_scope import SAVEPOINT, WITHIN
 from ._postgres_write import Write, answer
 
@@ -31,12 +34,13 @@ if TYPE_CHECKING:
     from .._core.result import WriteResult
     from .._core.transaction import Unit
     from ._postgres_ledger import Ledger
+    from ._postgres_refusals import Judge
     from ._postgres_rows import Row
     from ._postgres_sql import Plan
     from ._postgres_ways import Ways
 
 _SERIALIZATION_FAILURE = "40001"
-_OF_THE_WHOLE = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.UNKNOWN})
+_OF_THE_WHOLE = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.UNKNOWN})
 
 
 class PostgresTransaction(Attempt):
@@ -46,6 +50,7 @@ class PostgresTransaction(Attempt):
         self,
         con: PoolConnectionProxy[Any],
         plan: Plan,
+        judge: Judge,
         ways: Ways,
         rows_of: Callable[[Batch[Any], Plan], tuple[Sequence[int], Sequence[Row], dict[int, Exception]]],
         *,
@@ -56,6 +61,7 @@ class PostgresTransaction(Attempt):
         super().__init__(unit)
         self._con = con
         self._plan = plan
+        self._judge = judge
         self._ways = ways
         self._rows_of = rows_of
         self._ledger = ledger
@@ -82,7 +88,7 @@ class PostgresTransaction(Attempt):
             else:
                 self.found(await self._ledger.begin(self._con, self.unit))
         except Exception as error:
-            raise self._told(error)  # noqa: B904  # it has its cause
+            raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
         if self.is_replay:
             await self._con.execute("ROLLBACK")
 
@@ -105,7 +111,15 @@ class PostgresTransaction(Attempt):
             await self._mark()
             # whatever a savepoint held is undone: no earlier try can have been applied
             write = Write(
-                self._con, self._plan, indices=indices, rows=rows, errors=errors, maybe=frozenset(), keys=batch.keys, scope=WITHIN
+                self._con,
+                self._plan,
+                self._judge,
+                indices=indices,
+                rows=rows,
+                errors=errors,
+                maybe=frozenset(),
+                keys=batch.keys,
+                scope=WITHIN,
             )
             self._is_untidy = True
             try:
@@ -113,6 +127,7 @@ class PostgresTransaction(Attempt):
             except Exception as error:
                 raise await self._undone(error)  # noqa: B904  # it has its cause
             self._is_untidy = False
+            self._plan = write.plan
         return answer(batch, write)
 
     def _check(self) -> None:
@@ -148,7 +163,8 @@ class PostgresTransaction(Attempt):
 
     def _told(self, error: Exception, *, is_fatal: bool = False) -> Exception:
         """`error`, or the end of the transaction where that is what it means."""
-        if not (is_fatal or self._ends_it(error)):
+        is_own = isinstance(error, PenstockError) and not isinstance(error, SinkError)  # a caller's mistake, whatever it was found by
+        if is_own or not (is_fatal or self._ends_it(error)):
             return error
         self._lost = error
         return self._gone(error)
@@ -158,9 +174,26 @@ class PostgresTransaction(Attempt):
             return True
         return any(is_lost(link) or sqlstate(link) == _SERIALIZATION_FAILURE for link in causes(error))
 
+    def _of_ledger(self, error: Exception) -> Exception:
+        """What a statement on the ledger raises: a refusal where it lacks a right or the server takes no writes."""
+        if isinstance(error, PenstockError) or not is_refusal(error):
+            return error
+        place, ledger = self._judge.place, self._ledger.qualified
+        lacks = sqlstate(error) == NO_PRIVILEGE
+        rights = f"grant the sink's role SELECT, INSERT, UPDATE and DELETE on table {ledger} at {place}, and USAGE on its schema"
+        return refusal(error, f"PostgreSQL at {place} refuses the ledger {ledger}", rights if lacks else repair_of(error, place))
+
+    @property
+    def refusal(self) -> RefusedError | None:
+        """What ended the transaction, if that was a refusal of every write; a new instance each time."""
+        return refused_again(self._lost) if isinstance(self._lost, RefusedError) else None
+
     def _gone(self, error: BaseException) -> TransactionLost:
         name = "the transaction" if self.unit is None else f"the transaction of {self.unit.name}"
-        return caused(TransactionLost(f"{name} is gone, and nothing of it was applied ({str(error) or type(error).__name__})"), error)
+        text = f"{name} is gone, and nothing of it was applied"
+        made = TransactionLost(f"{text} ({text_of(error) or type(error).__name__})")
+        made.summary = f"{text} ({for_log(error)})"
+        return caused(made, error)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -194,7 +227,7 @@ class PostgresTransaction(Attempt):
             if self.unit is not None:
                 await self._ledger.complete(self._con, self.unit, self.counts, self.letters_held)
         except Exception as error:
-            raise self._told(error)  # noqa: B904  # it has its cause
+            raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
 
     def end(self) -> None:
         """Nothing more is written here."""

@@ -1,7 +1,8 @@
 """Which statement writes how many rows. Pure.
 
 `insert` is one `INSERT` per row in a pipeline, `unnest` one `INSERT` from an array per column, `copy` is `COPY`: straight into the table,
-or where conflicts are handled or rows are returned into a staging table first (`staging`). `COPY` itself answers nothing per row.
+or into a staging table first (`staging`) where conflicts are handled, rows are returned, or the table takes no `COPY`. `COPY` itself
+answers nothing per row.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Ways:
 
     def choose(self, plan: Plan, rows: int) -> str:
         """`insert`, `unnest`, `copy` or `staging`."""
-        answers = plan.mode != "error" or bool(plan.returning)
+        answers = plan.mode != "error" or bool(plan.returning) or not plan.table.takes_copy
         by_copy = "staging" if answers else "copy"
         if self.statement != "auto":
             return by_copy if self.statement == "copy" else self.statement

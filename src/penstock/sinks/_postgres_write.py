@@ -12,74 +12,61 @@
 4. After an unknown outcome the rows go through staging and `ON CONFLICT DO NOTHING`, once. A conflict is a `duplicate` only where the
    item was in the unknown try; elsewhere it is the item's own fault.
 5. Where the batch has keys, the rows behind a failed one of their key are left out with it, in whatever way it was found.
-6. *Sealed* means: the server has been told to keep the rows. A connection lost before that is transient, one lost after it is unknown.
-   A write within a larger transaction (`Scope`) is never sealed: only that transaction's commit keeps its rows.
+6. Before any row is blamed, the table is read again, once: rows that fail by an outdated plan are written by the new one. A right that is
+   missing, a table or a column that is gone refuse the write as a whole (`RefusedError`). An error whose code does not say that a row is
+   at fault is one of the table if sifting finds no row that goes in, and of single rows otherwise. Where such rows come before the first
+   that goes in, they are sifted again: an outage may have ended in between.
+7. A limit on waiting that is exceeded while another session keeps every row out of the table (a migration, say) is an outage, and
+   uses up no attempts; a lock on single rows is transient.
+8. A prepared statement that is gone is prepared again. That uses up nothing, and is not told.
 """
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
-from .._core.errors import UnknownOutcomeError
-from .._core.key_order import stopped_behind
-from .._core.outcome import Outcome
+from .._core.errors import RefusedError, SinkError, UnknownOutcomeError
 from .._core.result import WriteResult
-from ._postgres_encoding import refused_rows, staged_columns
-from ._postgres_errors import copy_row, for_item, for_write, is_about_items, is_from_server, is_gone, is_lost, sqlstate
-from ._postgres_guard import Guard
+from ._postgres_encoding import refused_rows
+from ._postgres_errors import (
+    LOCK_NOT_AVAILABLE,
+    NO_PRIVILEGE,
+    NOT_NULL,
+    blames_row,
+    copy_row,
+    for_write,
+    is_about_items,
+    is_from_server,
+    is_gone,
+    is_lost,
+    is_refusal,
+    is_stale,
+    sqlstate,
+)
+from ._postgres_refusals import asked_again, locked
 from ._postgres_rows import LazyRows
-from ._postgres_scope import ALONE
-from ._postgres_sql import EXACT, LOOSE, SCHEMA
+from ._postgres_send import STAGED_FROM, Sending
+from ._postgres_sql import EXACT, LOOSE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from asyncpg import Record
-    from asyncpg.pool import PoolConnectionProxy
 
-    from ._postgres_rows import Row
-    from ._postgres_scope import Scope
-    from ._postgres_sql import Plan
     from ._postgres_ways import Ways
 
 MAX_HINTS = 3
-SENT_AT_ONCE = 1 << 18
-"""Bytes of columns that are handed to the connection in one piece."""
-_UNIQUE_VIOLATION = "23505"
 _BAD_BINARY = "22P03"
+_WAITED = frozenset({LOCK_NOT_AVAILABLE, "57014"})
+"""A limit on waiting for a lock, or on a statement as a whole, was exceeded."""
+_NO_COPY = frozenset({"0A000", "42809"})
+"""Row-level security applies to the role, or the table is a view."""
 
 
-class Write:
-    """The rows of one batch on their way; `indices` are the batch's, `rows` lie beside them."""
-
-    def __init__(
-        self,
-        con: PoolConnectionProxy[Any],
-        plan: Plan,
-        *,
-        indices: Sequence[int],
-        rows: Sequence[Row],
-        errors: dict[int, Exception],
-        maybe: frozenset[int],
-        keys: Sequence[object] | None = None,
-        scope: Scope = ALONE,
-    ) -> None:
-        self._con = con
-        self._scope = scope
-        self._plan = plan
-        self._indices = indices
-        self._rows = rows
-        self._maybe = maybe
-        self._keys = keys
-        self.errors = errors
-        self.outcomes: dict[int, Outcome] = {}
-        self.details: dict[int, dict[str, Any]] = {}
-        self._copying: str | None = None
-        self._line: Callable[[int], int] = int
-        """From a line of what is copied to its row's place."""
-        self._explicit = scope.is_inside
-        self._sealed = False
+class Write(Sending):
+    """The rows of one batch on their way."""
 
     async def run(self, ways: Ways) -> None:
         """Write every row, by the way that their number asks for; afterwards `errors` and `outcomes` answer for those that were not simply delivered,
@@ -87,6 +74,16 @@ class Write:
 
         Raises what fails the batch as a whole. Cancellation leaves the connection busy or in a transaction: it must be reset.
         """
+        try:
+            await self._run(ways)
+        except Exception as error:
+            if is_refusal(error):
+                raise await self._refusal(error)  # noqa: B904  # it has its cause
+            if sqlstate(error) in _WAITED and not self._scope.is_inside and await self._is_locked():
+                raise locked(error, self._plan, self._judge.place)  # noqa: B904  # it has its cause
+            raise
+
+    async def _run(self, ways: Ways) -> None:
         if self._stop_keys():
             self._keep()
         resend = bool(self._maybe) and self._plan.mode != "update"
@@ -98,114 +95,13 @@ class Write:
                 return await (self._resend() if resend else self._quickly(ways))
             except Exception as error:
                 await self._recover(error)
-                if isinstance(self._rows, LazyRows) and sqlstate(error) == _BAD_BINARY:  # our encoding is at fault, and no row
-                    self._rows = list(self._rows)
+                if await self._goes_otherwise(error):
                     continue
                 hints += 1
                 named = not resend and await self._drop_named(error)
             if not named or hints == MAX_HINTS:
                 return await self._guarded_sift()
         return None
-
-    # -- the quick ways -----------------------------------------------------------------------------------------------
-
-    async def _quickly(self, ways: Ways) -> None:
-        plan = self._plan
-        if isinstance(self._rows, LazyRows) and not plan.returning and await self._copy_columns(self._rows):
-            return None
-        way = ways.choose(plan, len(self._rows))
-        if way == "insert":
-            return await self._insert_rows()
-        if way == "unnest" and plan.merge_arrays is not None:
-            self._copying, self._sealed = None, not self._explicit
-            return await self._merge(plan.merge_arrays, *zip(*self._rows, strict=True))
-        if way == "copy":
-            return await self._copy(plan.table.name, plan.table.schema, plan.columns, self._rows)
-        await self._begin(plan.staging(again=self._scope.is_inside))
-        await self._stage(EXACT)
-        await self._merge(plan.merge)
-        return await self._commit()
-
-    async def _insert_rows(self) -> None:
-        if not self._plan.returning:
-            return await self._insert(self._plan.insert, self._rows)
-        self._copying = None
-        async with Guard(self._con):
-            rows = [(*row, place) for place, row in enumerate(self._rows)]
-            found = await self._con.fetchmany(self._plan.insert, self._feed(rows))
-        return self._note_returned(found)
-
-    async def _merge(self, statement: str, *arguments: object) -> None:
-        if not self._plan.returning:
-            await self._con.execute(statement, *arguments)
-            return
-        found = await self._con.fetch(statement, *arguments)
-        if self._plan.mode != "error":
-            self._note_returned(found)
-        elif len(found) == len(self._rows):  # else a trigger has kept rows out, and nobody knows which
-            self._note_returned(found, range(len(found)))
-
-    def _note_returned(self, found: Sequence[Record], places: Iterable[int] | None = None) -> None:
-        names = self._plan.returning
-        for place, row in zip((row["o"] for row in found) if places is None else places, found, strict=True):
-            self.details[self._indices[place]] = {name: row[f"v{number}"] for number, name in enumerate(names)}
-
-    async def _insert(self, statement: str, rows: Sequence[Row]) -> None:
-        self._copying = None
-        async with Guard(self._con):
-            await self._con.executemany(statement, self._feed(rows))
-
-    async def _copy(self, table: str, schema: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        self._copying, self._line = table, int
-        async with Guard(self._con):
-            await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
-
-    async def _copy_columns(self, rows: LazyRows) -> bool:
-        """Send columns as they are; say whether they could be."""
-        plan = self._plan
-        staged = plan.mode != "error"
-        key = plan.target if plan.mode == "update" and plan.target else ()
-        sent = rows.latest(key, plan.version) if key else rows
-        data = sent.encoded(places=staged)
-        if data is None:
-            return False
-        if not staged:
-            self._line = int
-            await self._copy_binary(plan.table.name, plan.table.schema, plan.columns, data)
-            return True
-        await self._begin(plan.staging(again=self._scope.is_inside))
-        self._line = sent.place
-        await self._copy_binary(EXACT, SCHEMA, staged_columns(plan), data)
-        await self._merge(plan.merge_distinct if key and sent.tells_apart(key) else plan.merge)
-        await self._commit()
-        return True
-
-    async def _copy_binary(self, table: str, schema: str, columns: Sequence[str], data: memoryview) -> None:
-        self._copying = table
-
-        async def source() -> AsyncIterator[Any]:
-            for start in range(0, len(data), SENT_AT_ONCE):
-                yield data[start : start + SENT_AT_ONCE]
-            if not self._explicit:
-                self._sealed = True
-
-        async with Guard(self._con):
-            await self._con.copy_to_table(table, source=source(), columns=columns, schema_name=schema, format="binary")
-
-    async def _stage(self, table: str) -> None:
-        rows = [(place, *row) for place, row in enumerate(self._rows)]
-        if not self._plan.copies:
-            return await self._insert(self._plan.stage(table), rows)
-        return await self._copy(table, SCHEMA, staged_columns(self._plan), rows)
-
-    def _feed(self, rows: Sequence[Row]) -> Iterator[Row]:
-        """The rows for one statement. asyncpg sends the statement's end as soon as it has taken the last one."""
-        return chain(rows, self._end_of_rows())
-
-    def _end_of_rows(self) -> Iterator[Row]:
-        if not self._explicit:
-            self._sealed = True
-        yield from ()
 
     # -- after an unknown outcome -------------------------------------------------------------------------------------
 
@@ -241,69 +137,83 @@ class Write:
     def _is_conflict(self, place: int, *, again: bool) -> bool:
         return self._plan.mode == "error" and (again or self._indices[place] not in self._maybe)
 
-    def _note_duplicates(self, places: Sequence[int]) -> None:
-        for place in places:
-            index = self._indices[place]
-            if index in self._maybe:
-                self.outcomes[index] = Outcome.DUPLICATE
-
     async def _find(self, staging: str, skipped: Container[int]) -> None:
         """Read the rows that the server would have returned: those that went in now, and those that an earlier try had stored."""
         if self._plan.returning:
             found = await self._con.fetch(self._plan.found(staging))
             ours = [row for row in found if row["o"] not in skipped or self._indices[row["o"]] in self.outcomes]
-            self._note_returned(ours)
+            self._note_returned(self._plan.returning, ours)
 
     # -- finding who is to blame --------------------------------------------------------------------------------------
 
     async def _recover(self, error: Exception) -> None:
-        """Make the connection ready for another statement; raise what is no item's fault."""
+        """Make the connection ready for another statement; raise errors after which there is none, or that no row causes."""
         if isinstance(error, UnknownOutcomeError):
             raise error
-        if is_lost(error) or is_gone(self._con) or not is_about_items(error):
+        if is_lost(error) or is_gone(self._con) or (self._sealed and not is_from_server(error) and is_stale(error)):
             raise for_write(error, sealed=self._sealed)  # it has its cause
         await self._undo()
+        if not (is_stale(error) or is_about_items(error)):
+            raise for_write(error, sealed=False)
+
+    async def _goes_otherwise(self, error: Exception) -> bool:
+        """Whether the same rows are written again, since the error lay with how they were sent."""
+        if is_stale(error):
+            await self._prepare_again(error)
+            return True
+        if isinstance(self._rows, LazyRows) and sqlstate(error) == _BAD_BINARY:  # our encoding is at fault, and no row
+            self._rows = list(self._rows)
+            return True
+        table = self._plan.table
+        if table.takes_copy and self._copying == table.name and sqlstate(error) in _NO_COPY and is_from_server(error):
+            self._plan = replace(self._plan, table=replace(table, takes_copy=False))
+            return True
+        return await self._was_changed(error)
+
+    async def _prepare_again(self, error: Exception) -> None:
+        """Forget the prepared statements and types of the connection; raise where that has not helped.
+
+        A pooler may give each transaction another session. So rows whose statement is gone twice are written by a transaction that
+        prepares nothing.
+        """
+        self._stale += 1
+        if self._stale > STAGED_FROM:
+            raise await self._refusal(error)
+        await self._con.reload_schema_state()
+
+    async def _was_changed(self, error: Exception) -> bool:
+        """Read the table again, once, before any row is blamed; say whether it is another one than the plan was made for."""
+        if self._is_read_again:
+            return False
+        self._is_read_again = True
+        try:
+            plan = await self._judge.read_again(self._con, self._plan, error)
+            lacks = sqlstate(error) == NO_PRIVILEGE and await self._judge.missing(self._con, plan, again=bool(self._maybe))
+        except Exception as second:
+            if isinstance(second, RefusedError) or is_lost(second):
+                raise for_write(second, sealed=False)  # noqa: B904  # it has its cause
+            raise await self._refusal(error) from second
+        if lacks:
+            raise await self._refusal(error)
+        if plan == self._plan:
+            return False
+        self._plan = plan
+        self._rows = list(self._rows) if isinstance(self._rows, LazyRows) else self._rows
+        await self._con.reload_schema_state()
+        return True
 
     async def _drop_named(self, error: Exception) -> bool:
         if not is_from_server(error):
-            refused = await refused_rows(self._con, self._plan, self._rows)
+            refused = await asked_again(self._con, partial(refused_rows, self._con, self._plan, self._rows))
             if not refused:
                 raise error
             self._drop(refused)
             return True
-        line = None if self._copying is None else copy_row(error, self._copying, len(self._rows))
+        is_named = self._copying is not None and self._blames_row(error)
+        line = copy_row(error, self._copying or "", len(self._rows)) if is_named else None
         if line is not None:
             self._drop({self._line(line): error})
         return line is not None
-
-    def _drop(self, refused: Mapping[int, Exception]) -> None:
-        if not refused:
-            return
-        for place, error in refused.items():
-            self._refuse(self._indices[place], error)
-        self._stop_keys()
-        self._keep(refused)
-
-    def _stop_keys(self) -> bool:
-        """Fail what stands behind a failed item of its key; say whether there was any that had not failed itself."""
-        stopped = stopped_behind(self._keys, self.errors, self.outcomes)
-        is_new = not stopped.keys() <= self.errors.keys()
-        self.errors.update(stopped)
-        return is_new
-
-    def _keep(self, without: Container[int] = ()) -> None:
-        """Go on with the rows of the items that have not failed, and not with those at the places `without`."""
-        kept = [place for place, index in enumerate(self._indices) if place not in without and index not in self.errors]
-        self._indices = [self._indices[place] for place in kept]
-        self._rows = self._rows.kept(kept) if isinstance(self._rows, LazyRows) else [self._rows[place] for place in kept]
-
-    def _refuse(self, index: int, error: Exception, *, again: bool = False) -> None:
-        if isinstance(error, UnknownOutcomeError):
-            self.errors[index] = error
-        elif index in self._maybe and getattr(error, "sqlstate", None) == _UNIQUE_VIOLATION and not again:
-            self.outcomes[index] = Outcome.DUPLICATE
-        else:
-            self.errors[index] = for_item(error)
 
     # -- sifting ------------------------------------------------------------------------------------------------------
 
@@ -312,10 +222,14 @@ class Write:
             return
         try:
             await self._sift()
-        except UnknownOutcomeError:
+        except SinkError:
             raise
         except Exception as error:
-            raise for_write(error, sealed=self._sealed)  # noqa: B904  # it has its cause
+            if self._stale or not is_stale(error):
+                raise for_write(error, sealed=self._sealed)  # noqa: B904  # it has its cause
+            await self._undo()
+            await self._prepare_again(error)
+            await self._guarded_sift()
 
     async def _sift(self) -> None:
         while self._rows:
@@ -323,7 +237,12 @@ class Write:
             await self._stage_loosely()
             if self._rows:
                 await self._con.execute(self._plan.sift)
-                self._note_verdict(await self._con.fetch(self._plan.verdict))
+                refused = await self._verdict()
+                if self._is_doubtful(refused):
+                    await self._undo()
+                    continue
+                for place, (error, again) in refused.items():
+                    self._refuse(self._indices[place], error, again=again)
                 if self._stop_keys():  # rows have gone in behind a failed one of their key
                     await self._undo()
                     self._keep()
@@ -332,19 +251,39 @@ class Write:
             await self._commit()
             return
 
-    def _note_verdict(self, verdict: Sequence[Record]) -> None:
+    async def _verdict(self) -> dict[int, tuple[Exception, bool]]:
+        """The error of each refused row, by its place. Raises `RefusedError` where all rows are refused by errors that no row causes."""
+        verdict = await self._con.fetch(self._plan.verdict)
+        refused: dict[int, tuple[Exception, bool]] = {
+            row["o"]: (_server_error(row), row["again"]) for row in verdict if row["code"] is not None
+        }
+        if len(refused) == len(self._rows):
+            for error, _ in refused.values():
+                if not self._blames_row(error) and (sqlstate(error) == NOT_NULL or is_refusal(error)):
+                    raise await self._refusal(error)
         self._note_duplicates([row["o"] for row in verdict if row["code"] is None])
-        for row in verdict:
-            if row["code"] is not None:
-                place: int = row["o"]
-                self._refuse(self._indices[place], _server_error(row), again=row["again"])
+        return refused
+
+    def _is_doubtful(self, refused: Mapping[int, tuple[Exception, bool]]) -> bool:
+        """Whether an outage may have ended between the first refused row and the first that went in; asked once.
+
+        None can have begun behind that one, which holds a lock on every table that it has touched.
+        """
+        if self._is_sifted_again:
+            return False
+        first = next((place for place in range(len(self._rows)) if place not in refused), 0)
+        self._is_sifted_again = any(place < first and not self._blames_row(error) for place, (error, _) in refused.items())
+        return self._is_sifted_again
+
+    def _blames_row(self, error: Exception) -> bool:
+        return blames_row(sqlstate(error) or "", getattr(error, "column_name", None), self._plan.columns)
 
     async def _note_sifted(self) -> None:
         if not self._plan.returning:
             return
         if self.outcomes:
             await self._find(LOOSE, range(len(self._rows)))
-        self._note_returned(await self._con.fetch(self._plan.returned))
+        self._note_returned(self._plan.returning, await self._con.fetch(self._plan.returned))
 
     async def _stage_loosely(self) -> None:
         while self._rows:
@@ -361,26 +300,27 @@ class Write:
                     self._drop(refused)
         return None
 
-    # -- transactions -------------------------------------------------------------------------------------------------
+    async def _is_locked(self) -> bool:
+        """Whether another session holds a lock that keeps every row out of the table. Asks the server."""
+        try:
+            await self._undo()
+            await self._con.execute(f"BEGIN; LOCK TABLE {self._plan.table.qualified} IN ROW EXCLUSIVE MODE NOWAIT; ROLLBACK")
+        except Exception as error:  # any other error leaves the one that is raised
+            return sqlstate(error) == LOCK_NOT_AVAILABLE
+        return False
 
-    async def _begin(self, script: str) -> None:
-        self._explicit, self._sealed = True, False
-        await self._scope.begin(self._con, script)
-
-    async def _undo(self) -> None:
-        await self._scope.undo(self._con)
-        self._explicit, self._sealed = self._scope.is_inside, False
-
-    async def _commit(self) -> None:
-        self._sealed = not self._scope.is_inside
-        await self._scope.commit(self._con)
+    async def _refusal(self, error: Exception) -> RefusedError:
+        """`error` as a refusal of every write; nothing was stored. Asks the server, on this connection."""
+        if not is_gone(self._con):
+            await self._undo()
+        return await self._judge.refusal(self._con, self._plan, error, again=bool(self._maybe))
 
 
 def _server_error(row: Record) -> Exception:
     """The server's error as asyncpg would have raised it."""
     from asyncpg import PostgresError  # an optional dependency
 
-    fields = {"S": "ERROR", "C": row["code"], "M": row["message"], "D": row["detail"], "n": row["rule"]}
+    fields = {"S": "ERROR", "C": row["code"], "M": row["message"], "D": row["detail"], "n": row["rule"], "c": row["field"]}
     return PostgresError.new({name: value for name, value in fields.items() if value})
 
 

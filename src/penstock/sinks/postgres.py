@@ -13,11 +13,13 @@ from .._core.clock import LOOP_CLOCK
 from .._core.errors import ClosedError, ConfigError, ErrorClass, TransactionLost, UnknownOutcomeError
 from .._core.opening import Openable
 from .._core.sink import Capabilities
+from .._core.told import for_log
 from . import _postgres_config as config
 from ._postgres_connections import Connections, opening_error
 from ._postgres_encoding import can_copy
 from ._postgres_errors import classify_postgres
 from ._postgres_ledger import Ledger
+from ._postgres_refusals import Judge
 from ._postgres_rows import RowMaker
 from ._postgres_stage import Stages
 from ._postgres_table import read_table
@@ -83,8 +85,10 @@ class PostgresSink(Stages, Openable):
         ledger_versions: how many versions of an application it keeps; default 100. An older one is refused.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does not suspend and connects to nothing.
-    Opening suspends; it connects and reads the table once. It raises `ConfigError` for a table, column, user, password, database or
+    Opening suspends; it connects and reads the table. It raises `ConfigError` for a table, column, user, password, database or
     certificate that is not right, naming what is there, and `UnavailableError` where no server answers.
+
+    The table is read again before a row is blamed for an error, so an open sink writes to a table that was altered meanwhile, or made anew.
     """
 
     _run_time = ("_connections", "_plan", "_pruned")
@@ -167,18 +171,25 @@ class PostgresSink(Stages, Openable):
         """Write every item of `batch` as a row, atomically; suspends for one round trip or, with conflicts or bad rows, for a few.
 
         Returns the items that were refused (`PermanentError` each) and the ones that an earlier, unknown try had stored (`duplicate`).
-        Raises `ClosedError` while the sink is not open; `UnavailableError` where no connection is to be had; `TransientError` where the
-        connection was lost before the rows could be kept; `UnknownOutcomeError` where it was lost after that, or where an earlier try was
-        unknown and the table has no unique key to find its rows by; and the server's own error for what no item is to blame for.
-        Cancellation cancels the statement. Where the server had the last row already, it may have stored the batch. The connection is
-        reset behind the caller's back, within `close_timeout`, or terminated.
+        Raises `ClosedError` while the sink is not open; `RefusedError` where the server refuses every row until an operator repairs it (a
+        login, a right, a table, a column, a full disk), with nothing stored; `UnavailableError` where no connection is to be had or the
+        table is locked; `TransientError` where the connection was lost before the rows could be kept; `UnknownOutcomeError` where it was
+        lost after that, or where an earlier try was unknown and the table has no unique key to find its rows by; and the server's own
+        error for everything else that no item is to blame for. Cancellation cancels the statement. Where the server had the last row
+        already, it may have stored the batch. The connection is reset in the background, within `close_timeout`, or terminated.
         """
         connections, plan = self._opened()
         indices, rows, errors = self._rows_of(batch, plan)
         async with connections.lent() as con:
-            write = Write(con, plan, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied, keys=batch.keys)
+            write = Write(con, plan, self._judge, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied, keys=batch.keys)
             await write.run(self._target.ways)
+        if write.plan is not plan and self._plan is plan:
+            self._plan = write.plan
         return answer(batch, write)
+
+    @property
+    def _judge(self) -> Judge:
+        return Judge(self._target, self._access.place)
 
     def _opened(self) -> tuple[Connections, Plan]:
         if self._connections is None or self._plan is None:
@@ -202,16 +213,20 @@ class PostgresSink(Stages, Openable):
 
         With a unit the ledger has its row; entering suspends while another attempt of it is under way. Bad rows are refused as by `write`,
         each write in a savepoint. Deferred constraints are checked at once, and isolation is `READ COMMITTED`. If the answer to the COMMIT
-        is lost, the ledger is asked on another connection, within `close_timeout`.
+        is lost, the ledger is asked on another connection, within `close_timeout`. A refusal ends it: leaving raises `RefusedError`.
         """
         connections, plan = self._opened()
         async with connections.lent() as con:
             ways, ledger = self._target.ways, self._ledger
-            made = PostgresTransaction(con, plan, ways, self._rows_of, ledger=ledger, unit=unit, confirm=self._confirm_letters)
+            made = PostgresTransaction(con, plan, self._judge, ways, self._rows_of, ledger=ledger, unit=unit, confirm=self._confirm_letters)
             try:
                 await made.begin()
                 yield made
                 await made.commit()
+            except TransactionLost as lost:
+                if (refused := made.refusal) is not None:
+                    raise refused from lost
+                raise
             finally:
                 made.end()
             if unit is not None and made.in_doubt is None and not made.is_replay:
@@ -250,7 +265,7 @@ class PostgresSink(Stages, Openable):
         try:
             await self._ledger.prune(con, unit.application)
         except Exception as error:
-            logger.warning("old versions of %r are still in the ledger %s: %r", unit.application, self._ledger.qualified, error)
+            logger.warning("old versions of %r are still in the ledger %s: %s", unit.application, self._ledger.qualified, for_log(error))
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,192 @@
+"""How the rows of one batch are sent: the statements of the quick ways, staging, and the transaction around them.
+
+*Sealed* means: the server has been told to keep the rows. A connection lost before that is transient, one lost after it is unknown. A write
+within a larger transaction (`Scope`) is never sealed: only that transaction's commit keeps its rows.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ._postgres_encoding import staged_columns
+from ._postgres_guard import Guard
+from ._postgres_refusals import asked_again
+from ._postgres_remaining import Remaining
+from ._postgres_rows import LazyRows
+from ._postgres_scope import ALONE
+from ._postgres_sql import EXACT, SCHEMA
+from ._postgres_table import is_current
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ._postgres_refusals import Judge
+    from ._postgres_rows import Row
+    from ._postgres_scope import Scope
+    from ._postgres_sql import Plan
+    from ._postgres_ways import Ways
+
+SENT_AT_ONCE = 1 << 18
+"""Bytes of columns that are handed to the connection in one piece."""
+STAGED_FROM = 2
+"""From how many lost prepared statements on a write prepares none."""
+
+
+class Sending(Remaining):
+    """The rows of one batch, and the connection that they are sent on."""
+
+    def __init__(
+        self,
+        con: PoolConnectionProxy[Any],
+        plan: Plan,
+        judge: Judge,
+        *,
+        indices: Sequence[int],
+        rows: Sequence[Row],
+        errors: dict[int, Exception],
+        maybe: frozenset[int],
+        keys: Sequence[object] | None = None,
+        scope: Scope = ALONE,
+    ) -> None:
+        super().__init__(indices=indices, rows=rows, errors=errors, maybe=maybe, keys=keys)
+        self._con = con
+        self._scope = scope
+        self._plan = plan
+        self._judge = judge
+        self._copying: str | None = None
+        self._line: Callable[[int], int] = int
+        """From a line of what is copied to its row's place."""
+        self._explicit = scope.is_inside
+        self._sealed = False
+        self._stale = 0
+        """How often a prepared statement was gone."""
+        self._is_read_again = False
+        self._is_sifted_again = False
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that the rows were written by: another one where the table was changed."""
+        return self._plan
+
+    # -- the quick ways -----------------------------------------------------------------------------------------------
+
+    async def _quickly(self, ways: Ways) -> None:
+        plan = self._plan
+        if isinstance(self._rows, LazyRows) and not plan.returning:
+            if not await asked_again(self._con, partial(is_current, self._con, plan.table, plan.columns)):
+                return await self._send_changed(ways)
+            if await self._copy_columns(self._rows):
+                return None
+        way = ways.choose(plan, len(self._rows)) if self._stale < STAGED_FROM else "staging"
+        if way == "insert":
+            return await self._insert_rows()
+        if way == "unnest" and plan.merge_arrays is not None:
+            self._copying, self._sealed = None, not self._explicit
+            return await self._merge(plan.merge_arrays, *zip(*self._rows, strict=True))
+        if way == "copy":
+            return await self._copy(plan.table.name, plan.table.schema, plan.columns, self._rows)
+        await self._begin(plan.staging(again=self._scope.is_inside))
+        await self._stage(EXACT)
+        await self._merge(plan.merge)
+        return await self._commit()
+
+    async def _send_changed(self, ways: Ways) -> None:
+        """Send columns as rows, by the types that the table has now: bytes of a number may be those of a date as well."""
+        changed = TypeError("the table's columns are not those that the sink was opened with")
+        self._plan = await self._judge.read_again(self._con, self._plan, changed)
+        self._rows = list(self._rows)
+        await self._quickly(ways)
+
+    async def _insert_rows(self) -> None:
+        if not self._plan.returning:
+            return await self._insert(self._plan.insert, self._rows)
+        self._copying = None
+        async with Guard(self._con):
+            rows = [(*row, place) for place, row in enumerate(self._rows)]
+            found = await self._con.fetchmany(self._plan.insert, self._feed(rows))
+        return self._note_returned(self._plan.returning, found)
+
+    async def _merge(self, statement: str, *arguments: object) -> None:
+        if not self._plan.returning:
+            await self._con.execute(statement, *arguments)
+            return
+        found = await self._con.fetch(statement, *arguments)
+        if self._plan.mode != "error":
+            self._note_returned(self._plan.returning, found)
+        elif len(found) == len(self._rows):  # else a trigger has kept rows out, and the answer does not say which
+            self._note_returned(self._plan.returning, found, range(len(found)))
+
+    async def _insert(self, statement: str, rows: Sequence[Row]) -> None:
+        self._copying = None
+        async with Guard(self._con):
+            await self._con.executemany(statement, self._feed(rows))
+
+    async def _copy(self, table: str, schema: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        self._copying, self._line = table, int
+        async with Guard(self._con):
+            await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
+
+    async def _copy_columns(self, rows: LazyRows) -> bool:
+        """Send columns as they are; say whether they could be."""
+        plan = self._plan
+        staged = plan.mode != "error" or not plan.table.takes_copy
+        key = plan.target if plan.mode == "update" and plan.target else ()
+        sent = rows.latest(key, plan.version) if key else rows
+        data = sent.encoded(places=staged)
+        if data is None:
+            return False
+        if not staged:
+            self._line = int
+            await self._copy_binary(plan.table.name, plan.table.schema, plan.columns, data)
+            return True
+        await self._begin(plan.staging(again=self._scope.is_inside))
+        self._line = sent.place
+        await self._copy_binary(EXACT, SCHEMA, staged_columns(plan), data)
+        await self._merge(plan.merge_distinct if key and sent.tells_apart(key) else plan.merge)
+        await self._commit()
+        return True
+
+    async def _copy_binary(self, table: str, schema: str, columns: Sequence[str], data: memoryview) -> None:
+        self._copying = table
+
+        async def source() -> AsyncIterator[Any]:
+            for start in range(0, len(data), SENT_AT_ONCE):
+                yield data[start : start + SENT_AT_ONCE]
+            if not self._explicit:
+                self._sealed = True
+
+        async with Guard(self._con):
+            await self._con.copy_to_table(table, source=source(), columns=columns, schema_name=schema, format="binary")
+
+    async def _stage(self, table: str) -> None:
+        rows = [(place, *row) for place, row in enumerate(self._rows)]
+        if not self._plan.copies:
+            return await self._insert(self._plan.stage(table), rows)
+        return await self._copy(table, SCHEMA, staged_columns(self._plan), rows)
+
+    def _feed(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """The rows for one statement. asyncpg sends the statement's end as soon as it has taken the last one."""
+        return chain(rows, self._end_of_rows())
+
+    def _end_of_rows(self) -> Iterator[Row]:
+        if not self._explicit:
+            self._sealed = True
+        yield from ()
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    async def _begin(self, script: str) -> None:
+        self._explicit, self._sealed = True, False
+        await self._scope.begin(self._con, script)
+
+    async def _undo(self) -> None:
+        await self._scope.undo(self._con)
+        self._explicit, self._sealed = self._scope.is_inside, False
+
+    async def _commit(self) -> None:
+        self._sealed = not self._scope.is_inside
+        await self._scope.commit(self._con)
