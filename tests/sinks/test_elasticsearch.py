@@ -179,13 +179,6 @@ async def test_an_index_per_item_and_one_that_cannot_be(embedded_opensearch: Emb
         assert set(await second.sources()) == {"1"}
 
 
-async def test_an_index_that_is_closed_to_writing_refuses_each_item(embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock) -> None:
-    async with index(embedded_opensearch, settings={"index.blocks.write": True}) as there, there.sink() as sink:
-        errors = await send(sink, batch_of(events(3)))
-        assert {type(error) for error in errors.values()} == {PermanentError}
-        assert "403 cluster_block_exception" in str(errors[0])
-
-
 async def test_a_long_batch_goes_as_several_requests_under_the_ceiling(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tests.sinks.http_help import Server, batch_of, cut, reply, serving
 
-from penstock import ConfigError, MissingExtra, NotPicklableError, send
+from penstock import ConfigError, MissingExtra, NotPicklableError, RefusedError, send
 from penstock.sinks import HttpSink
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"method": "GET"}, "method='GET'"),
     ({"compression": "br"}, "compression='br'"),
     ({"max_bytes": 0}, "max_bytes=0"),
+    ({"max_answer_bytes": 0}, "max_answer_bytes=0"),
+    ({"max_answer_bytes": None}, "max_answer_bytes=None"),
+    ({"max_answer_bytes": 1.5}, "max_answer_bytes=1.5"),
     ({"pool_size": 0}, "pool_size=0"),
     ({"timeout": -1}, "timeout=-1"),
     ({"close_timeout": 0}, "close_timeout=0"),
@@ -100,8 +103,9 @@ async def test_a_factory_that_makes_no_client_is_told(real_clock: LoopClock) -> 
 async def test_a_value_that_is_no_header_is_not_sent_nor_shown(real_clock: LoopClock) -> None:
     async with serving() as server, HttpSink(server.url, auth=lambda: "Bearer hunter2\r\nX: y") as sink:
         errors = await send(sink, batch_of("ab"))
-        assert {type(error) for error in errors.values()} == {ConfigError}
-        assert "hunter2" not in str(errors[0])
+        assert {type(error) for error in errors.values()} == {RefusedError}
+        assert isinstance(errors[0].__cause__, ConfigError)
+        assert "hunter2" not in f"{errors[0]} {errors[0].__cause__}"
         assert server.requests == []
 
 

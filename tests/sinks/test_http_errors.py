@@ -11,13 +11,27 @@ import httpx
 import httpx2
 import pytest
 
-from penstock import ErrorClass, PermanentError, ThrottledError, TimedOutError, TooLargeError, TransientError, UnavailableError
+from penstock import (
+    ErrorClass,
+    PermanentError,
+    RefusedError,
+    ThrottledError,
+    TimedOutError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from penstock._core.told import for_log
 from penstock.sinks import HttpStatusError, classify_http
-from penstock.sinks._http_errors import for_item, for_status, for_transport, seconds_of
+from penstock.sinks._http_errors import for_item, for_status, for_transport
+from penstock.sinks._http_retry_after import seconds_of
 
 P, T, U, X = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.UNKNOWN
+R = ErrorClass.REFUSED
 STATUSES = [
-    *((status, P) for status in (301, 304, 400, 401, 403, 404, 409, 410, 413, 415, 422, 451)),
+    *((status, R) for status in (301, 302, 303, 307, 308, 401, 403, 404, 405, 407, 410)),
+    *((status, P) for status in (300, 304, 400, 402, 409, 411, 413, 415, 422, 451)),
     (408, T),
     (429, ErrorClass.THROTTLE),
     *((status, T) for status in (500, 501, 502, 507, 599)),
@@ -50,7 +64,7 @@ ERRORS = [
     ("WriteError", X),
     ("RemoteProtocolError", X),
     ("LocalProtocolError", T),
-    ("UnsupportedProtocol", P),
+    ("UnsupportedProtocol", R),
 ]
 
 
@@ -94,7 +108,8 @@ def test_causes_that_go_round_end() -> None:
         (503, UnavailableError),
         (500, TransientError),
         (504, TimedOutError),
-        (404, PermanentError),
+        (404, RefusedError),
+        (409, PermanentError),
         (413, TooLargeError),
     ],
 )
@@ -107,8 +122,10 @@ def test_an_answer_raises_our_error_from_the_servers(status: int, kind: type[Exc
     assert (cause.status, cause.retry_after, cause.place) == (status, 7.0, "https://host/bulk")
     assert str(error).startswith(f"HTTP {status} ")
     assert "from https://host/bulk: say why say why" in str(error)
-    assert len(str(error)) < 600
-    if kind in {ThrottledError, UnavailableError}:
+    assert len(str(error)) < 700
+    assert "say why" not in for_log(error)
+    assert f"HTTP {status} " in for_log(error)
+    if kind in {ThrottledError, UnavailableError, RefusedError}:
         assert getattr(error, "retry_after", None) == 7.0
 
 
@@ -124,13 +141,46 @@ def test_an_items_status_has_its_error(status: int, kind: type[Exception]) -> No
     assert type(for_item(status, "", 1.0)) is kind
 
 
-def test_an_error_that_says_nothing_of_the_items_stays_itself() -> None:
-    for error in (httpx.UnsupportedProtocol("ftp"), ZeroDivisionError()):
-        assert for_transport(error, "http://x/") is error
+def hook_error(status: int) -> httpx.HTTPStatusError:
+    """What a response hook that calls `raise_for_status` raises."""
+    request = httpx.Request("POST", "http://x/")
+    return httpx.HTTPStatusError("", request=request, response=httpx.Response(status, request=request))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (httpx.UnsupportedProtocol("ftp"), RefusedError),
+        (httpx.InvalidURL("no such host name"), RefusedError),
+        (httpx.ProxyError("407 Proxy Authentication Required"), RefusedError),
+        (httpx.ProxyError("403 Forbidden"), RefusedError),
+        (httpx.ProxyError("502 Bad Gateway"), UnavailableError),
+        (httpx.PoolTimeout("full"), TransientError),
+        (ZeroDivisionError(), UnknownOutcomeError),
+        (OSError("reset"), UnknownOutcomeError),
+        (hook_error(401), RefusedError),
+        (hook_error(500), TransientError),
+        (hook_error(200), UnknownOutcomeError),
+        (ThrottledError("a client of ours"), ThrottledError),
+    ],
+)
+def test_a_clients_error_says_that_nothing_was_sent_only_where_that_is_certain(error: Exception, kind: type[Exception]) -> None:
+    made = for_transport(error, "http://x/")
+    assert type(made) is kind
+    assert made is error or made.__cause__ is error or made.__cause__ is not None
+
+
+def test_an_error_whose_text_cannot_be_shown_is_shown_all_the_same() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert "Mute" in str(for_transport(Mute(), "http://x/"))
 
 
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 WALL = 1445412450.0  # 30 s before
+YEAR = 366 * 86_400.0
 
 
 @pytest.mark.parametrize(
@@ -152,6 +202,24 @@ WALL = 1445412450.0  # 30 s before
         ({"retry-after": "inf"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "Wed, 99 Oct 2015 07:28:00 GMT"}, None),
+        ({"retry-after": "1e308"}, None),
+        ({"retry-after": "1_0"}, None),
+        ({"retry-after": "٣"}, None),
+        ({"retry-after": "1763810000"}, YEAR),
+        ({"retry-after": "9" * 400}, YEAR),
+        ({"retry-after": "9" * 5_000}, None),
+        ({"retry-after": "-" + "9" * 400}, 0.0),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, YEAR),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 -2359"}, YEAR),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 -9999"}, None),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 +9959"}, None),
+        ({"retry-after": "Mon, 01 Jan 0001 00:00:00 +2359"}, 0.0),
+        ({"retry-after": "Fri, 31 Dec 9999 23:59:59 -99999999999999"}, None),
+        ({"retry-after": "Fri, 31 Dec 99999999999999999999 23:59:59 GMT"}, None),
+        ({"retry-after": DATE, "date": "Fri, 31 Dec 9999 23:59:59 +99999999999999"}, 30.0),
+        ({"retry-after": DATE, "date": "Fri, 31 Dec 9999 23:59:59 -9999"}, 30.0),
+        ({"retry-after": DATE, "date": "Fri, 31 Dec 9999 23:59:59 +9959"}, 30.0),
+        ({"retry-after": "Wed, " * 10_000}, None),
     ],
 )
 def test_retry_after_is_read_as_seconds_and_as_a_date(headers: dict[str, str], expected: float | None) -> None:

@@ -21,6 +21,7 @@ from penstock import (
     Limits,
     Outcome,
     PermanentError,
+    RefusedError,
     ResultMismatch,
     Retry,
     ThrottledError,
@@ -353,8 +354,10 @@ async def test_wrong_credentials_are_told(real_clock: LoopClock) -> None:
     async with serving() as server, HttpSink(server.url, auth=("user", "wrong-one")) as sink:
         server.steps.append(reply(401, {"error": "unknown user"}))
         errors = await send(sink, batch_of(ITEMS))
-        assert {type(error) for error in errors.values()} == {PermanentError}
-        assert str(errors[0]) == f'HTTP 401 Unauthorized from {server.url}: {{"error": "unknown user"}}'
+        assert {type(error) for error in errors.values()} == {RefusedError}
+        assert str(errors[0]).startswith(
+            f'HTTP 401 Unauthorized from {server.url}: {{"error": "unknown user"}}; to repair: give credentials'
+        )
 
 
 async def test_a_proxy_is_used(real_clock: LoopClock) -> None:
@@ -389,9 +392,11 @@ async def test_a_redirect_is_not_followed(real_clock: LoopClock) -> None:
         return httpx.AsyncClient(follow_redirects=True)
 
     async with serving() as server, HttpSink(server.url, client=client) as sink:
-        server.steps.append(reply(302, location="/elsewhere"))
+        server.steps.append(reply(302, location="https://us:hidden@elsewhere/new?hidden=1#hidden"))
         errors = await send(sink, batch_of(ITEMS))
-        assert {type(error) for error in errors.values()} == {PermanentError}
+        assert {type(error) for error in errors.values()} == {RefusedError}
+        assert "redirects, https://elsewhere/new, or log in" in str(errors[0])
+        assert "hidden" not in str(errors[0])
         assert len(server.requests) == 1
 
 

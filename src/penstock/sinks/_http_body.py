@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from .._core.errors import PermanentError
+from .._core.told import text_of
 from ._causes import caused
 
 if TYPE_CHECKING:
@@ -132,11 +133,18 @@ def _one_by_one(encode: Callable[..., bytes | str], rows: Iterable[tuple[Any, ..
         try:
             record = _bytes(encode(*row))
         except Exception as error:
-            errors[index] = caused(PermanentError(f"the item cannot be encoded: {type(error).__name__}: {error}"), error)
+            errors[index] = _for_item("cannot be encoded", error)
         else:
             indices.append(index)
             records.append(record)
     return Records(indices, records, errors)
+
+
+def _for_item(what: str, cause: Exception) -> PermanentError:
+    """The error of one item. Its message may quote the item; what logs show does not."""
+    made = PermanentError(f"the item {what}: {type(cause).__name__}: {text_of(cause)}")
+    made.summary = f"the item {what} ({type(cause).__name__})"
+    return caused(made, cause)
 
 
 def _bytes(record: object) -> bytes:
@@ -183,7 +191,7 @@ def _fill(made: Bodies, records: Sequence[bytes], join: Join, most: int | None, 
     try:
         content = bytes(join(records[places.start : places.stop]))
     except Exception as cause:
-        error = caused(PermanentError(f"the item cannot be put into a body: {type(cause).__name__}: {cause}"), cause)
+        error = _for_item("cannot be put into a body", cause)
     else:
         if most is None or len(content) <= most:
             made.bodies.append(Body(places, content))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -16,6 +16,7 @@ from .._core.errors import MissingExtra
 from ._options import Options
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
     from datetime import timedelta
 
 METHODS = ("POST", "PUT", "PATCH")
@@ -24,29 +25,38 @@ POOL_SIZE = 10
 TIMEOUT = 30.0
 CONNECT_TIMEOUT = 5.0
 MAX_BYTES = 5_000_000
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Room for an error of 500 bytes for each of the 125,000 smallest actions that a bulk body of 5 MB holds."""
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
-_HARMLESS = frozenset({"accept", "content-encoding", "content-type", "user-agent"})
-_SECRET_LENGTH = 6
-"""Header values shorter than this are left in messages: replacing them would tear up words."""
 
 
 class ClientResponse(Protocol):
-    """What a client of httpx's shape answers."""
+    """An answer of a client of httpx's shape, whose body has not been read yet."""
 
     @property
     def status_code(self) -> int: ...  # httpx documents it
     @property
     def headers(self) -> Mapping[str, str]: ...
     @property
+    def is_stream_consumed(self) -> bool:
+        """Whether a hook of the client's has read the body already; it is `content` then."""
+        ...
+
+    @property
     def content(self) -> bytes: ...
+    def aiter_raw(self) -> AsyncIterator[bytes]:
+        """The body in parts, as it arrives: not decompressed."""
+        ...
 
 
 class HttpClient(Protocol):
     """A client of the shape of `httpx.AsyncClient`, as far as a sink uses it."""
 
-    async def request(self, method: str, url: str, *, content: bytes, headers: Mapping[str, str], follow_redirects: bool) -> ClientResponse:
-        """Send a request and read the whole answer, whatever its status."""
+    def stream(
+        self, method: str, url: str, *, content: bytes, headers: Mapping[str, str], follow_redirects: bool
+    ) -> AbstractAsyncContextManager[ClientResponse]:
+        """Send a request; the context has the answer, whatever its status, as soon as its headers are there, and closes it."""
         ...
 
     async def aclose(self) -> None:
@@ -69,6 +79,7 @@ class Endpoint:
     idempotency_header: str | None
     compression: str | None
     max_bytes: int | None
+    max_answer_bytes: int
     client: ClientFactory | None
     options: Options
     pool_size: int | None
@@ -107,6 +118,7 @@ def endpoint(
     idempotency_header: str | None = None,
     compression: str | None,
     max_bytes: int | None,
+    max_answer_bytes: int,
     client: ClientFactory | None,
     client_options: Mapping[str, Any] | None,
     pool_size: int | None,
@@ -131,25 +143,13 @@ def endpoint(
         idempotency_header=None if idempotency_header is None else _header_name("idempotency_header", idempotency_header),
         compression=compression,
         max_bytes=checks.optional_count("max_bytes", max_bytes),
+        max_answer_bytes=checks.count("max_answer_bytes", max_answer_bytes),
         client=client,
         options=_own_options(client_options),
         pool_size=checks.count("pool_size", pool_size) if pool_size is not None else None if client is not None else POOL_SIZE,
         timeout=TIMEOUT if timeout is None else checks.seconds("timeout", timeout),
         close_timeout=checks.seconds("close_timeout", close_timeout),
     )
-
-
-def without_secrets(text: str, headers: Mapping[str, str]) -> str:
-    """`text`, in case the server quotes what it was sent in a request with these headers."""
-    secrets = [value for name, value in headers.items() if name not in _HARMLESS]
-    authorization = headers.get("authorization", "")
-    secrets.extend(authorization.split())
-    if authorization.startswith("Basic "):
-        secrets.extend(base64.b64decode(authorization[6:]).decode().split(":", 1))
-    for secret in secrets:
-        if len(secret) >= _SECRET_LENGTH:
-            text = text.replace(secret, "***")
-    return text
 
 
 def place_of(url: str) -> str:
@@ -193,7 +193,7 @@ def _check_compression(compression: str) -> None:
 def _headers(headers: Mapping[str, str] | None, own: Mapping[str, str], compression: str | None) -> dict[str, str]:
     if headers is not None and not isinstance(cast("object", headers), Mapping):
         raise bad("headers", type(headers).__name__, "must be a mapping of header names to values")
-    merged = {name.lower(): value for name, value in own.items()}
+    merged = {"accept-encoding": "gzip"} | {name.lower(): value for name, value in own.items()}
     if compression is not None:
         merged["content-encoding"] = compression
     for name, value in (headers or {}).items():

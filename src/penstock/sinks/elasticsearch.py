@@ -11,9 +11,10 @@ from .._core.checks import bad
 from .._core.sink import Capabilities
 from ._elasticsearch_action import OPERATIONS, VERSION_TYPES, ActionMaker, check_needs, getter, join
 from ._elasticsearch_answer import FILTER, AnswerReader
+from ._elasticsearch_refusals import refusal_of_request
 from ._http_body import encoded
 from ._http_client import HttpBase
-from ._http_config import MAX_BYTES, endpoint
+from ._http_config import MAX_ANSWER_BYTES, MAX_BYTES, endpoint
 from ._http_write import Rules
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ class ElasticsearchSink(HttpBase):
         retry_on_conflict: how often the server itself tries an update again that met another change; default 3.
         params: further parameters of the request, such as `{"refresh": "wait_for"}`.
         compression: `"gzip"` (default) or `None`.
-        headers, auth, max_bytes, client, client_options, pool_size, timeout, close_timeout: as for `HttpSink`; an API key is
-            `auth="ApiKey ..."`.
+        headers, auth, max_bytes, max_answer_bytes, client, client_options, pool_size, timeout, close_timeout: as for `HttpSink`; an API
+            key is `auth="ApiKey ..."`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without httpx. Constructing does not suspend. Opening connects to nothing.
     """
@@ -75,6 +76,7 @@ class ElasticsearchSink(HttpBase):
         headers: Mapping[str, str] | None = None,
         auth: Auth | None = None,
         max_bytes: int | None = MAX_BYTES,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
         client: ClientFactory | None = None,
         client_options: Mapping[str, Any] | None = None,
         pool_size: int | None = None,
@@ -96,12 +98,14 @@ class ElasticsearchSink(HttpBase):
                 auth=auth,
                 compression=compression,
                 max_bytes=max_bytes,
+                max_answer_bytes=max_answer_bytes,
                 client=client,
                 client_options=client_options,
                 pool_size=pool_size,
                 timeout=timeout,
                 close_timeout=close_timeout,
-            )
+            ),
+            reads_answers=True,
         )
         self._actions = ActionMaker(
             index=self._index,
@@ -115,7 +119,8 @@ class ElasticsearchSink(HttpBase):
             retry_on_conflict=checks.count("retry_on_conflict", retry_on_conflict, least=0),
         )
         stale_is_fine = checks.choice("on_stale", on_stale, ("error", "ignore")) == "ignore"
-        reader = AnswerReader(own_ids=id is None, stale_is_fine=stale_is_fine)
+        static = self._index if isinstance(self._index, str) else None
+        reader = AnswerReader(own_ids=id is None, stale_is_fine=stale_is_fine, index=static)
         self._rules = Rules(join, self._endpoint.max_bytes, reader)
 
     @property
@@ -130,14 +135,18 @@ class ElasticsearchSink(HttpBase):
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Send every item of `batch`, in order; suspends for one request or, beyond `max_bytes` and after a 413, for several.
 
-        The details of an item are what the server said of it: `_id`, `_version`, `result`, `status`, and `error` where it has one. An item
-        fails with `ThrottledError` (429), `TransientError` (5xx, or an update that met another change) or `PermanentError` (other 4xx, or
+        The details of an item are the server's answer about it: `_id`, `_version`, `result`, `status`, and `error` where it has one. An
+        item fails with `ThrottledError` (429), `TransientError` (5xx, or an update that met another change), `RefusedError` (its index is
+        missing, closed, blocked or not granted), `ResultMismatch` (an answer that cannot be understood) or `PermanentError` (other 4xx, or
         not to be encoded). It is a `duplicate` where an earlier try had written it: a `create` or an external version that conflicts, or a
         `delete` that finds nothing, after a try that may have been applied. Raises, and cancellation leaves behind, as for `HttpSink`.
         """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         keys = batch.item_keys() if self._actions.wants_keys else [None] * len(items)
         return await self._send(batch, encoded(self._actions.records, self._actions.record, items, keys), self._rules)
+
+    def _refusal(self, status: int, text: str) -> tuple[str, str | None]:
+        return refusal_of_request(status, text)
 
     def __repr__(self) -> str:
         operation = self._operation if isinstance(self._operation, str) else "..."

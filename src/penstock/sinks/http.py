@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._core.batch import RowBatch
@@ -9,7 +10,7 @@ from .._core.checks import bad, choice
 from .._core.sink import Capabilities
 from ._http_body import encoded_items, json_array, ndjson
 from ._http_client import HttpBase
-from ._http_config import MAX_BYTES, endpoint
+from ._http_config import MAX_ANSWER_BYTES, MAX_BYTES, endpoint
 from ._http_errors import HttpStatusError, classify_http
 from ._http_write import HttpResponse, Rules
 
@@ -53,10 +54,14 @@ class HttpSink(HttpBase):
         idempotent: whether the server takes an item twice without effect; only told to others, by `capabilities`.
         compression: `"gzip"` or `"zstd"`; default: none. Bodies from 64 KiB on are compressed in a thread.
         max_bytes: the ceiling of a body, uncompressed; default 5,000,000. `None`: no ceiling.
+        max_answer_bytes: the longest answer of a success that is read, in bytes after decompression; default 64 MiB. A longer one leaves
+            the items of its request unknown. Without `parse` the answer is neither decompressed nor kept.
         parse: for servers that answer per item: a function from the `HttpResponse` of a success and the batch of the items that the
-            request carried, to what a sink's `write` returns (`WriteResult.from_outcomes` checks the number of answers). What it raises, but
-            for a `SinkError`, leaves the items unknown. Default: a success means that every item was delivered.
-        client: a function, async or not, that makes the client; the sink closes what it made.
+            request carried, to what a sink's `write` returns (`WriteResult.from_outcomes` checks the number of answers). Any exception but a
+            `SinkError`, and a result that does not fit the batch, leaves the items unknown. Default: a success means that every item was
+            delivered.
+        client: a function, async or not, that makes the client: an `httpx.AsyncClient` or one with its `stream` and `aclose`. The sink
+            closes it.
         client_options: any option of `httpx.AsyncClient`: `proxy`, `verify`, `cert`, `http2` and so on; `verify` may be a function that
             makes the `SSLContext`. Never shown.
         pool_size: how many connections, and so how many writes at once; default 10, with `client=` no limit.
@@ -80,6 +85,7 @@ class HttpSink(HttpBase):
         idempotent: bool = False,
         compression: Literal["gzip", "zstd"] | None = None,
         max_bytes: int | None = MAX_BYTES,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
         parse: Parse | None = None,
         client: ClientFactory | None = None,
         client_options: Mapping[str, Any] | None = None,
@@ -91,6 +97,8 @@ class HttpSink(HttpBase):
             raise bad("encode", encode, "must be a function from an item to bytes or text")
         if parse is not None and not callable(parse):
             raise bad("parse", parse, "must be a function from a response and a batch to a WriteResult or None")
+        if iscoroutinefunction(parse):
+            raise bad("parse", parse, "must not be async: the answer is in memory already")
         join, content_type = (body, "application/octet-stream") if callable(body) else _BODIES[choice("body", body, _BODIES)]
         super().__init__(
             endpoint(
@@ -102,12 +110,14 @@ class HttpSink(HttpBase):
                 idempotency_header=idempotency_header,
                 compression=compression,
                 max_bytes=max_bytes,
+                max_answer_bytes=max_answer_bytes,
                 client=client,
                 client_options=client_options,
                 pool_size=pool_size,
                 timeout=timeout,
                 close_timeout=close_timeout,
-            )
+            ),
+            reads_answers=parse is not None,
         )
         self._encode = encode
         self._idempotent = idempotent
@@ -125,9 +135,10 @@ class HttpSink(HttpBase):
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Send every item of `batch`, in order; suspends for one request or, beyond `max_bytes` and after a 413, for several.
 
-        Returns an error for each item that failed: `PermanentError` (refused, or not to be encoded), `TransientError`, `UnknownOutcomeError`
-        (no answer after it may have been sent), `ThrottledError` and `UnavailableError` with the server's `retry_after`. The last two end
-        the write, and hold for the items that were not sent; other errors do not keep the next request from being sent.
+        Returns an error for each item that failed: `PermanentError` (rejected, or not to be encoded), `TransientError`,
+        `UnknownOutcomeError` (no answer after it may have been sent), `ResultMismatch` (an answer that cannot be read), `ThrottledError`,
+        `UnavailableError`, and `RefusedError`, one for all items of its request (401, 403, 404, 405, 407, 410 and redirects). A throttle
+        and an outage end the write, and hold for the items that were not sent; other errors do not keep the next request from being sent.
         Raises `ClosedError` while the sink is not open. Cancellation drops the connection; the server may have applied what was sent.
         """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)

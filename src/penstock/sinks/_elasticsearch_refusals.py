@@ -1,0 +1,95 @@
+"""Answers of Elasticsearch and OpenSearch that refuse an index, or everything, until an operator repairs it.
+
+1. An index that is missing, closed, blocked or not granted is not the fault of an item: `RefusedError`, with the index and the setting.
+2. A full disk is one of them: from the flood-stage watermark on, the server blocks the index (status 403, or 429).
+3. A document that is missing, a conflict of versions and a field that does not fit the mapping belong to their items.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_BLOCKED = frozenset({"cluster_block_exception", "index_create_block_exception"})
+_TYPE = re.compile(r'"type"\s*:\s*"([a-z_]{1,80})"')
+_NAMED = re.compile(r"index \[([^\[\]]{1,255})\]|\[([^\[\]]{1,255})\] (?:index|blocked)")
+_BLOCK = re.compile(r"\b[A-Z_]+/([0-9]{1,3})/")
+_NO_HANDLER = re.compile(r'\{\s*"error"\s*:\s*"no handler found for uri')
+_PARAMETER = re.compile(r'"reason"\s*:\s*"request \[[^\]]*\] contains unrecognized parameter')
+_SETTINGS = {
+    "4": "open {index}",
+    "5": "set index.blocks.read_only of {index} to false",
+    "6": "set cluster.blocks.read_only to false",
+    "8": "set index.blocks.write of {index} to false",
+    "9": "set index.blocks.metadata of {index} to false",
+    "10": "set cluster.blocks.create_index to false, after freeing disk space if a full disk has set it",
+    "12": "free disk space (or add some), then set index.blocks.read_only_allow_delete of {index} to null",
+    "13": "set cluster.blocks.read_only_allow_delete to false",
+}
+"""What to do about a block, by the number that the server gives it."""
+
+
+def repair_of_item(status: int, error: Mapping[str, Any], index: str | None) -> str | None:
+    """What to repair for an item's error, in one sentence; `None` if it is about the item.
+
+    `index` is the name that the item's action had, if it is known; an error that names another one is believed.
+    """
+    kind, reason = error.get("type"), error.get("reason")
+    named = _index_of(error, reason) or index
+    where = f'the index "{named}"' if named else "the index"
+    if kind == "index_not_found_exception":
+        return f"create {where}, or let action.auto_create_index create it"
+    if kind == "index_closed_exception":
+        return f"open {where}"
+    if kind in _BLOCKED and status in {403, 429}:
+        return _of_block(reason, where)
+    if kind == "security_exception" and status in {401, 403}:
+        return f"grant the credentials that were sent the right to write to {where}"
+    return None
+
+
+def refusal_of_request(status: int, text: str) -> tuple[str, str | None]:
+    """The type of the error in the text of a whole request's answer, and what to repair where the text says it better than the status."""
+    found = _TYPE.search(text)
+    kind = "" if found is None else found[1]
+    if kind in _BLOCKED and status in {403, 429}:
+        return kind, _of_block(text, "the index")
+    if status == 400 and _NO_HANDLER.match(text):
+        return kind, "correct the path of the URL: the server has no _bulk there"
+    if status == 400 and kind == "illegal_argument_exception" and _PARAMETER.search(text):
+        return kind, "correct params=, of which the server does not know one"
+    return kind, None
+
+
+def _of_block(reason: object, where: str) -> str:
+    found = _BLOCK.search(reason) if isinstance(reason, str) else None
+    return _SETTINGS.get(found[1] if found else "", "lift the block on {index}").format(index=where)
+
+
+def _index_of(error: Mapping[str, Any], reason: object) -> str | None:
+    index = error.get("index")
+    if isinstance(index, str) and index:
+        return index
+    found = _NAMED.search(reason) if isinstance(reason, str) else None
+    return None if found is None else found[1] or found[2]
+
+
+def reasons(error: object, redact: Callable[[str], str], most: int) -> tuple[str, str]:
+    """The reasons that a server gave, the outer one first: in full, and by their types alone, which name no item's values."""
+    told: list[str] = []
+    kinds: list[str] = []
+    length = 0
+    while isinstance(error, dict) and length <= most:
+        named = cast("dict[str, Any]", error)
+        said = [value for name in ("type", "reason") if isinstance(value := named.get(name), str) and value]
+        told.append(": ".join(said))
+        kinds.extend(kind for kind in said[:1] if re.fullmatch(r"[a-z_]{1,80}", kind))
+        length += len(told[-1])
+        error = named.get("caused_by")
+    if not told and isinstance(error, str):
+        told.append(error)
+    joined = redact("; caused by ".join(told))
+    return joined if len(joined) <= most else f"{joined[:most]}...", "; caused by ".join(kinds)
