@@ -28,6 +28,7 @@ from penstock import (
     UnknownOutcomeError,
     stack,
 )
+from penstock._core.errors import ErrorClass
 from penstock.sinks import MemorySink
 from penstock.testing import DedupSink, ScriptedSink, fail, hang, ok, partial
 
@@ -70,6 +71,7 @@ async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -
     assert b.batch_id == c.batch_id
     assert not b.maybe_delivered
     assert b.as_dict()["first_at"].endswith("+00:00")
+    assert {*b.as_dict()} == {*DeadLetterRecord.COLUMNS}
 
 
 @pytest.mark.parametrize(
@@ -98,14 +100,6 @@ async def test_unknown_items_are_taken_on_request_and_marked(fake_clock: FakeClo
     assert await outcomes(sink, "a") == ["dead_lettered"]
     (record,) = letters.items
     assert (record.maybe_delivered, record.error_class, record.attempts) == (True, "unknown", 2)
-
-
-async def test_an_item_that_may_have_been_applied_says_so(fake_clock: FakeClock) -> None:
-    """A first try that was cut, a second that was refused."""
-    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
-    inner: ScriptedSink[str] = ScriptedSink([hang(), fail(PermanentError("no"))])
-    assert await outcomes(stack(inner, Timeout(1.0), Retry(backoff=FIXED), DeadLetter(letters)), "a") == ["dead_lettered"]
-    assert letters.items[0].maybe_delivered
 
 
 async def test_a_record_that_cannot_be_written_is_loud_and_leaves_the_item_rejected(
@@ -209,3 +203,120 @@ def test_bad_arguments() -> None:
             DeadLetter(MemorySink(), **settings)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="sink=5"):
         DeadLetter(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Unshown(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+async def test_an_error_whose_text_cannot_be_shown_makes_its_letter_and_hurts_no_neighbour(fake_clock: FakeClock) -> None:
+    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
+    errors = {0: PermanentError("bad a"), 1: Unshown(), 2: PermanentError("bad c")}
+    assert await outcomes(stack(ScriptedSink([partial(errors)]), DeadLetter(letters))) == [*["dead_lettered"] * 3, "delivered"]
+    a, b, c = letters.items
+    assert (a.message, c.message) == ("bad a", "bad c")
+    assert (b.item, b.error_type) == ("b", "Unshown")
+    assert "cannot be shown" in b.message
+
+
+async def test_a_text_that_utf_8_has_no_form_for_makes_its_letter(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    """As the name of a file may hold it: a store that encodes the record would refuse it."""
+    caplog.set_level(logging.CRITICAL, "penstock")  # the traceback holds it as well, and so would pytest's own report
+    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
+    assert await outcomes(stack(ScriptedSink([fail(OSError("\udce4 is gone"))]), DeadLetter(letters)), "a") == ["dead_lettered"]
+    assert letters.items[0].message == "\\udce4 is gone"
+
+
+class OddKey:
+    """A key whose text cannot be had."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+
+async def test_a_letter_that_cannot_be_made_leaves_its_own_item_rejected_and_no_neighbour(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    letters: MemorySink[DeadLetterRecord[Any]] = MemorySink()
+    sink: Any = stack(ScriptedSink(default=fail(PermanentError("no"))), DeadLetter(letters))
+    keys = {"a": "ann", "b": OddKey(), "c": "cid"}
+    async with Batcher(sink, key=keys.__getitem__, limits=Limits(max_items=3)) as batcher:
+        receipts = [await batcher.submit(item) for item in "abc"]
+        await batcher.flush()
+    assert [receipt.outcome.value for receipt in receipts if receipt.outcome] == ["dead_lettered", "rejected", "dead_lettered"]
+    assert [letter.item for letter in letters.items] == ["a", "c"]
+    assert "1 items of batch" in caplog.text
+
+
+async def test_a_classifier_that_raises_for_one_error_hurts_no_neighbour(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    def classify(error: BaseException) -> ErrorClass | None:
+        return ErrorClass.PERMANENT if "bad" in str(error) else None
+
+    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
+    sink: Any = stack(ScriptedSink([partial({0: PermanentError("bad a"), 1: Unshown()})]), DeadLetter(letters, classify=classify))
+    assert await outcomes(sink, "ab") == ["dead_lettered", "dead_lettered"]
+    assert [letter.error_class for letter in letters.items] == ["permanent", "unlisted"]
+    assert "classify" in caplog.text
+
+
+class Detailed(Exception):
+    """As a database's error: its message quotes the row, and so does its detail."""
+
+    sqlstate = "22P02"
+    column_name = "amount"
+
+    def __init__(self) -> None:
+        super().__init__("invalid input: secret-value\nDETAIL:  Failing row contains (secret-value).")
+
+
+@pytest.mark.parametrize("target", ["takes it", "refuses it"])
+async def test_log_lines_hold_no_values_of_items(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, target: str) -> None:
+    written: ScriptedSink[Any] = ScriptedSink(default=ok() if target == "takes it" else fail(Detailed()))
+    with caplog.at_level(logging.INFO, "penstock.dead_letter"):
+        await outcomes(stack(ScriptedSink(default=fail(Detailed())), DeadLetter(written)), "a")
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "penstock.dead_letter"]
+    assert "secret" not in line
+    assert "SQLSTATE 22P02, column amount" in line
+    if target == "takes it":
+        assert "secret-value" in written.applied[0].message, "the letter has the whole error"
+
+
+async def test_the_reason_for_stopping_holds_no_values_of_items(fake_clock: FakeClock) -> None:
+    batcher: Batcher[str] = Batcher(stack(ScriptedSink(default=fail(Detailed())), DeadLetter(MemorySink(), max_consecutive=1)))
+    await batcher.__aenter__()
+    with pytest.raises(BatcherBroken) as caught:
+        await batcher.add("a")
+        await batcher.flush()
+    await batcher.shutdown()
+    assert "secret" not in str(caught.value.__cause__)
+
+
+LOST_ANSWER = UnknownOutcomeError("the answer to COMMIT was lost")
+
+
+@pytest.mark.parametrize("then", [PermanentError("no"), TransientError("deadlock"), KeyError("nobody knows")])
+@pytest.mark.parametrize("take_unknown", [False, True])
+async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
+    fake_clock: FakeClock, then: Exception, *, take_unknown: bool
+) -> None:
+    """Design 3.4: however its last try ended, it may be in the destination."""
+    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
+    inner: ScriptedSink[str] = ScriptedSink([fail(LOST_ANSWER)], default=partial({0: then}))
+    sink: Any = stack(inner, Retry(attempts=2, backoff=FIXED), DeadLetter(letters, take_unknown=take_unknown))
+    if take_unknown:
+        assert await outcomes(sink, "ab") == ["dead_lettered", "delivered"]
+        assert [letter.maybe_delivered for letter in letters.items] == [True]
+    else:
+        assert await outcomes(sink, "ab") == ["unknown", "delivered"]
+        assert letters.items == []
+
+
+async def test_a_retry_outside_tries_again_what_may_have_been_applied(fake_clock: FakeClock) -> None:
+    """It is not taken after its second try, so a third one delivers it."""
+    letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
+    inner: ScriptedSink[str] = ScriptedSink([fail(LOST_ANSWER), fail(TransientError("deadlock"))])
+    assert await outcomes(stack(inner, DeadLetter(letters), Retry(attempts=3, backoff=FIXED)), "a") == ["delivered"]
+    assert letters.items == []

@@ -25,6 +25,7 @@ from penstock import (
     MissingExtra,
     Outcome,
     PermanentError,
+    RefusedError,
     RowBatch,
     Timeout,
     TransientError,
@@ -151,7 +152,7 @@ async def test_a_full_disk_takes_nothing_and_is_no_items_fault(fake_clock: FakeC
         with room(100):
             errors = await written(sink, ["y" * 30] * 5)
         assert len(errors) == 5
-        assert {sink.classify(error) for error in errors.values()} == {ErrorClass.UNAVAILABLE}
+        assert {sink.classify(error) for error in errors.values()} == {ErrorClass.REFUSED}
         assert lines(tmp_path / "a") == ["x" * 50]
         assert await written(sink, ["z"]) == {}
         assert lines(tmp_path / "a") == ["x" * 50, "z"]
@@ -192,13 +193,14 @@ async def test_a_file_that_was_taken_away_is_begun_anew(fake_clock: FakeClock, t
         assert how == "removed" or lines(tmp_path / "b") == ["x"]
 
 
-async def test_a_folder_that_was_taken_away_is_unavailable(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_a_folder_that_was_taken_away_refuses_everything(fake_clock: FakeClock, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     async with FileSink(folder / "a") as sink:
         folder.rename(tmp_path / "away")
         (error,) = (await written(sink, ["x"])).values()
-        assert sink.classify(error) is ErrorClass.UNAVAILABLE
+        assert isinstance(error, RefusedError)
+        assert error.repair == f"create the folder {folder}"
         (tmp_path / "away").rename(folder)
         assert await written(sink, ["x"]) == {}
 
@@ -206,8 +208,14 @@ async def test_a_folder_that_was_taken_away_is_unavailable(fake_clock: FakeClock
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (OSError(28, "No space left on device"), ErrorClass.UNAVAILABLE),
-        (PermissionError(13, "Permission denied"), ErrorClass.UNAVAILABLE),
+        (OSError(28, "No space left on device"), ErrorClass.REFUSED),
+        (OSError(122, "Disk quota exceeded"), ErrorClass.REFUSED),
+        (OSError(27, "File too large"), ErrorClass.REFUSED),
+        (PermissionError(13, "Permission denied"), ErrorClass.REFUSED),
+        (OSError(30, "Read-only file system"), ErrorClass.REFUSED),
+        (FileNotFoundError(2, "No such file or directory"), ErrorClass.REFUSED),
+        (OSError(24, "Too many open files"), ErrorClass.UNAVAILABLE),
+        (OSError(12, "Cannot allocate memory"), ErrorClass.UNAVAILABLE),
         (OSError(5, "Input/output error"), ErrorClass.TRANSIENT),
         (TransientError("ours"), ErrorClass.TRANSIENT),
         (ValueError("nobody's"), None),
@@ -255,9 +263,11 @@ async def test_what_cannot_be_opened_is_told_by_its_path(fake_clock: FakeClock, 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "text").write_text("plain\n")
     (tmp_path / "packed").write_bytes(b"\x28\xb5\x2f\xfd\0")
+    for name, told, repair in (("none/a", "No such file", "create the folder"), ("folder", "Is a directory", "move the folder")):
+        with pytest.raises(RefusedError, match=f"{name} cannot be written: {told}.*; to repair: {repair} {tmp_path}"):
+            async with FileSink(tmp_path / name):
+                pass
     cases: list[tuple[str, str, Any]] = [
-        ("none/a", "No such file", None),
-        ("folder", "Is a directory", None),
         ("pipe", "not a plain file", None),
         ("text", "not zstd", "zstd"),
         ("packed", "in zstd", None),

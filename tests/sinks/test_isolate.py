@@ -17,6 +17,7 @@ from penstock import (
     Capabilities,
     ConfigError,
     ErrorClass,
+    FanOut,
     Isolate,
     Limits,
     Outcome,
@@ -201,3 +202,10 @@ async def test_workers_isolate_side_by_side(fake_clock: FakeClock) -> None:
         assert batcher.tally().rejected == 3
         assert await gather([r for r in receipts if r.outcome is Outcome.DELIVERED])
     assert sink.applied == Counter(set(range(200)) - sink.bad)
+
+
+def test_around_a_fan_out_it_is_refused() -> None:
+    """A branch that has taken a part would be given it again."""
+    sink: FanOut[int] = FanOut(FakeSink[int](), FakeSink[int]())
+    with pytest.raises(ConfigError, match=r"Isolate around.*into each branch"):
+        stack(sink, Isolate())

@@ -15,6 +15,7 @@ from penstock import (
     DeadLetter,
     Limits,
     PermanentError,
+    RefusedError,
     Retry,
     ThrottledError,
     Timeout,
@@ -51,6 +52,8 @@ class Destination:
                 raise TransientError("deadlock")
             case "is down for a minute" if self.clock.now() < 60:
                 raise UnavailableError("refused")
+            case "refuses every write for a minute" if self.clock.now() < 60:
+                raise RefusedError("permission denied", repair="grant it")
             case "stays down until we stop":
                 raise UnavailableError("refused")
             case "asks for a pause" if self.calls == 1:
@@ -69,6 +72,7 @@ EVENTS = [
     "fails once",
     "keeps failing",
     "is down for a minute",
+    "refuses every write for a minute",
     "stays down until we stop",
     "asks for a pause",
     "hangs once",

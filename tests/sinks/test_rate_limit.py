@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -356,3 +357,13 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
     """B-T30."""
     with pytest.raises(ConfigError, match=message):
         RateLimit(**arguments)
+
+
+@pytest.mark.parametrize("asked", [1e308, math.inf, 10**400])
+async def test_a_pause_without_end_ends_after_five_minutes(fake_clock: FakeClock, asked: float) -> None:
+    """A destination that answers with a Unix time, or with nonsense, does not stop the sink for good."""
+    sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=asked)), ok()])
+    limited = stack(sink, RateLimit(items_per_second=1000.0))
+    assert await send(limited, RowBatch([1])) != {}
+    assert await send(limited, RowBatch([1])) == {}
+    assert fake_clock.now() <= 301.0

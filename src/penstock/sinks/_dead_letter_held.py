@@ -1,7 +1,7 @@
 """The dead letters of a transaction: held until it has committed, then written.
 
-Nobody can have both in one commit, so what happens in between is made visible: the ledger stores with the commit how many are held, and
-is told when they are written. A process that ends in between leaves a number there, which the next attempt of the unit reports.
+One commit cannot cover both destinations, so the gap is made visible: the ledger stores with the commit how many letters are held, and is
+told when they are written. A process that ends in between leaves a number there, which the next attempt of the unit reports.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from .._core import told
 from .._core.batch import RowBatch
 from .._core.outcome import Outcome
 from .._core.send import send
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.dead_letter")
 
-_BURIED = "%d items of batch %s went to the dead letters after the commit; the first because of %r"
-_REFUSED = "%d items of batch %s failed for good, and the dead letters did not take them after the commit (%r, after %r)"
+_BURIED = "%d items of batch %s went to the dead letters after the commit; the first because of %s"
+_REFUSED = "%d items of batch %s failed for good, and the dead letters did not take them after the commit (%s, after %s)"
 _LEFT = "%d dead letters of %s were not written, although it has committed"
-_NOT_TOLD = "the %d dead letters of %s are written, but its ledger could not be told so"
+_NOT_TOLD = "the %d dead letters of %s are written, but its ledger could not be told so: %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class HeldLetters:
         items.settle(range(len(items)), Outcome.DEAD_LETTERED)
 
     async def bury(self, target: Sink[Any]) -> None:
-        """The transaction has committed: write them, and have its ledger know. Logs what cannot be done, and raises nothing but a cut."""
+        """Write the letters after the commit, and tell its ledger. Failures are logged; only a cancellation is raised."""
         held = sum(len(group.records) for group in self._groups)
         if not held:
             return
@@ -65,17 +66,18 @@ class HeldLetters:
         try:
             if written:
                 await self._within.wrote_letters(written)
-        except Exception:
-            logger.exception(_NOT_TOLD, written, self._name)
+        except Exception as error:
+            logger.error(_NOT_TOLD, written, self._name, told.for_log(error))  # noqa: TRY400  # a traceback would show values
+            logger.debug("the whole error", exc_info=error)
 
     @staticmethod
     async def _bury(target: Sink[Any], group: _Group) -> int:
         errors = await send(target, group.records)
         if errors:
-            logger.error(_REFUSED, len(errors), group.lineage, next(iter(errors.values())), group.reason)
+            logger.error(_REFUSED, len(errors), group.lineage, told.for_log(next(iter(errors.values()))), told.for_log(group.reason))
         written = len(group.records) - len(errors)
         if written:
-            logger.warning(_BURIED, written, group.lineage, group.reason)
+            logger.warning(_BURIED, written, group.lineage, told.for_log(group.reason))
         return written
 
     @property

@@ -1,11 +1,14 @@
 """One file that only grows, written by one process at a time. Everything here blocks: it runs in a thread.
 
-1. A *chunk* is what one call appends. What an append that failed has left of its chunk is cut off again; where that fails too, nobody knows.
-2. What a killed process left unfinished at the file's end is moved to a file beside it when the file is opened: a line, or a zstd frame,
-   that has no end. Whole lines of a chunk may stay, whose items nobody was told were delivered.
+1. A *chunk* is what one call appends, in one piece. A failed append is taken back; where that fails, the outcome is unknown.
+2. A line or zstd frame without an end, left by a killed process, is moved to a file beside it when the file is opened. Whole lines of a
+   chunk may stay, although their items were never reported as delivered.
 3. The lock is on a third file, which stays: the file itself changes its name when it is rotated. Rotation happens between chunks only.
-4. A file that was moved or removed by somebody else is noticed before the next chunk, which begins a new one.
-5. After a failed fsync nobody knows what the disk holds, and asking again would not tell. The file is opened anew before the next chunk.
+4. Other programs may rename, remove or truncate the file, as logrotate does. Before each chunk a file that is not at its path, or has
+   another size than this process left, is opened anew. After each chunk a file that has been removed meanwhile is replaced by a new one,
+   which gets the chunk. A file that has become shorter meanwhile makes the outcome unknown: the chunk may be in the copy, or nowhere.
+5. After a failed fsync the disk's content is unknown, and a second fsync would not tell. The file is opened anew before the next chunk.
+6. The lock and the torn pieces are never written through a symbolic link. The file itself may be one, unless `follows` forbids it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING
 
 from .._core.checks import bad
-from .._core.errors import UnknownOutcomeError
+from .._core.errors import UnavailableError, UnknownOutcomeError
+from ._file_end import NotTakenBackError, append, cut
 from ._file_repair import is_zstd, whole_frames, whole_lines
 
 if TYPE_CHECKING:
@@ -29,6 +33,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.file")
 
 _TORN = "%s ended in the middle of a %s; its %d bytes have been moved to %s"
+_SHORTER = (
+    "%s was truncated by another program, from %d to %d bytes; lines that were appended between its copy and its truncation are lost. "
+    "Rotate by renaming, or with rotate_bytes= or rotate_every="
+)
+_FLAGS = os.O_CREAT | os.O_CLOEXEC
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +51,10 @@ class FileSettings:
     """`always`, `close` or `never`."""
     rotate_bytes: int | None
     rotate_every: float | None
+    follows: bool = True
+    """Whether the file may be a symbolic link."""
+    mode: int = 0o666
+    """The mode of a file that is created, less the umask."""
 
     def beside(self, ending: str) -> Path:
         """A file beside it."""
@@ -83,7 +97,8 @@ class AppendFile:
         self._settings = settings
         self._lock: int | None = None
         self._file: int | None = None
-        self._size = 0
+        self._end = 0
+        """The size that this process has left."""
         self._period: int | None = None
 
     def open(self) -> None:
@@ -96,17 +111,15 @@ class AppendFile:
             raise
 
     def append(self, chunk: bytes, wall: float) -> None:
-        """Append all of `chunk`, or nothing. Raises `OSError` if nothing was; `UnknownOutcomeError` if nobody knows."""
-        file = self._ready(len(chunk), wall)
-        try:
-            _write(file, chunk)
-        except OSError:
-            self._take_back(file)
-            raise
-        self._size += len(chunk)
-        self._period = self._settings.period(wall)
-        if self._settings.fsync == "always":
-            self._sync(file)
+        """Append all of `chunk`, or nothing.
+
+        Raises `OSError` and `UnavailableError` if nothing of it was appended, and `UnknownOutcomeError` if a part of it may have been.
+        """
+        for _ in range(_TRIES):
+            file = self._ready(len(chunk), wall)
+            if self._append(file, chunk, wall):
+                return
+        raise UnavailableError(f"{self._settings.path} is changed by another program whenever it is written")
 
     def close(self) -> None:
         """Close the file and release the lock. Closing twice is harmless. Raises `OSError` if what was written may not be on the disk."""
@@ -123,33 +136,45 @@ class AppendFile:
 
     def _ready(self, more: int, wall: float) -> int:
         file = self._file
-        if file is not None and not _is_at(file, self._settings.path):
+        if file is not None and not self._is_as_left(file):
             self._file = None
             self._close_file(file)
             file = None
         if file is None:
             file = self._begin()
-        if self._size and self._is_full(more, wall):
+        if self._end and self._is_full(more, wall):
             file = self._rotate(file, wall)
         return file
 
+    def _is_as_left(self, file: int) -> bool:
+        size = os.fstat(file).st_size
+        if size < self._end:
+            logger.warning(_SHORTER, self._settings.path, self._end, size)
+        return size == self._end and _is_at(file, self._settings.path)
+
     def _is_full(self, more: int, wall: float) -> bool:
         settings = self._settings
-        if settings.rotate_bytes is not None and self._size + more > settings.rotate_bytes:
+        if settings.rotate_bytes is not None and self._end + more > settings.rotate_bytes:
             return True
         return self._period != settings.period(wall)
 
     def _rotate(self, file: int, wall: float) -> int:
         self._file = None
         self._close_file(file)
-        self._settings.path.rename(self._settings.archive(wall))
+        try:
+            self._settings.path.rename(self._settings.archive(wall))
+        except FileNotFoundError:
+            if not self._settings.path.parent.is_dir():
+                raise
+            # another program has moved or removed the file in the meantime
         return self._begin()
 
     def _begin(self) -> int:
         settings = self._settings
-        file = os.open(settings.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        link = 0 if settings.follows else os.O_NOFOLLOW
+        file = os.open(settings.path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | link | _FLAGS, settings.mode)
         try:
-            self._size = _repaired(file, settings)
+            self._end = _repaired(file, settings)
             if settings.fsync != "never":
                 _sync_folder(settings.path.parent)
         except BaseException:
@@ -159,16 +184,26 @@ class AppendFile:
         self._file = file
         return file
 
-    # -- when something fails -----------------------------------------------------------------------------------------
+    # -- one chunk ----------------------------------------------------------------------------------------------------
 
-    def _take_back(self, file: int) -> None:
+    def _append(self, file: int, chunk: bytes, wall: float) -> bool:
+        """Append the chunk; `False` if another program has changed or removed the file, and nothing of the chunk is in it."""
+        path = self._settings.path
         try:
-            os.ftruncate(file, self._size)
-        except OSError as error:
+            end = append(file, chunk, self._end)
+        except NotTakenBackError as error:
             self._give_up(file)
-            raise UnknownOutcomeError(
-                f"a part of the lines may be in {self._settings.path}, and could not be taken back ({error})"
-            ) from error
+            raise UnknownOutcomeError(f"{path}: {error}") from error.__cause__
+        if end is None:
+            return False
+        self._end = end
+        self._period = self._settings.period(wall)
+        if self._settings.fsync == "always":
+            self._sync(file)
+        found = os.fstat(file)
+        if found.st_size < end:
+            raise UnknownOutcomeError(f"{path} was truncated by another program while the lines were appended")
+        return found.st_nlink > 0 or _is_at(file, path)
 
     def _sync(self, file: int) -> None:
         try:
@@ -190,7 +225,7 @@ class AppendFile:
 
 
 def _locked(settings: FileSettings) -> int:
-    lock = os.open(settings.beside(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    lock = os.open(settings.beside(".lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -216,17 +251,18 @@ def _repaired(file: int, settings: FileSettings) -> int:
     whole = whole_frames(file) if settings.is_zstd else whole_lines(file)
     if whole < found.st_size:
         aside = settings.beside(".torn")
-        _save(aside, os.pread(file, found.st_size - whole, whole))
-        os.ftruncate(file, whole)
+        _save(aside, os.pread(file, found.st_size - whole, whole), found.st_mode & 0o666)
+        cut(file, whole)
         os.fsync(file)
         logger.warning(_TORN, settings.path, "frame" if settings.is_zstd else "line", found.st_size - whole, aside)
     return whole
 
 
-def _save(path: Path, torn: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+def _save(path: Path, torn: bytes, mode: int) -> None:
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, mode)
     try:
-        _write(file, torn)
+        if append(file, torn, os.fstat(file).st_size) is None:
+            raise UnavailableError(f"{path} is changed by another program")
         os.fsync(file)
     finally:
         os.close(file)
@@ -237,12 +273,6 @@ def _is_at(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _write(file: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(file, left) :]
 
 
 def _sync_folder(folder: Path) -> None:

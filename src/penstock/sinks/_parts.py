@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.STOPPED})
+AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED})
 """After one of these the other parts are not sent: nobody is there, or asks to be left alone. They end in the same error."""
 
 

@@ -1,29 +1,32 @@
 """What fails for good goes to a second sink, with its reason, instead of being lost.
 
-1. Only what will not get better by itself is taken: permanent errors, tries used up, exceptions nobody knows. A destination that is down
-   or asks to slow down, a write whose outcome is unknown, and what was given up because the batcher stops are not the item's fault.
-2. The record is written before the item's outcome is final. It goes on a way of its own, so it never counts as delivered.
-3. A record that cannot be written leaves its item `rejected`, and says so loudly.
-4. In a transaction the records are held until it has committed, and written then: one that is rolled back leaves none.
-5. A stream of which too much goes wrong is not emptied into a file: the batcher stops, and what is inside is handed back.
+1. Only failures that will not get better by themselves are taken: permanent errors, tries used up, unlisted exceptions. A destination that
+   is down, refuses everything or asks to slow down is no item's fault, and neither is a stopping batcher.
+2. An item that any of its tries may have applied is not taken, however its last try ended: it ends `unknown`. With `take_unknown` it is
+   taken, marked `maybe_delivered`. Its key goes on, as after any unknown outcome; a letter holds it as `on_key_failure` says.
+3. The record is written before the item's outcome is final. It goes on a way of its own, so it never counts as delivered.
+4. A record that cannot be made or written leaves its own item `rejected`, logged as an error, and no other item.
+5. In a transaction the records are held until it has committed, and written then: one that is rolled back leaves none.
+6. A stream with too many failures is not emptied into a file: the batcher stops and hands back the items inside.
+7. Log lines show errors without the values of items (`_core.told`); the records have the whole message.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from .._core import checks
+from .._core import checks, told
 from .._core.classify import classified
 from .._core.decorator import WrappingSink
 from .._core.delivery import Tries
 from .._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
 from .._core.function_sink import as_sink
-from .._core.keys import text_of
+from .._core.keys import text_of as key_text
 from .._core.opening import opened
 from .._core.outcome import Outcome
 from .._core.prefix import held_back
@@ -36,7 +39,7 @@ from ._dead_letter_share import Share
 from ._http_body import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from contextlib import AsyncExitStack
 
     from .._core.batch import Batch
@@ -47,8 +50,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger("penstock.dead_letter")
 
-_LOST = "%d items of batch %s failed for good, and the dead letters did not take them either: they are rejected (%r, after %r)"
-_BURIED = "%d of %d items of batch %s went to the dead letters; the first because of %r"
+_LOST = "%d items of batch %s failed for good, and the dead letters did not take them either: they are rejected (%s, after %s)"
+_BURIED = "%d of %d items of batch %s went to the dead letters; the first because of %s"
+_UNCLASSED = "classify= of the dead letters raised %s for %s; the error counts by its type"
 _TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLISTED})
 
 
@@ -106,8 +110,7 @@ class DeadLetterRecord(Generic[T]):
     def as_dict(self) -> dict[str, Any]:
         """The record as a dictionary, times in ISO 8601; the item is left as it is."""
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**fields, **times}
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, **times}
 
     def as_row(self) -> tuple[Any, ...]:
         """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as JSON in text, texts without NUL.
@@ -129,13 +132,14 @@ class DeadLetter:
         target: the sink that takes the records, or a function of a batch of them. It may be a stack with a retry of its own.
         record: a function from a `DeadLetterRecord` to what the target takes. Default: the record itself.
         classify: a function from an exception to its `ErrorClass`, or `None` where it does not know; asked before the sink's own.
-        take_unknown: whether an item whose last try was cut off is taken too, marked `maybe_delivered`. By default it ends `unknown`.
+        take_unknown: whether to take an item of which a try, the last or an earlier one, may have been applied, marked `maybe_delivered`. By
+            default it ends `unknown`.
         max_ratio: the share of dead letters, more than 0 and at most 1, among the last `window` items above which the batcher stops.
         max_consecutive: how many dead letters in a row stop the batcher.
         window: the number of items that `max_ratio` looks back; below it nothing is judged by ratio.
 
-    Unavailable and throttled destinations and what a stopping batcher gives up are passed on, never taken. A record that the target
-    does not take leaves its item `rejected`; that is logged as an error. In a replay (`penstock dlq replay`) nothing is taken: a letter that
+    Errors of destinations that are down, refuse everything or throttle are passed on, never taken, as are the items that a stopping batcher
+    gives up. A record that the target does not take leaves its item `rejected`; that is logged as an error. In a replay (`penstock dlq replay`) nothing is taken: a letter that
     fails again stays where it is.
 
     In a transaction the items count as `dead_lettered` at once, and their records are written after the commit. What the target does not take
@@ -161,7 +165,7 @@ class DeadLetter:
                 raise checks.bad(name, function, "must be a function")
         self.record = record
         self.classify = classify
-        self.taken = _TAKEN | {ErrorClass.UNKNOWN} if take_unknown else _TAKEN
+        self.take_unknown = take_unknown
         self.max_ratio = checks.optional_share("max_ratio", max_ratio)
         self.max_consecutive = checks.optional_count("max_consecutive", max_consecutive)
         self.window = checks.count("window", window)
@@ -215,7 +219,7 @@ class _DeadLetterSink(WrappingSink[T]):
         if batch.lineage.is_replay:
             return WriteResult.failed(batch, errors) if errors else None
         classes = {index: self._class_of(error) for index, error in errors.items()}
-        dead = [index for index in sorted(classes) if classes[index] in self._settings.taken]
+        dead = self._dead(batch, classes)
         self._judge(batch, dead, errors)
         if not dead:
             return WriteResult.failed(batch, errors) if errors else None
@@ -223,8 +227,20 @@ class _DeadLetterSink(WrappingSink[T]):
         left = {index: error for index, error in errors.items() if index not in written}
         return WriteResult.failed(batch, left) if left else None
 
+    def _dead(self, batch: Batch[T], classes: Mapping[int, ErrorClass]) -> list[int]:
+        """The indices to take, in order."""
+        if self._settings.take_unknown:
+            return [index for index in sorted(classes) if classes[index] in _TAKEN or classes[index] is ErrorClass.UNKNOWN]
+        maybe = batch.maybe_applied
+        return [index for index in sorted(classes) if classes[index] in _TAKEN and index not in maybe]
+
     def _class_of(self, error: BaseException) -> ErrorClass:
-        return classified(error, self._settings.classify, super().classify)
+        """The error's class. A classifier that raises is logged, and does not cost the other items their letters."""
+        try:
+            return classified(error, self._settings.classify, super().classify)
+        except Exception as broken:
+            logger.error(_UNCLASSED, told.for_log(broken), told.for_log(error))  # noqa: TRY400  # a traceback would show values
+            return classified(error)
 
     def _judge(self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException]) -> None:
         """Stop before the records are written if they are too many."""
@@ -237,30 +253,40 @@ class _DeadLetterSink(WrappingSink[T]):
         why = self._share.after(ended)
         if why is not None:
             first = errors[dead[0]]
-            message = f"{why}; the batcher stops instead of filling the dead letters. The first error: {first!r}"
+            message = f"{why}; the batcher stops instead of filling the dead letters. The first error: {told.for_log(first)}"
             raise DeadLetterLimit(message) from first
 
     async def _bury(
         self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException], classes: Mapping[int, ErrorClass]
     ) -> set[int]:
-        """Write a record for each of these items; return those for which that worked."""
-        made: dict[int, Any] = {}
-        unmade: dict[int, BaseException] = {}
-        for index, record in zip(dead, self._records(batch, dead, errors, classes), strict=True):
-            try:
-                made[index] = record if self._settings.record is None else self._settings.record(record)
-            except Exception as error:
-                unmade[index] = error
+        """Write a record for each of these items; return the indices of those for which that worked."""
+        made, unmade = self._made(batch, dead, errors, classes)
         if self.held is None:
             unmade.update(await self._write_letters(batch, made))
         elif made:
             self.held.hold(batch.pick(made), [*made.values()], errors[next(iter(made))])
         if unmade:
-            logger.error(_LOST, len(unmade), batch.id, next(iter(unmade.values())), errors[next(iter(unmade))])
+            index, error = next(iter(unmade.items()))
+            logger.error(_LOST, len(unmade), batch.id, told.for_log(error), told.for_log(errors[index]))
         written = set(dead) - set(unmade)
         if written and self.held is None:
-            logger.warning(_BURIED, len(written), len(batch), batch.id, errors[min(written)])
+            logger.warning(_BURIED, len(written), len(batch), batch.id, told.for_log(errors[min(written)]))
         return written
+
+    def _made(
+        self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException], classes: Mapping[int, ErrorClass]
+    ) -> tuple[dict[int, Any], dict[int, BaseException]]:
+        """The target's form of each item's record, and an error for each item whose record cannot be made."""
+        made: dict[int, Any] = {}
+        unmade: dict[int, BaseException] = {}
+        make, keys, maybe = self._settings.record, batch.item_keys(), batch.maybe_applied
+        for index in dead:
+            try:
+                record = _record(batch, index, keys[index], errors[index], classes[index], maybe=index in maybe)
+                made[index] = record if make is None else make(record)
+            except Exception as error:
+                unmade[index] = error
+        return made, unmade
 
     async def _write_letters(self, batch: Batch[T], made: Mapping[int, Any]) -> dict[int, BaseException]:
         """Write these records on a way of their own; return those that the target did not take."""
@@ -274,36 +300,33 @@ class _DeadLetterSink(WrappingSink[T]):
         cut_off = UnknownOutcomeError("the write of the record was cut off")
         return {indices[place]: failed.get(place) or cut_off for place in picked.unsettled()}
 
-    def _records(
-        self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException], classes: Mapping[int, ErrorClass]
-    ) -> Iterator[DeadLetterRecord[T]]:
-        delivery = batch.delivery
-        now, wall = delivery.clock.now(), delivery.clock.wall_time()
-        keys, maybe = batch.item_keys(), batch.maybe_applied
-        for index in dead:
-            error = errors[index]
-            root = batch.roots((index,))[0]
-            tries = delivery.tries(root) or Tries(1, now, now)
-            yield DeadLetterRecord(
-                item=batch[index],
-                error_type=type(error).__name__,
-                error_class=classes[index].value,
-                message=str(error),
-                attempts=tries.count,
-                first_at=datetime.fromtimestamp(wall - (now - tries.first_at), UTC),
-                last_at=datetime.fromtimestamp(wall - (now - tries.last_at), UTC),
-                batcher=batch.name,
-                batch_id=batch.id,
-                key=keys[index],
-                tenant=batch.tenant,
-                trace_id=trace_of(root),
-                maybe_delivered=index in maybe,
-                item_key=None if batch.keys is None else text_of(batch.keys[index]),
-                parked_behind=isinstance(error, ParkedBehind),
-            )
-
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
+
+
+def _record(batch: Batch[T], index: int, key: str, error: BaseException, kind: ErrorClass, *, maybe: bool) -> DeadLetterRecord[T]:
+    """The record of one item. Raises where a key's `repr` does."""
+    delivery = batch.delivery
+    now, wall = delivery.clock.now(), delivery.clock.wall_time()
+    root = batch.roots((index,))[0]
+    tries = delivery.tries(root) or Tries(1, now, now)
+    return DeadLetterRecord(
+        item=batch[index],
+        error_type=type(error).__name__,
+        error_class=kind.value,
+        message=told.storable(told.text_of(error)),
+        attempts=tries.count,
+        first_at=datetime.fromtimestamp(wall - (now - tries.first_at), UTC),
+        last_at=datetime.fromtimestamp(wall - (now - tries.last_at), UTC),
+        batcher=batch.name,
+        batch_id=batch.id,
+        key=key,
+        tenant=batch.tenant,
+        trace_id=trace_of(root),
+        maybe_delivered=maybe,
+        item_key=None if batch.keys is None else key_text(batch.keys[index]),
+        parked_behind=isinstance(error, ParkedBehind),
+    )
 
 
 def _buried(outcome: Outcome) -> Outcome:

@@ -57,6 +57,9 @@ class FanOut(Openable, Generic[T]):
     refuses_retry = (
         "sends what had succeeded in one branch again; put the Retry into each branch: FanOut(stack(a, Retry()), stack(b, Retry()))"
     )
+    refuses_isolate = (
+        "writes what one branch has taken to it again; put the Isolate into each branch: FanOut(stack(a, Isolate()), stack(b, Isolate()))"
+    )
 
     refuses_transaction = (
         "its branches are destinations of their own, and no transaction spans two; write to each of them in a transaction of its own, or to "

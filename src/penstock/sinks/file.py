@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import importlib.util
 import os
 import socket
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from .._core import checks
 from .._core.checks import bad
-from .._core.errors import ClosedError, ConfigError, ErrorClass, MissingExtra, UnavailableError, classify
+from .._core.errors import ClosedError, ConfigError, MissingExtra, RefusedError, UnavailableError
 from .._core.opening import Openable
 from .._core.result import WriteResult
 from .._core.threads import in_thread
-from ._causes import causes
 from ._file_append import AppendFile, FileSettings
+from ._file_errors import classify_file, refusal
 from ._http_body import compressed, encoded_items, ndjson
 
 if TYPE_CHECKING:
@@ -27,27 +26,11 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.batch import Batch
+    from .._core.errors import ErrorClass
 
 __all__ = ["FileSink", "classify_file"]
 
 _SYNCS = ("always", "close", "never")
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ESTALE, errno.ELOOP})
-
-
-def classify_file(error: BaseException) -> ErrorClass | None:
-    """The class of an error of the file system; `None` for others. Looks through `__cause__`. Does not suspend.
-
-    A disk that is full, and a file that may not be written or is not there, are unavailable: they take nobody's items, so producers wait
-    instead of losing them. Other errors are transient. Errors of Penstock keep their own class.
-    """
-    for link in causes(error):
-        own = classify(link)
-        if own is not ErrorClass.UNLISTED:
-            return own
-        if isinstance(link, OSError):
-            return ErrorClass.UNAVAILABLE if link.errno in _NO_ROOM | _NOT_THERE else ErrorClass.TRANSIENT
-    return None
 
 
 class FileSink(Openable):
@@ -69,9 +52,12 @@ class FileSink(Openable):
 
     A rotated file gets the time into its name: `events.jsonl` becomes `events-20260131T120000Z.jsonl`. It is never written again.
 
+    A full disk, a missing permission, a read-only file system and a missing folder raise `RefusedError` from opening and from writing; its
+    message names the path and what an operator has to do.
+
     Raises `ConfigError` for a bad argument and `MissingExtra` for `"zstd"` without zstandard. Constructing touches no file. Opening does,
-    in a thread; it raises `ConfigError` for a file that another process writes to, that cannot be written, or is of another kind, and
-    `UnavailableError` where there is no room.
+    in a thread; it raises `ConfigError` for a file that another process writes to or that is of another kind, `RefusedError` for one that
+    cannot be written, and `UnavailableError` for other errors of the file system.
     """
 
     _run_time = ("_file", "_turn")
@@ -112,20 +98,30 @@ class FileSink(Openable):
         return path.with_stem(f"{path.stem}-{socket.gethostname()}-{os.getpid()}") if self._per_process else path
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its number, as `classify_file` tells it."""
+        """The class of an error by its errno, as `classify_file` says."""
         return classify_file(error)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Append a line per item, in order, in a thread; writes at the same time take turns. Suspends until it is done, however long.
+        """Append a line per item, in order, in a thread; concurrent writes take turns. Suspends until it is done, however long.
 
         Returns an error for each item that cannot be encoded (`PermanentError`); its neighbours are written. Raises `ClosedError` while the
-        sink is not open, `OSError` if nothing of the batch was written, and `UnknownOutcomeError` if it may have been. Cancellation before
-        its turn leaves nothing; after that it is raised when the thread has ended, and the batch may have been written.
+        sink is not open, `RefusedError` and other `OSError`s if nothing of the batch was written, and `UnknownOutcomeError` if it may have
+        been. Cancellation before its turn leaves nothing; after that it is raised when the thread has ended, and the batch may have been
+        written.
         """
         if self._file is None or self._turn is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         async with self._turn:
-            errors = await in_thread(self._append, self._file, batch, batch.delivery.clock.wall_time())
+            try:
+                errors = await in_thread(self._append, self._file, batch, batch.delivery.clock.wall_time())
+            except ConfigError as error:
+                message = f"{self.path} has been replaced: {error}"
+                raise RefusedError(message, repair=f"move {self.path} away, or put the old file back") from error
+            except OSError as error:
+                refused = refusal(error, self.path)
+                if refused is None:
+                    raise
+                raise refused from error
         return WriteResult.failed(batch, errors) if errors else None
 
     def _append(self, file: AppendFile, items: Sequence[Any], wall: float) -> dict[int, BaseException]:
@@ -142,9 +138,7 @@ class FileSink(Openable):
             file.close()
             raise
         except OSError as error:
-            if error.errno in _NOT_THERE:
-                raise ConfigError(f"path={str(self.path)!r}: {error.strerror}") from error
-            raise UnavailableError(f"{self.path} cannot be opened: {error}") from error
+            raise refusal(error, self.path) or UnavailableError(f"{self.path} cannot be opened: {error}") from error
         self._file, self._turn = file, asyncio.Lock()
         stack.push_async_callback(in_thread, file.close)
 

@@ -20,6 +20,7 @@ from .._core.decorator import WrappingSink
 from .._core.errors import ErrorClass
 from .._core.result import WriteResult
 from .._core.send import send
+from .._core.sink import walk
 from ._parts import keep
 
 if TYPE_CHECKING:
@@ -54,7 +55,11 @@ class Isolate:
         self.classify = classify
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
-        """Wrap `sink`."""
+        """Wrap `sink`. Raises `ConfigError` around a sink that would write again what it has written in part."""
+        for part in walk(sink):
+            reason = getattr(part, "refuses_isolate", None)
+            if reason is not None:
+                raise checks.bad("Isolate around", part, reason)
         return _IsolateSink(sink, self)
 
     def __repr__(self) -> str:

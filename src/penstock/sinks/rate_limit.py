@@ -12,6 +12,7 @@ from .._core.classify import classified
 from .._core.clock import LOOP_CLOCK, Clock, Signal
 from .._core.decorator import WrappingSink
 from .._core.errors import ErrorClass, PermanentError
+from .._core.patience import LONGEST_ASKED, asked_wait
 from .._core.result import WriteResult
 from .._core.send import send
 from ._meter import Meters, Rate, Turn
@@ -243,7 +244,7 @@ class _RateLimitSink(WrappingSink[T]):
         throttles = [error for error in errors if classified(error, self.classify) is ErrorClass.THROTTLE]
         if not throttles:
             return None
-        asked = [float(error.retry_after) for error in throttles if getattr(error, "retry_after", None) is not None]  # type: ignore[attr-defined]
+        asked = [seconds for error in throttles if (seconds := asked_wait(error, LONGEST_ASKED)) is not None]
         return max(asked, default=THROTTLE_PAUSE)
 
     def __repr__(self) -> str:

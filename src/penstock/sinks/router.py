@@ -65,6 +65,7 @@ class Router(Openable, Generic[T]):
         return Capabilities(
             idempotent=all(one.idempotent for one in known),
             columnar=False,
+            several_destinations=True,
             max_concurrency=min(bounds, default=None),
         )
 
