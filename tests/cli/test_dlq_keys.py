@@ -29,6 +29,7 @@ from penstock import (
 )
 from penstock.cli._dlq_letter import INTERRUPTED, REPLAYED, Letter, Selection
 from penstock.cli._dlq_replay import LEFT, Replay, ReplayRules
+from penstock.cli._dlq_store import Unreadable
 from penstock.cli._named import named_sink
 from penstock.sinks import FileSink
 
@@ -262,7 +263,7 @@ class Died(BaseException):
 class Store:
     """Letters in memory, whose process may die before it notes how a batch ended."""
 
-    unreadable = 0
+    unreadable = Unreadable()
 
     def __init__(self, letters: Sequence[Letter], dies: Callable[[], bool]) -> None:
         self.all = {letter.key: letter for letter in letters}

@@ -272,18 +272,19 @@ def test_purging_takes_what_was_replayed_and_leaves_the_rest_as_it_was(cli: Cli,
     everything = {line for path in tmp_path.glob("dead*.jsonl") for line in path.read_bytes().splitlines()}
     to = stack_of(tmp_path, "async def sink(batch):\n    log(batch)\n    if batch[0]['n'] == 2: raise PermanentError('no')")
     cli("replay", store, "--to", to, "--batch-size", "1", "--limit", "4", code=1)
-    cli("purge", store, "--dry-run")
+    cli("purge", store, "--dry-run", code=1)
     assert cli.err.startswith("would remove 3 dead letters\n")
-    cli("purge", store)
+    cli("purge", store, code=1)
     assert cli.err.startswith("removed 3 dead letters\n")
     left = {line for path in tmp_path.glob("dead*.jsonl") for line in path.read_bytes().splitlines()}
     assert left < everything
     assert len(left) == 4
     assert b"not ours" in left
-    assert cli.keys(store, "--state", "all") == [2, 4, 5]
-    assert cli.letters(store)[0]["attempts"] == 4, "what replays said of those that stay is kept"
-    cli("purge", store, "--state", "all")
-    assert cli.keys(store, "--state", "all") == []
+    letters = [json.loads(line) for line in cli("list", store, "--state", "all", "--json", code=1)]
+    assert [letter["key"] for letter in letters] == ["key-0002", "key-0004", "key-0005"]
+    assert letters[0]["attempts"] == 4, "what replays said of those that stay is kept"
+    cli("purge", store, "--state", "all", code=1)
+    assert cli("list", store, "--state", "all", code=1) == []
     assert (tmp_path / "dead.jsonl").read_bytes() == b"not ours\n"
 
 
@@ -308,3 +309,62 @@ def test_a_file_that_is_being_written_is_not_purged(cli: Cli, tmp_path: Path) ->
         assert "another process" in cli.err
         running.kill()
     assert cli.keys(store) == [1]
+
+
+@pytest.mark.parametrize(
+    "around", ["", ", Retry(attempts=2)", ", Timeout(5.0), Retry(on_refused='dead_letter'), DeadLetter(FileSink('other'))"]
+)
+def test_a_full_disk_ends_a_replay_at_once_and_says_what_to_repair(cli: Cli, tmp_path: Path, around: str) -> None:
+    """decisions 0.3: no retry waits for an operator there, and no attempt is counted."""
+    store = keep_in_file(tmp_path / "dead", [record(number, item={"n": number, "pad": "x" * 500}) for number in range(6)])
+    text = f"""
+import resource
+class Full(FileSink):
+    async def write(self, batch):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, before[1]))
+        try:
+            return await super().write(batch)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+sink = stack(Full("target.jsonl"){around})
+"""
+    cli("replay", store, "--to", stack_of(tmp_path, text), "--batch-size", "2", code=1)
+    assert cli.err.startswith("replayed: 2 delivered, 2 unsent\n")
+    path = "target.jsonl"
+    told = f"stopped, the destination refuses everything: {path} cannot be written: File too large; to repair: raise the limit on the size of files"
+    assert told in cli.err
+    assert "after that the same command goes on" in cli.err
+    left = cli.letters(store)
+    assert [(letter["key"], letter["attempts"], letter["message"], letter["state"]) for letter in left] == [
+        (f"key-000{number}", 3, f"no {number}", "pending") for number in range(2, 6)
+    ]
+    assert len((tmp_path / path).read_text().splitlines()) == 2
+
+
+def test_a_sink_that_is_refused_at_its_opening_ends_a_replay_before_anything_is_sent(cli: Cli, tmp_path: Path) -> None:
+    store = keep_in_file(tmp_path / "dead", [record(1), record(2, maybe_delivered=True)])
+    before = cli.letters(store)
+    cli("replay", store, "--to", stack_of(tmp_path, "sink = stack(FileSink('no folder/target.jsonl'), Retry())"), code=2)
+    assert cli.err == "no folder/target.jsonl cannot be written: No such file or directory; to repair: create the folder no folder\n"
+    assert cli.letters(store) == before
+
+
+def test_an_error_of_a_replay_shows_no_values_of_items_and_its_letter_gets_all_of_it(cli: Cli, tmp_path: Path) -> None:
+    store = keep_in_file(tmp_path / "dead", [record(1, item_key="k"), record(2)])
+    text = r"""
+class Detailed(PermanentError):
+    sqlstate = "23505"
+    def __str__(self): return "duplicate key\nDETAIL:  Key (name)=(secret) already exists. \udcff"
+class Unshown(PermanentError):
+    def __str__(self): raise ValueError("no text")
+async def sink(batch):
+    raise Detailed() if batch[0]["n"] == 1 else Unshown()
+"""
+    cli("replay", store, "--to", stack_of(tmp_path, text), "--batch-size", "1", code=1)
+    assert "SQLSTATE 23505" in cli.err
+    assert "secret" not in cli.err
+    first, second = cli.letters(store)
+    assert first["message"] == "duplicate key\nDETAIL:  Key (name)=(secret) already exists. \\udcff"
+    assert "cannot be shown" in second["message"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from ._dlq import dlq, dlq_options
+from ._dlq_text import printable, without_secrets
 from ._tune import tune, tune_options
 
 if TYPE_CHECKING:
@@ -53,8 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose messages show no password: a DSN in the wrong place is quoted in them."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(without_secrets(message)))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock", description="Batching with every item accounted for.")
+    parser = _Parser(prog="penstock", description="Batching with every item accounted for.")
     version = sys.modules[__name__.partition(".")[0]].__version__  # of what runs, installed or not
     parser.add_argument("--version", action="version", version=f"penstock {version}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

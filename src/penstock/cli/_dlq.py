@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import signal
@@ -14,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock._core.errors import PenstockError
+from penstock._core import told
+from penstock._core.errors import PenstockError, RefusedError
 from penstock._core.opening import opened
 
 from ._dlq_file import FileStore
@@ -23,6 +23,7 @@ from ._dlq_order import KeyOrder
 from ._dlq_postgres import PostgresStore
 from ._dlq_replay import LEFT, Replay, ReplayRules
 from ._dlq_store import StoreError
+from ._dlq_text import as_json, printable, without_secrets
 from ._named import UseError, named, named_sink
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _selection(options: argparse.Namespace) -> Selection:
 
 
 def dlq(options: argparse.Namespace) -> int:
-    """Run a sub-command; return the exit code: 0, 1 if letters are left, 2 for bad use. Raises `KeyboardInterrupt` after Ctrl-C."""
+    """Run a sub-command; return the exit code: 0, 1 if letters are left or unreadable, 2 for bad use. Raises `KeyboardInterrupt` after Ctrl-C."""
     commands: dict[str, Callable[[argparse.Namespace, Store], Coroutine[Any, Any, int]]] = {
         "list": _list,
         "show": _show,
@@ -137,11 +138,12 @@ def dlq(options: argparse.Namespace) -> int:
     }
     try:
         return asyncio.run(_run(commands[options.dlq_command], options))
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (StoreError, UseError, PenstockError, OSError) as error:
-        _say(str(error))
+        text = told.text_of(error)
+        _say(without_secrets(text) if isinstance(error, OSError) else text)
         return BAD_USE
 
 
@@ -149,9 +151,8 @@ async def _run(command: Callable[[argparse.Namespace, Store], Coroutine[Any, Any
     async with _store_of(options.store, options.table, options.schema) as store:
         answer = await command(options, store)
         sys.stdout.flush()
-        if store.unreadable:
-            _say(f"{store.unreadable} records are no dead letters and were left alone")
-        return answer
+        unreadable = _tell_unreadable(store)
+        return answer or unreadable
 
 
 async def _list(options: argparse.Namespace, store: Store) -> int:
@@ -163,7 +164,7 @@ async def _list(options: argparse.Namespace, store: Store) -> int:
             if number == options.limit:
                 break
             number += 1
-            print(_json(letter) if options.json else _line(letter))
+            print(_json(letter) if options.json else _encodable(_line(letter)))
     _say(f"{number} dead letters")
     return OK
 
@@ -171,7 +172,7 @@ async def _list(options: argparse.Namespace, store: Store) -> int:
 async def _show(options: argparse.Namespace, store: Store) -> int:
     found = [letter async for letter in store.letters(_selection(options))]
     for letter in found:
-        print(json.dumps(letter.as_dict(), indent=2, ensure_ascii=False))
+        print(as_json(letter.as_dict(), encoding=sys.stdout.encoding, indent=2))
     missing = [start for start in options.letters if not any(letter.key.startswith(start) for letter in found)]
     for start in missing:
         _say(f"no letter has a key of its own that begins with {start!r}")
@@ -220,7 +221,7 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
         raise
     _say(_told(replay))
     if replay.stopped_by is not None:
-        _say(f"stopped, the destination takes nothing now: {replay.stopped_by}; the same command goes on")
+        _say(_stopped(replay.stopped_by))
         return INCOMPLETE
     _tell_stops(replay.order)
     return OK if not replay.order.held_back and not set(replay.endings) - {"delivered", "duplicate", "spooled"} else INCOMPLETE
@@ -240,7 +241,7 @@ async def _would_replay(options: argparse.Namespace, store: Store, selection: Se
                     decode(letter.item)
                 except Exception as error:
                     bad += 1
-                    why = f"cannot be decoded: {type(error).__name__}: {error}"
+                    why = f"cannot be decoded: {told.for_log(error)}"
                     _say(f"{letter.key} {why}")
                     order.stop(letter, why)
     _say(f"would send {number - bad} dead letters to {options.to}; {interrupted} of {number} may have been delivered already")
@@ -266,6 +267,8 @@ def _store_of(name: str, table: str, schema: str | None) -> Store:
     """The store that a user named: a DSN of PostgreSQL, or the path of a file."""
     if name.startswith(("postgresql:", "postgres:")):
         return PostgresStore(name, table, schema)
+    if "://" in name or "\0" in name:
+        raise StoreError(f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://")
     return FileStore(Path(name))
 
 
@@ -274,21 +277,41 @@ def _store_of(name: str, table: str, schema: str | None) -> Store:
 
 def _line(letter: Letter) -> str:
     when = letter.last_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    message = _printable(letter.message)
+    message = printable(letter.message)
     short = message if len(message) <= _WIDTH else message[: _WIDTH - 3] + "..."
-    key = () if letter.item_key is None else (f"key={_printable(letter.item_key)}",)
-    return "  ".join(
-        (_printable(letter.key), when, f"{letter.attempts:3}", letter.state, letter.error_class, letter.error_type, *key, short)
-    )
+    key = () if letter.item_key is None else (f"key={printable(letter.item_key)}",)
+    kinds = (printable(letter.error_class), printable(letter.error_type))
+    return "  ".join((printable(letter.key), when, f"{letter.attempts:3}", letter.state, *kinds, *key, short))
 
 
 def _json(letter: Letter) -> str:
-    return json.dumps(letter.as_dict(), ensure_ascii=False)
+    return as_json(letter.as_dict(), encoding=sys.stdout.encoding)
 
 
-def _printable(text: str) -> str:
-    """A letter's text must not move the cursor of whoever looks at it."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+def _encodable(text: str) -> str:
+    """The text with escapes for what the output's encoding has no form for."""
+    encoding = sys.stdout.encoding or "ascii"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _stopped(error: BaseException) -> str:
+    """Why a replay has ended before its end, and how to go on."""
+    if isinstance(error, RefusedError):
+        return f"stopped, the destination refuses everything: {told.text_of(error)}; after that the same command goes on"
+    return f"stopped, the destination takes nothing now: {told.for_log(error)}; the same command goes on"
+
+
+def _tell_unreadable(store: Store) -> int:
+    """Say where the unreadable records are; return the exit code that they cause."""
+    found = store.unreadable
+    if not found.count:
+        return OK
+    for place in found.first:
+        _say(place)
+    if found.count > len(found.first):
+        _say(f"and {found.count - len(found.first)} more")
+    _say(f"{found.count} records are no dead letters and were left alone")
+    return INCOMPLETE
 
 
 def _told(replay: Replay) -> str:
@@ -303,10 +326,11 @@ def _tell_stops(order: KeyOrder) -> None:
     told = order.told
     for lane, stop in told[:_MOST_STOPS]:
         behind = f", {stop.behind} held back behind it" if stop.behind else ""
-        _say(f"key {_printable(str(lane))} stops at letter {_printable(stop.letter)}{behind}: {_printable(stop.why)}")
+        _say(f"key {lane} stops at letter {stop.letter}{behind}: {stop.why}")
     if len(told) > _MOST_STOPS:
         _say(f"and {len(told) - _MOST_STOPS} keys more")
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)
+    """A line on standard error, with nothing in it that a terminal would obey."""
+    print(printable(text), file=sys.stderr)

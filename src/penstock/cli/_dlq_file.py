@@ -1,27 +1,33 @@
 """Dead letters in files, as `FileSink` writes them.
 
 1. The files themselves are only read, so a service may go on appending. A look begins with the length that each file has then.
-2. What replays say is appended to a file beside them, `<path>.replayed`, which is on the disk before anything is sent.
-3. Purging writes each file anew without the letters, on the disk before it takes the old one's name; no sink may have it open.
+2. Replays append their notes to a file beside them, `<path>.replayed`, which is on the disk before anything is sent. It is never opened
+   through a symbolic link, and is created with the mode of the dead letters.
+3. Purging writes each file anew without the letters (`_dlq_rewrite`); no sink may have it open.
+4. A line that is no letter is reported by its number, and stays where it is.
 """
 
 from __future__ import annotations
 
-import io
+import errno
 import json
 import os
 from contextlib import ExitStack
-from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from penstock._core.clock import LOOP_CLOCK
-from penstock._core.errors import ConfigError
+from penstock._core.errors import PenstockError
 from penstock.sinks._file_append import AppendFile, FileSettings, archives
+from penstock.sinks._file_errors import refusal
 from penstock.sinks._file_repair import is_zstd
-from penstock.sinks._http_body import compressed, to_json
+from penstock.sinks._http_body import to_json
 
-from ._dlq_letter import INTERRUPTED, letter_of
-from ._dlq_store import StoreError
+from ._dlq_letter import NoLetterError, letter_of
+from ._dlq_lines import lines
+from ._dlq_notes import Notes
+from ._dlq_rewrite import real, replace, rewrite
+from ._dlq_store import StoreError, Unreadable
+from ._dlq_text import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -32,22 +38,21 @@ if TYPE_CHECKING:
     from ._dlq_letter import Letter, Selection
     from ._dlq_store import Ending
 
-_BATCH = 500
-
 
 class FileStore:
     """A file of dead letters and those that were rotated away from it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._notes = path.with_name(path.name + ".replayed")
-        self._told: dict[str, dict[str, Any]] = {}
+        self._beside = path.with_name(path.name + ".replayed")
+        self._notes = Notes()
+        self._bad_notes = Unreadable()
         self._journal: AppendFile | None = None
-        self.unreadable = 0
+        self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
         if not self._files():
-            raise StoreError(f"{self._path}: there is no such file")
+            raise StoreError(f"{without_secrets(str(self._path))}: there is no such file")
         self._read_notes()
         return self
 
@@ -57,7 +62,7 @@ class FileStore:
 
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
         """As `Store` says."""
-        early = {key for key, told in self._told.items() if told["state"] == INTERRUPTED}
+        early = self._notes.interrupted
         with ExitStack() as stack:
             files = [stack.enter_context(path.open("rb")) for path in self._files()]
             lengths = [os.fstat(file.fileno()).st_size for file in files]
@@ -68,8 +73,9 @@ class FileStore:
 
     async def hold(self) -> None:
         """As `Store` says."""
-        self._journal = _opened(self._notes)
+        self._journal = _opened(self._beside, follows=False, mode=self._mode)
         self._read_notes()
+        self._need_notes()
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:
         """As `Store` says."""
@@ -82,13 +88,17 @@ class FileStore:
     async def purge(self, selection: Selection) -> int:
         """As `Store` says."""
         with ExitStack() as stack:
-            for path in (self._path, self._notes):
+            for path in dict.fromkeys((self._path, real(self._path))):
                 if path.exists():
                     stack.callback(_opened(path).close)
+            if self._beside.is_symlink() or self._beside.exists():
+                stack.callback(_opened(self._beside, follows=False, mode=self._mode).close)
+            self._read_notes()
+            self._need_notes()
             gone = {letter.key async for letter in self.letters(selection)}
             if gone:
                 for path in self._files():
-                    _rewrite(path, gone, keep_empty=path == self._path)
+                    rewrite(real(path), lambda line: _key(line) not in gone, keep_empty=path == self._path)
                 self._purge_notes(gone)
             return len(gone)
 
@@ -98,131 +108,105 @@ class FileStore:
         folder = self._path.parent
         if not folder.is_dir():
             return []
-        return [*archives(self._path), *([self._path] if self._path.is_file() else [])]
+        return [path for path in (*archives(self._path), self._path) if path.is_file()]
+
+    @property
+    def _mode(self) -> int:
+        """The mode that the files beside it get: what is said of letters is as secret as they are."""
+        return self._files()[-1].stat().st_mode & 0o666
 
     def _read(self, files: Sequence[BinaryIO], lengths: Sequence[int]) -> Iterator[Letter]:
-        self.unreadable = 0
+        self.unreadable.clear()
+        self.unreadable.include(self._bad_notes)
         seen: set[str] = set()
-        for line in chain.from_iterable(map(_lines, files, lengths)):
-            letter = _letter(line)
-            if letter is None:
-                self.unreadable += 1
-            elif letter.key not in seen:
-                seen.add(letter.key)
-                told = self._told.get(letter.key)
-                yield letter if told is None else letter.after(told)
+        for file, length in zip(files, lengths, strict=True):
+            for number, line in enumerate(lines(file, length), 1):
+                try:
+                    letter = _letter(line)
+                except NoLetterError as error:
+                    self.unreadable.add(f"{file.name}:{number}", str(error))
+                    continue
+                if letter.key not in seen:
+                    seen.add(letter.key)
+                    told = self._notes.told.get(letter.key)
+                    yield letter if told is None else letter.after(told)
 
     # -- notes --------------------------------------------------------------------------------------------------------
 
     def _read_notes(self) -> None:
-        self._told.clear()
-        if self._notes.exists():
-            with self._notes.open("rb") as file:
-                for line in _lines(file, os.fstat(file.fileno()).st_size):
-                    self._learn(json.loads(line))
+        self._notes = Notes()
+        self._bad_notes.clear()
+        for number, line in enumerate(self._lines_of_notes(), 1):
+            try:
+                self._notes.learn_line(line)
+            except ValueError:
+                self._bad_notes.add(f"{self._beside}:{number}", "no note of a replay")
+
+    def _lines_of_notes(self) -> list[bytes]:
+        try:
+            number = os.open(self._beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise StoreError(f"{self._beside} is a symbolic link, and is not followed; put a plain file there, or none") from error
+            raise
+        with os.fdopen(number, "rb") as file:
+            return list(lines(file, os.fstat(number).st_size))
+
+    def _need_notes(self) -> None:
+        """Refuse to go on without knowing what earlier replays have sent."""
+        if self._bad_notes.count:
+            places = "; ".join(self._bad_notes.first)
+            raise StoreError(f"{places}; it may be about any letter, so nothing is sent or removed; repair or remove that line")
 
     def _note(self, note: dict[str, Any]) -> None:
         if self._journal is None:
             raise StoreError("the store is not held")
-        self._learn(note)
+        self._notes.learn(note)
         self._journal.append(to_json(note) + b"\n", LOOP_CLOCK.wall_time())
 
-    def _learn(self, note: dict[str, Any]) -> None:
-        on_its_way = {"replay": note["replay"], "state": INTERRUPTED}
-        for key in note.get("sending", ()):
-            self._told[key] = {**self._told.get(key, {}), **on_its_way}
-        for ending in note.get("endings", ()):
-            self._told[ending["key"]] = {**self._told.get(ending["key"], {}), **ending}
-
     def _purge_notes(self, gone: set[str]) -> None:
-        left = [{**told, "key": key} for key, told in self._told.items() if key not in gone]
-        lines = [to_json({"replay": told.get("replay"), "endings": [told]}) for told in left]
-        _replace(self._notes, b"".join(line + b"\n" for line in lines))
-        self._read_notes()
+        if self._beside.exists():
+            replace(self._beside, self._notes.lines_without(gone))
+            self._read_notes()
 
 
-def _letter(line: bytes) -> Letter | None:
+def _letter(line: bytes) -> Letter:
+    """The letter of a line. Raises `NoLetterError`."""
     try:
-        return letter_of(json.loads(line))
+        record = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise NoLetterError("not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise NoLetterError(f"not JSON ({error.msg} at column {error.colno})") from None
     except ValueError:
+        raise NoLetterError("a number with too many digits") from None
+    except RecursionError:
+        raise NoLetterError("nested too deeply") from None
+    return letter_of(record)
+
+
+def _key(line: bytes) -> str | None:
+    """The key of the letter in a line; `None` if it is none."""
+    try:
+        return _letter(line).key
+    except NoLetterError:
         return None
 
 
-def _lines(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """The whole lines within a file's first `length` bytes; one that is still being written is left out."""
-    file.seek(0)
-    part: Any = _Part(file, length)
-    if is_zstd(file.fileno()):
-        import zstandard  # an optional dependency
-
-        part = zstandard.ZstdDecompressor().stream_reader(part, read_across_frames=True)
-        try:
-            yield from _whole(part)
-        except zstandard.ZstdError as error:
-            raise StoreError(f"{file.name} is damaged: {error}") from error
-        return
-    yield from _whole(part)
-
-
-def _whole(part: Any) -> Iterator[bytes]:
-    return (line for line in io.BufferedReader(part) if line.endswith(b"\n"))
-
-
-class _Part(io.RawIOBase):
-    """The beginning of a file."""
-
-    def __init__(self, file: BinaryIO, length: int) -> None:
-        self._file = file
-        self._left = length
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(min(len(buffer), self._left))
-        self._left -= len(data)
-        buffer[: len(data)] = data
-        return len(data)
-
-
-def _opened(path: Path) -> AppendFile:
-    """A file that nobody else writes to until it is closed, its end put right."""
+def _opened(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:
+    """A file that no other process writes to until it is closed, its end put right."""
     packed = False
-    if path.exists():
+    if follows and path.exists():
         with path.open("rb") as file:
             packed = bool(is_zstd(file.fileno()))
-    made = AppendFile(FileSettings(path=path, is_zstd=packed, fsync="always", rotate_bytes=None, rotate_every=None))
+    settings = FileSettings(path=path, is_zstd=packed, fsync="always", rotate_bytes=None, rotate_every=None, follows=follows, mode=mode)
+    made = AppendFile(settings)
     try:
         made.open()
-    except (ConfigError, OSError) as error:
+    except OSError as error:
+        raise StoreError(str(refusal(error, path) or error)) from error
+    except PenstockError as error:
         raise StoreError(str(error)) from error
     return made
-
-
-# -- purging ----------------------------------------------------------------------------------------------------------
-
-
-def _rewrite(path: Path, gone: set[str], *, keep_empty: bool) -> None:
-    with path.open("rb") as file:
-        packed = bool(is_zstd(file.fileno()))
-        lines = list(_lines(file, os.fstat(file.fileno()).st_size))
-    kept = [line for line in lines if (letter := _letter(line)) is None or letter.key not in gone]
-    if len(kept) == len(lines):
-        return
-    if not kept and not keep_empty:
-        path.unlink()
-        return
-    chunks = (b"".join(kept[start : start + _BATCH]) for start in range(0, len(kept), _BATCH))
-    _replace(path, b"".join(compressed(chunk, "zstd" if packed else None) for chunk in chunks))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Give the file another content, whole or not at all."""
-    made = path.with_name(path.name + ".new")
-    with made.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    if path.exists():
-        made.chmod(path.stat().st_mode & 0o7777)
-    made.replace(path)

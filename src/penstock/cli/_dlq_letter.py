@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PENDING, INTERRUPTED, REPLAYED = STATES = ("pending", "interrupted", "replayed")
-FIELDS = ("error_type", "error_class", "message", "batcher", "batch_id", "tenant", "trace_id", "item_key", "parked_behind")
+TEXTS = ("error_type", "error_class", "message", "batcher", "batch_id", "trace_id", "item_key")
+_MOST_ATTEMPTS = 2**31 - 2
+
+
+class NoLetterError(ValueError):
+    """A record that is no dead letter. The message says why, without anything of the record."""
 
 
 class Lane(NamedTuple):
@@ -68,30 +73,58 @@ class Letter:
 
     def after(self, told: Mapping[str, Any]) -> Letter:
         """The letter after what a replay said of it."""
-        known = {name: told[name] for name in ("state", "replay", "outcome", "attempts", *FIELDS[:3]) if told.get(name) is not None}
+        known = {name: told[name] for name in ("state", "replay", "outcome", "attempts", *TEXTS[:3]) if told.get(name) is not None}
         if told.get("last_at") is not None:
             known["last_at"] = moment(told["last_at"])
         return replace(self, **known)
 
 
-def letter_of(record: object) -> Letter | None:
-    """A letter from a decoded record; `None` if it is not one."""
+def letter_of(record: object) -> Letter:
+    """A letter from a decoded record. Raises `NoLetterError` if it is none."""
     if not isinstance(record, dict):
-        return None
+        raise NoLetterError("not an object")
     found = cast("dict[str, Any]", record)
-    if not isinstance(found.get("key"), str) or "item" not in found or not isinstance(found.get("item_key"), str | None):
-        return None
+    missing = [name for name in ("key", "item", "attempts", "first_at", "last_at") if name not in found]
+    if missing:
+        raise NoLetterError(f"no {', '.join(missing)}")
+    texts = {name: found[name] for name in ("key", *TEXTS) if found.get(name) is not None}
+    wrong = [name for name, text in texts.items() if not isinstance(text, str) or not _is_storable(text)]
+    attempts = found["attempts"]
+    if type(attempts) is not int or not 0 <= attempts <= _MOST_ATTEMPTS:
+        wrong.append("attempts")
+    times = {name: _moment(found[name]) for name in ("first_at", "last_at")}
+    wrong += [name for name, time in times.items() if time is None]
+    if wrong or "key" not in texts or not _has_text(found.get("tenant")):
+        raise NoLetterError(f"no letter has such a value: {', '.join(wrong) or 'tenant'}")
+    return Letter(
+        item=found["item"],
+        attempts=attempts,
+        tenant=found.get("tenant"),
+        maybe_delivered=bool(found.get("maybe_delivered")),
+        parked_behind=bool(found.get("parked_behind")),
+        **times,
+        **texts,
+    )
+
+
+def _is_storable(text: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def _has_text(tenant: object) -> bool:
+    """Whether it can be told from other tenants."""
     try:
-        return Letter(
-            key=found["key"],
-            item=found["item"],
-            attempts=int(found["attempts"]),
-            first_at=moment(found["first_at"]),
-            last_at=moment(found["last_at"]),
-            maybe_delivered=bool(found.get("maybe_delivered")),
-            **{name: found[name] for name in FIELDS if found.get(name) is not None},
-        )
-    except (KeyError, TypeError, ValueError):
+        json.dumps(tenant, sort_keys=True)
+    except (RecursionError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _moment(value: Any) -> Any:
+    """The time; `None` if it is none."""
+    try:
+        return moment(value).astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

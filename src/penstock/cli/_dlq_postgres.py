@@ -6,14 +6,17 @@ What replays say goes into three columns of the same table. One replay at a time
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
+from penstock._core import told
 from penstock.sinks import DeadLetterRecord
 from penstock.sinks._postgres_table import quoted
 
-from ._dlq_letter import INTERRUPTED, PENDING, letter_of
-from ._dlq_store import StoreError
+from ._dlq_letter import INTERRUPTED, PENDING, NoLetterError, letter_of
+from ._dlq_store import StoreError, Unreadable
+from ._dlq_text import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -26,6 +29,11 @@ if TYPE_CHECKING:
     from ._dlq_store import Ending
 
 _BATCH = 500
+_PLAIN_DSN = re.compile(r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?")
+"""A DSN whose parts are where they seem to be. In any other one, a part of the password may be in the place of a host or a database."""
+_DSN_RULE = (
+    "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, the port a number, and characters such as @ : / # % in a password as %40 and so on"
+)
 _NOTED = ("state", "replay", "outcome")
 _ENDING = ("key", "state", "outcome", "attempts", "error_type", "error_class", "message", "last_at")
 
@@ -37,7 +45,7 @@ class PostgresStore:
         self._dsn = dsn
         self._table = quoted(table) if schema is None else f"{quoted(schema)}.{quoted(table)}"
         self._connection: asyncpg.Connection[Any] | None = None
-        self.unreadable = 0
+        self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
         import asyncpg  # an optional dependency
@@ -45,12 +53,15 @@ class PostgresStore:
         try:
             self._connection = await asyncpg.connect(self._dsn)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise StoreError(f"no connection to {self._place}: {error}") from error
+            raise StoreError(f"no connection to {self._place}: {self._told(error)}") from None
+        except (ValueError, TypeError, LookupError):  # its text may hold any part of the DSN
+            raise StoreError(f"the DSN of {self._place} cannot be read: {_DSN_RULE}") from None
         try:
             await self._ask(f"SELECT {self._columns}, number FROM {self._table} LIMIT 0")
         except StoreError as error:
             await self._con.close()
-            raise StoreError(f"{self._table} is no table of dead letters: {error.__cause__}") from error
+            cause = error.__cause__ or error
+            raise StoreError(f"{self._table} is no table of dead letters: {self._told(cause)}") from error
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -68,13 +79,23 @@ class PostgresStore:
         try:
             return await self._con.fetch(statement, *arguments)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            raise StoreError(f"{self._table} at {self._place}: {error}") from error
+            raise StoreError(f"{self._table} at {self._place}: {self._told(error)}") from error
 
     @property
     def _place(self) -> str:
-        """Where it is, without the password."""
-        parts = urlsplit(self._dsn)
-        return f"{parts.netloc.rpartition('@')[2] or 'the default host'}{parts.path}"
+        """Where it is, without anything that may be a part of the password."""
+        found = _PLAIN_DSN.fullmatch(self._dsn)
+        if found is None:
+            return "PostgreSQL"
+        port = "" if found["user"] is None else found["port"] or ""  # of USER:NUMBER alone it may be a password
+        return f"{found['hosts'] or 'the default host'}{port}{found['database'] or ''}"
+
+    def _told(self, error: BaseException) -> str:
+        """An error of the server or of the network, without values of items and without the DSN's secrets."""
+        text = told.for_log(error).partition(": ")[2] or type(error).__name__
+        for part in _suspects(self._dsn):
+            text = text.replace(part, "***")
+        return without_secrets(text)
 
     @property
     def _columns(self) -> str:
@@ -82,17 +103,19 @@ class PostgresStore:
 
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
         """As `Store` says. The keys are read at once, the letters in portions, so no transaction stays open between them."""
-        self.unreadable = 0
+        self.unreadable.clear()
         order = f"state <> '{INTERRUPTED}', number"
         found = await self._ask(f"SELECT key FROM {self._table} WHERE state = ANY($1) ORDER BY {order}", list(selection.states))
         keys = [row["key"] for row in found]
         for start in range(0, len(keys), _BATCH):
-            query = f"SELECT {self._columns} FROM {self._table} WHERE key = ANY($1) ORDER BY array_position($1, key)"
+            query = f"SELECT {self._columns}, number FROM {self._table} WHERE key = ANY($1) ORDER BY array_position($1, key)"
             for row in await self._ask(query, keys[start : start + _BATCH]):
-                letter = _letter(row)
-                if letter is None:
-                    self.unreadable += 1
-                elif selection.has(letter):
+                try:
+                    letter = _letter(row)
+                except NoLetterError as error:
+                    self.unreadable.add(f"{self._table}, number {row['number']}", str(error))
+                    continue
+                if selection.has(letter):
                     yield letter
 
     async def hold(self) -> None:
@@ -128,15 +151,24 @@ class PostgresStore:
         return len(keys)
 
 
-def _letter(row: asyncpg.Record) -> Letter | None:
+def _suspects(dsn: str) -> list[str]:
+    """The parts of a DSN that may be a password or a piece of one, longest first."""
+    rest = dsn.partition(":")[2].lstrip("/").partition(":")[2]
+    if _PLAIN_DSN.fullmatch(dsn):
+        rest = rest.partition("@")[0] + "?" + dsn.partition("?")[2]
+    found = {part for part in (*re.split(r"[:/@?#&=]", rest), *re.split(r"[:/@?#&=]", unquote(rest))) if len(part) > 2}
+    return sorted(found, key=len, reverse=True)
+
+
+def _letter(row: asyncpg.Record) -> Letter:
+    """The letter of a row. Raises `NoLetterError`."""
     record = dict(row)
     for name in ("item", "tenant"):
         value = record[name]
         if isinstance(value, str):
             try:
                 record[name] = json.loads(value)
-            except ValueError:
-                return None
+            except (ValueError, RecursionError):
+                raise NoLetterError(f"no JSON in {name}") from None
     noted = {name: record[name] for name in _NOTED} | {"state": record["state"] or PENDING}
-    letter = letter_of(record)
-    return None if letter is None else letter.after(noted)
+    return letter_of(record).after(noted)

@@ -7,7 +7,8 @@
 3. Letters of one batch have the same batcher, tenant and history; they go in the order in which they came, those that may have arrived
    before the others. Order is kept per key (`_dlq_order`): a batch has one letter of a key, or with a sink that is `key_prefix_safe` any
    number of them. What may have arrived came before what is pending of its key, so it may go first.
-4. A destination that is not there or asks to slow down ends the replay. What was not sent is pending as before, its attempts uncounted.
+4. A destination that is not there, refuses everything or asks to slow down ends the replay. What was not sent is pending as before, its
+   attempts uncounted. No `Retry` waits for a refusal in a replay.
 5. What fails again stays where it is: the stack's own dead letters take nothing in a replay, so no letter loses its place.
 """
 
@@ -21,11 +22,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from penstock._core import told
 from penstock._core.batch import Lineage, RowBatch
 from penstock._core.classify import classified
 from penstock._core.clock import LOOP_CLOCK
 from penstock._core.delivery import Delivery, Tries
-from penstock._core.errors import ErrorClass, KeyStopped
+from penstock._core.errors import ErrorClass, KeyStopped, RefusedError
 from penstock._core.keys import key_of
 from penstock._core.outcome import Outcome, outcome_of
 from penstock._core.prefix import held_back
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 LEFT = Selection(states=frozenset({PENDING, INTERRUPTED}))
 BACK = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED})
-_NOT_NOW = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.STOPPED})
+_NOT_NOW = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,7 @@ class Replay:
                 items.append(letter.item if self._rules.decode is None else self._rules.decode(letter.item))
             except Exception as error:
                 self.endings["undecodable"] += 1
-                self.order.stop(letter, f"it cannot be decoded: {type(error).__name__}: {error}")
+                self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
             else:
                 kept.append(letter)
         delivery = Delivery(len(items))
@@ -150,14 +152,13 @@ class Replay:
         outcome = delivery.verdict(index)
         error = error or delivery.error(index)
         if not outcome.is_success and error is not None:
-            kind = classified(error, getattr(self._sink, "classify", None))
-            outcome = self._without_success(outcome, error, kind, maybe=index in delivery.maybe_applied)
+            outcome = self._without_success(outcome, error, self._kind_of(error), maybe=index in delivery.maybe_applied)
         if isinstance(error, KeyStopped) and outcome is Outcome.UNSENT:
             self.order.holds(letter)
         else:
             self.endings[outcome.value] += 1
         if outcome not in BACK:
-            self.order.stop(letter, f"{outcome.value.replace('_', '-')}" if error is None else f"{type(error).__name__}: {error}")
+            self.order.stop(letter, f"{outcome.value.replace('_', '-')}" if error is None else told.for_log(error))
         state = Ending.state_for(outcome.value, is_success=outcome.is_success)
         tries = delivery.tries(index)
         if outcome is not Outcome.REJECTED or error is None or tries is None:
@@ -168,10 +169,16 @@ class Replay:
             state=state,
             attempts=tries.count,
             error_type=type(error).__name__,
-            error_class=classified(error, getattr(self._sink, "classify", None)).value,
-            message=str(error).replace("\0", "\\x00"),
+            error_class=self._kind_of(error).value,
+            message=told.storable(told.text_of(error)).replace("\0", "\\x00"),
             last_at=datetime.fromtimestamp(LOOP_CLOCK.wall_time(), UTC).isoformat(),
         )
+
+    def _kind_of(self, error: BaseException) -> ErrorClass:
+        """The error's class: that of the stack, but a refusal stays one where `Retry(on_refused="dead_letter")` would give the item up."""
+        if isinstance(error, RefusedError):
+            return ErrorClass.REFUSED
+        return classified(error, getattr(self._sink, "classify", None))
 
     def _without_success(self, outcome: Outcome, error: BaseException, kind: ErrorClass, *, maybe: bool) -> Outcome:
         task = asyncio.current_task()

@@ -15,8 +15,36 @@ if TYPE_CHECKING:
     from ._dlq_letter import Letter, Selection
 
 
+MOST_TOLD = 10
+
+
 class StoreError(Exception):
     """A store that cannot be used as it was named. The message says why."""
+
+
+class Unreadable:
+    """Records that the last look found and could not read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[str] = []
+        """Where the first of them are, and why they cannot be read."""
+
+    def clear(self) -> None:
+        """Another look begins."""
+        self.count = 0
+        self.first.clear()
+
+    def add(self, place: str, why: str) -> None:
+        """There is one; `why` holds nothing of its content."""
+        self.count += 1
+        if len(self.first) < MOST_TOLD:
+            self.first.append(f"{place}: unreadable: {why}")
+
+    def include(self, others: Unreadable) -> None:
+        """There are these as well."""
+        self.count += others.count
+        self.first += others.first[: MOST_TOLD - len(self.first)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +76,8 @@ class Ending:
 class Store(Protocol):
     """Opened and closed by `async with`. Every method raises `StoreError` where the store cannot do it."""
 
-    unreadable: int
-    """How many records the last look found that are no dead letters."""
+    unreadable: Unreadable
+    """The records that the last look found and could not read. They are left where they are."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock._core import told
 from penstock._core.errors import PenstockError
 from penstock._core.function_sink import as_sink
 
@@ -34,7 +35,7 @@ def named(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise UseError(f"{name!r}: {error}") from error
     except Exception as error:
-        raise UseError(f"{name!r}: importing {module} failed: {type(error).__name__}: {error}") from error
+        raise UseError(f"{name!r}: importing {module} failed: {told.for_log(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise UseError(f"{name!r}: {module} has no {path}")
@@ -51,7 +52,7 @@ def named_sink(name: str) -> Sink[Any]:
     except PenstockError:
         raise  # says which argument is wrong
     except Exception as error:
-        raise UseError(f"{name!r} could not make a sink: {type(error).__name__}: {error}") from error
+        raise UseError(f"{name!r} could not make a sink: {told.for_log(error)}") from error
     return as_sink(cast("SinkLike[Any]", made))
 
 
