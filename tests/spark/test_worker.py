@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import cloudpickle
 
-from penstock import ConfigError
+from penstock import RefusedError
 from penstock.sinks import FileSink
 from penstock.spark._worker import Worker
 
@@ -59,7 +59,7 @@ def test_a_sink_in_use_is_not_closed_for_another_one(here: Worker, tmp_path: Pat
 
 def test_a_sink_that_does_not_open_leaves_nothing_behind(here: Worker, tmp_path: Path) -> None:
     description = described(FileSink(tmp_path / "not-there" / "events.jsonl"))
-    with pytest.raises(ConfigError, match="not-there"), here.using(description):
+    with pytest.raises(RefusedError, match=r"not-there.*create the folder"), here.using(description):
         pass
     (tmp_path / "not-there").mkdir()
     with here.using(description) as sink:

@@ -57,6 +57,15 @@ tests:
         eval_time: 45m
         exp_samples: [{labels: '{alertname="BatcherLosing"}', value: 1}]
       - {expr: 'count(ALERTS)', eval_time: 35m, exp_samples: []}
+  - interval: 1m  # a grant is revoked for ten minutes
+    input_series:
+      - {series: 'batcher_destination_state{name="audit",state="refused"}', values: '0x20 1x10 0x30'}
+      - {series: 'batcher_destination_state{name="audit",state="unavailable"}', values: '0x60'}
+    promql_expr_test:
+      - expr: count by (alertname) (ALERTS{alertstate="firing"})
+        eval_time: 25m
+        exp_samples: [{labels: '{alertname="BatcherDestinationRefuses"}', value: 1}]
+      - {expr: 'count(ALERTS)', eval_time: 40m, exp_samples: []}
   - interval: 1m  # keys are parked, and a tenant floods
     input_series:
       - {series: 'batcher_held_keys{name="audit"}', values: '3x60'}

@@ -49,6 +49,8 @@ NAMES = {
     "batcher_queue_capacity_items": ("gauge", {"name"}),
     "batcher_max_items": ("gauge", {"name"}),
     "batcher_workers": ("gauge", {"name"}),
+    "batcher_destination_state": ("gauge", {"name", "state"}),
+    "batcher_retries": ("counter", {"name", "class"}),
     "batcher_flush_in_flight": ("gauge", {"name"}),
     "batcher_backing_off_items": ("gauge", {"name"}),
     "batcher_oldest_age_seconds": ("gauge", {"name"}),

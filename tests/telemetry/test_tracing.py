@@ -152,3 +152,31 @@ def test_mistakes() -> None:
         Tracing(max_links=0)
     with pytest.raises(ConfigError, match="context_of=5: must be a function"):
         Tracing(context_of=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def test_an_error_that_cannot_be_shown_is_recorded_all_the_same(fake_clock: FakeClock) -> None:
+    """The SDK asks it for its text; the write has ended long before."""
+
+    class Unspeakable(PermanentError):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    sink: ScriptedSink[str] = ScriptedSink([partial({0: Unspeakable()})])
+    report = await write(stack(sink, Tracing(tracer_provider=PROVIDER)), ["a", "b"])
+    assert (report.tally.rejected, report.tally.delivered) == (1, 1)
+    (flush,) = spans("batcher.flush")
+    assert "Unspeakable" in str(dict(flush.events[0].attributes or {}))
+
+
+async def test_an_item_whose_context_cannot_be_had_is_written_without_a_link(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A trace is no reason to lose a write; the first error is logged."""
+
+    def context_of(item: str) -> Any:
+        raise KeyError(item)
+
+    sink: FakeSink[str] = FakeSink()
+    await write(stack(sink, Tracing(tracer_provider=PROVIDER, context_of=context_of)), ["a", "b"])
+    assert sink.applied == ["a", "b"]
+    assert caplog.text.count("context_of=...) raised KeyError") == 1

@@ -1,11 +1,14 @@
-"""When what broke off as a whole, a transaction or a commit, is begun again."""
+"""When a transaction or a commit that broke off as a whole is begun again.
+
+A refusal is not tried again: no later try succeeds before an operator has repaired the destination, and a job that fails at once says so.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from .._core.classify import classified
-from .._core.errors import ErrorClass, TransactionLost
+from .._core.errors import ErrorClass, RefusedError, TransactionLost
 
 if TYPE_CHECKING:
     from .._core.sink import Classifier
@@ -15,6 +18,7 @@ TRIES = 5
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 
 _AGAIN = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.UNKNOWN})
+"""Not `REFUSED`: see above."""
 
 
 class Again:
@@ -31,7 +35,8 @@ class Again:
 
     def wait_after(self, error: BaseException) -> float | None:
         """Seconds until another try; `None` to give up."""
-        kind = ErrorClass.TRANSIENT if isinstance(error, TransactionLost) else self.class_of(error)
+        is_lost = isinstance(error, TransactionLost) and not isinstance(error.__cause__, RefusedError)
+        kind = ErrorClass.TRANSIENT if is_lost else self.class_of(error)
         self.count += 1
         self._counted += kind is not ErrorClass.UNAVAILABLE
         wait, self._next = self._next, min(2 * self._next, LONGEST_WAIT)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .._core.clock import Clock
+    from .._core.condition import Condition
+    from .._core.errors import ErrorClass
     from .._core.sink import Sink
     from ._chunks import Chunk
     from ._failures import OnKeyFailure
@@ -63,7 +65,9 @@ class ChunkHost:
         self.waits = 0
         self.deadline: float | None = None
         self.stopping = False
+        self.waits_for_repair = False
         self._until: float | None = None
+        self._is_used_up = False
         self._patience = patience
 
     @property
@@ -85,7 +89,7 @@ class ChunkHost:
         if self._until is None:
             self._until = now + self._patience
         await wait_until(LOOP_CLOCK, min(until, self._until), *signals)
-        self.stopping = LOOP_CLOCK.now() >= self._until
+        self.stopping, self._is_used_up = self._is_used_up, LOOP_CLOCK.now() >= self._until  # one more try first
 
     async def take_slot(self, delivery: Delivery) -> None:
         """There are none."""
@@ -107,6 +111,12 @@ class ChunkHost:
 
     def heard(self, errors: Iterable[BaseException]) -> None:
         """Nothing adapts."""
+
+    def reported(self, source: object, condition: Condition | None) -> None:
+        """The task fails with the error itself."""
+
+    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
+        """Spark counts what the task writes."""
 
 
 @dataclass(slots=True)

@@ -1,11 +1,11 @@
 """Metrics for Prometheus.
 
-1. What happens per batch is counted when it happens; what is a state is read from the batcher when somebody scrapes.
+1. Events of a batch are counted when they happen; states are read from the batcher at each scrape.
 2. The families belong to the registry: any number of observers share them, and batchers of one name add up.
 3. A batcher that has closed keeps its counts and has no state any more.
 4. A scrape comes from any thread, and sees a batcher in the middle of a step. It never fails for that, and no counter goes back: Prometheus
    would take that for a restart, and count everything a second time.
-5. Watching keeps nobody alive: a batcher that is forgotten with items inside must be able to say so.
+5. Watching keeps no batcher alive: one that is forgotten with items inside must be able to say so.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary, WeakMethod
 
 from .._core.checks import bad, count
-from .._core.errors import MissingExtra
+from .._core.condition import DestinationState
+from .._core.errors import ErrorClass, MissingExtra
 from .._core.observer import Observer
 from .._core.outcome import Outcome
+from .._core.text import text_of
 from ._tenants import OTHER, Top
 from ._trace import trace_id
 
@@ -41,6 +43,16 @@ _PENDING = "Items inside of the tenants that fill a hundredth of the ledger or m
 
 SIZES = (1, 5, 10, 50, 100, 500, 1000, 5000, 10000)
 SECONDS = tuple(0.001 * 2**power for power in range(16))
+
+RETRIED = (
+    ErrorClass.TRANSIENT,
+    ErrorClass.THROTTLE,
+    ErrorClass.UNAVAILABLE,
+    ErrorClass.REFUSED,
+    ErrorClass.UNKNOWN,
+    ErrorClass.UNLISTED,
+)
+"""Classes of errors after which a batch is sent again."""
 
 _GAUGES: tuple[tuple[str, str, Callable[[Any], float]], ...] = (
     ("batcher_queue_depth", "Items accepted and not yet taken by a worker.", lambda stats: stats.tally.queued),
@@ -102,7 +114,7 @@ class PrometheusObserver(Observer):
         return {**vars(self), "_found": None}
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """Read this batcher when somebody scrapes."""
+        """Read this batcher at each scrape."""
         self._families.begin(self._name or name)
         self._families.states.watch(self._name or name, stats, tenants=self._tenants)
 
@@ -128,6 +140,10 @@ class PrometheusObserver(Observer):
         """Count a tenant's items, where that is asked for."""
         if self._tenants and batch.tenant is not None:
             self._families.count_tenant(self._name or batch.name, batch.tenant, outcome, len(indices), self._tenants)
+
+    def on_retry(self, batch: Batch[Any], error_class: str, items: int, delay: float) -> None:
+        """Count one retry."""
+        self._families.retries.labels(self._name or batch.name, error_class).inc()
 
     def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
         """Count what is dropped."""
@@ -159,6 +175,9 @@ class Families:
         self.failed_flushes = Counter("batcher_flush_fail", "Writes in which an item failed.", name, registry=registry)
         self.errors = Counter("batcher_flush_failure", "Items that failed, by error.", (*name, "error_type"), registry=registry)
         self.dropped = Counter("batcher_dropped", "Items dropped, by reason.", (*name, "reason"), registry=registry)
+        self.retries = Counter(
+            "batcher_retries", "Times that a batch was sent again, by the class of the errors.", (*name, "class"), registry=registry
+        )
         self.states = States()
         registry.register(self.states)
         self._registry = registry
@@ -174,12 +193,13 @@ class Families:
             text = "Items by tenant and how they ended; those of tenants with few items as other."
             self._tenant_items = Counter("batcher_tenant_items", text, labels, registry=self._registry)
         top = self._tops.setdefault(name, Top(most))
-        hidden = top.seen(str(tenant), items)
+        shown = _label(tenant)
+        hidden = top.seen(shown, items)
         if hidden is not None:
             for each in Outcome:
                 self._tenant_items.labels(name, hidden, each.value)  # what is not there cannot be removed
                 self._tenant_items.remove(name, hidden, each.value)
-        self._tenant_items.labels(name, top.label(str(tenant)), outcome.value).inc(items)
+        self._tenant_items.labels(name, top.label(shown), outcome.value).inc(items)
 
     def begin(self, name: str) -> None:
         """Let the counts of losses begin with 0: of a series that begins with 5, Prometheus does not see an increase."""
@@ -187,6 +207,8 @@ class Families:
         self.dropped.labels(name, "overflow")
         for result in ("ok", "error"):
             self.seconds.labels(name, result)
+        for kind in RETRIED:
+            self.retries.labels(name, kind.value)
 
     @classmethod
     def of(cls, registry: CollectorRegistry | None) -> Families:
@@ -211,7 +233,7 @@ class Reader:
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is nobody to be read any more."""
+        """Whether the batcher is gone."""
         return self._stats() is None
 
     def read(self) -> Any:
@@ -231,7 +253,7 @@ class Reader:
 
 
 class States:
-    """Reads open batchers when somebody scrapes; a collector."""
+    """Reads open batchers at each scrape; a collector."""
 
     def __init__(self) -> None:
         self._readers: dict[str, list[Reader]] = {}
@@ -270,7 +292,7 @@ class States:
         return states, counts + ended
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not read anybody."""
+        """Nothing: registering must not read a batcher."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -285,6 +307,7 @@ class States:
                 if states:
                     gauge.add_metric([name], sum(map(value, states)))
             yield gauge
+        yield _destinations({name: states for name, (states, _) in found.items()})
         if any(self._tenants.values()):
             pending = GaugeMetricFamily("batcher_tenant_pending_items", _PENDING, labels=("name", "tenant"))
             for name, (states, _) in found.items():
@@ -303,17 +326,36 @@ class States:
         yield items
 
 
+def _destinations(found: Mapping[str, Sequence[Any]]) -> Metric:
+    """For each name how many of its batchers have their destination in which state."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    text = "Whether the destination is available, throttled, kept off by a breaker, unavailable or refusing: 1 for the state that it is in."
+    gauge = GaugeMetricFamily("batcher_destination_state", text, labels=("name", "state"))
+    for name, states in found.items():
+        if states:
+            counts = Counter(stats.destination.state for stats in states)
+            for state in DestinationState:
+                gauge.add_metric([name, state.value], counts[state.value])
+    return gauge
+
+
 def _pending(states: Sequence[Any], most: int) -> dict[str, int]:
     """Items inside by tenant. Only those are shown that matter, so that one scrape does not show others than the next."""
     found = Counter[str]()
     for stats in states:
         for tenant in stats.busiest_tenants:
-            if tenant.inside * 100 >= stats.capacity_items and str(tenant.tenant) != OTHER:
-                found[str(tenant.tenant)] += tenant.inside
+            if tenant.inside * 100 >= stats.capacity_items and (label := _label(tenant.tenant)) != OTHER:
+                found[label] += tenant.inside
     shown = dict(found.most_common(most))
     if most and any(stats.tenants for stats in states):
         shown[OTHER] = max(0, sum(stats.tally.inside for stats in states) - sum(shown.values()))
     return shown
+
+
+def _label(tenant: object) -> str:
+    """The tenant as the value of a label: its `str`, or a remark where that raises."""
+    return tenant if type(tenant) is str else text_of(tenant)
 
 
 def _require() -> None:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -16,7 +17,9 @@ from .._core import checks
 from .._core.decorator import WrappingSink
 from .._core.errors import MissingExtra
 from .._core.result import WriteResult
+from .._core.say import say
 from .._core.send import send
+from .._core.told import for_log
 from .._core.tracing import ITEM_TRACES
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.sink import Sink
+
+logger = logging.getLogger("penstock.telemetry")
 
 T = TypeVar("T")
 
@@ -100,6 +105,7 @@ class _TracingSink(WrappingSink[T]):
     def __init__(self, inner: Sink[T], settings: Tracing) -> None:
         super().__init__(inner)
         self._settings = settings
+        self._has_complained = False
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         contexts, plain = self._contexts(batch)
@@ -113,7 +119,8 @@ class _TracingSink(WrappingSink[T]):
         """The span contexts of the items, by index, and the batch without them."""
         context_of = self._settings.context_of
         if context_of is not None:
-            return {index: context for index, item in enumerate(batch) if (context := context_of(item)) is not None}, batch
+            found = ((index, self._context(item, context_of)) for index, item in enumerate(batch))
+            return {index: context for index, context in found if context is not None}, batch
         contexts: dict[int, SpanContext] = {}
         items: list[Any] = []
         for index, item in enumerate(batch):
@@ -125,6 +132,17 @@ class _TracingSink(WrappingSink[T]):
         if not contexts:
             return {}, batch
         return contexts, batch.derive(items, [(index,) for index in range(len(items))])
+
+    def _context(self, item: object, context_of: Callable[[Any], SpanContext | None]) -> SpanContext | None:
+        """What `context_of` says of an item; `None` where it raises, since a trace is no reason to lose a write. Its first error is logged."""
+        try:
+            return context_of(item)
+        except Exception as error:
+            if not self._has_complained:
+                self._has_complained = True
+                message = "Tracing(context_of=...) raised %s; the span has no link to that item, and further errors of it are not logged"
+                say(logger, logging.ERROR, message, for_log(error), error=error)
+            return None
 
     @contextmanager
     def _span(self, batch: Batch[T], contexts: Mapping[int, SpanContext]) -> Iterator[Span]:
@@ -162,7 +180,10 @@ def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
     first = next(iter(errors.values()))
     span.set_attribute("batch.failed", len(errors))
     span.set_status(trace.Status(trace.StatusCode.ERROR, f"{len(errors)} of {size} items failed"))
-    span.record_exception(first)
+    try:
+        span.record_exception(first)
+    except Exception:  # its text cannot be had
+        span.record_exception(RuntimeError(for_log(first)))
 
 
 def _opentelemetry() -> Any:

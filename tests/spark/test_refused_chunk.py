@@ -1,0 +1,34 @@
+"""A chunk whose destination refuses everything fails at once: Spark tells of it, and an operator repairs it before the job runs again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock import Batch, DeadLetter, RefusedError, Retry, RowBatch, UnavailableError, send, stack
+from penstock._core.delivery import Delivery
+from penstock.spark._task import ChunkHost
+
+if TYPE_CHECKING:
+    from penstock.testing import FakeClock
+
+
+async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(fake_clock: FakeClock) -> None:
+    """Decisions 0.3: with the sink's own message, and no row in the dead letters."""
+    taken: list[object] = []
+    error: Exception = RefusedError("permission denied for table events", repair='grant INSERT on "events" to "etl"')
+
+    async def refuse(batch: Batch[int]) -> None:
+        raise error
+
+    async def take(batch: Batch[object]) -> None:
+        taken.extend(batch)
+
+    sink = stack(refuse, Retry(), DeadLetter(take))
+    errors = await send(sink, RowBatch([1, 2], delivery=Delivery(2, host=ChunkHost(300.0))))
+    assert errors == {0: error, 1: error}
+    assert "to repair: grant INSERT" in str(error)
+    assert fake_clock.now() == 0.0
+    error = UnavailableError("gone")
+    assert len(await send(sink, RowBatch([1, 2], delivery=Delivery(2, host=ChunkHost(300.0))))) == 2
+    assert fake_clock.now() >= 300.0
+    assert taken == []
