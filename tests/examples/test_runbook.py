@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.examples.example import DOCS
 
-from penstock import AddTimeout, Batcher, Limits, Retry, ThrottledError, UnavailableError, stack
+from penstock import AddTimeout, Batcher, Limits, RefusedError, Retry, ThrottledError, UnavailableError, stack
 from penstock.telemetry import PrometheusObserver
 from penstock.testing import ScriptedSink, SlowSink, fail, hang
 
@@ -43,9 +44,18 @@ async def test_the_destination_is_the_bottleneck(fake_clock: FakeClock) -> None:
         assert stats.oldest_age > 2 * batcher.limits.delay
 
 
-async def test_the_destination_is_away(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
-    """batcher/B57: items back off, the ledger fills, producers are refused, no item fails and nothing is logged; then all is delivered."""
-    sink: ScriptedSink[int] = ScriptedSink([fail(UnavailableError("nobody there"))] * 10)
+@pytest.mark.parametrize(
+    ("error", "state", "level", "told"),
+    [
+        (UnavailableError("connection refused"), "unavailable", logging.WARNING, "the destination is unavailable"),
+        (RefusedError("403", repair="grant it"), "refused", logging.ERROR, "to repair: grant it"),
+    ],
+)
+async def test_the_destination_is_away(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, error: Exception, state: str, level: int, told: str
+) -> None:
+    """batcher/B57: items back off, the ledger fills, producers are refused, the log says why and no item fails; then all is delivered."""
+    sink: ScriptedSink[int] = ScriptedSink([fail(error)] * 10)
     async with Batcher(stack(sink, Retry()), limits=LIMITS) as batcher:
         await batcher.add_many(range(40))
         await fake_clock.advance(1.0)
@@ -54,9 +64,12 @@ async def test_the_destination_is_away(fake_clock: FakeClock, caplog: pytest.Log
         stats = batcher.stats()
         assert stats.tally.backing_off > 0
         assert (stats.tally.delivered, stats.tally.queued, stats.tally.refused) == (0, 40 - stats.tally.backing_off, 1)
+        assert stats.destination.state == state
+        assert [(record.levelno, told in record.getMessage()) for record in caplog.records] == [(level, True)]
         await fake_clock.advance(120.0)
         assert batcher.tally().delivered == 40
-        assert not caplog.records
+        assert {record.levelno for record in caplog.records} == {level}
+        assert batcher.stats().retries >= 10
 
 
 async def test_the_destination_asks_to_slow_down(fake_clock: FakeClock) -> None:
@@ -93,6 +106,6 @@ async def test_the_page_names_metrics_that_exist(fake_clock: FakeClock) -> None:
         await batcher.add(2)
         exposed = generate_latest(registry).decode()
     named = re.findall(r"`(batcher_\w+)(?:\{(\w+)\})?`", (DOCS / "how-to/operate.md").read_text())
-    assert len(named) == 16
+    assert len(named) == 18
     for metric, label in named:
         assert re.search(rf'^{metric}(_bucket)?\{{.*{label}="', exposed, re.MULTILINE), metric
