@@ -32,3 +32,16 @@ async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(fake_
     assert len(await send(sink, RowBatch([1, 2], delivery=Delivery(2, host=ChunkHost(300.0))))) == 2
     assert fake_clock.now() >= 300.0
     assert taken == []
+
+
+async def test_a_try_that_follows_without_a_pause_is_counted(fake_clock: FakeClock) -> None:
+    """A jittered backoff may come to nothing. The report has the try all the same."""
+    answers: list[Exception | None] = [TimeoutError("slow"), TimeoutError("slow"), None]
+
+    async def take(batch: Batch[int]) -> None:
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    host = ChunkHost(300.0)
+    assert await send(stack(take, Retry(backoff=lambda state: 0.0)), RowBatch([1, 2], delivery=Delivery(2, host=host))) == {}
+    assert (host.retries, fake_clock.now()) == (2, 0.0)

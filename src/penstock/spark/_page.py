@@ -51,7 +51,7 @@ def write_page(report: SparkWriteReport) -> str:
         ("Rows", f"of each {_unit_word(units)}; {_skew([unit.rows for unit in units])}", _outcomes_of_units(numbers, units)),
     ]
     if report.retries:
-        pictures.append(("Waits before another try", f"of each {_unit_word(units)}", _of_units(numbers, units, "retries", "")))
+        pictures.append(("Tries again", f"of each {_unit_word(units)}", _of_units(numbers, units, "retries", "")))
     return _rendered(
         title="Write to " + covered(report.settings.get("sink", "a sink")),
         when=_when(min((unit.began_at for unit in units if unit.began_at), default=0.0)),

@@ -62,7 +62,7 @@ class ChunkHost:
 
     def __init__(self, patience: float) -> None:
         self.outcomes: Counter[Outcome] = Counter()
-        self.waits = 0
+        self.retries = 0
         self.deadline: float | None = None
         self.stopping = False
         self.waits_for_repair = False
@@ -81,7 +81,6 @@ class ChunkHost:
 
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
         """Wait, but not beyond the patience, unless it is for a pace that was asked for."""
-        self.waits += 1
         if through_stop:
             await wait_until(LOOP_CLOCK, until, *signals)
             return
@@ -116,7 +115,8 @@ class ChunkHost:
         """The task fails with the error itself."""
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """Spark counts what the task writes."""
+        """Count: a try that follows without a pause is one, too."""
+        self.retries += 1
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ async def write_chunk(sink: Sink[Any], chunk: Chunk, *, name: str, patience: flo
     lineage = Lineage(id=f"{name}-{chunk.number}", reason=Reason.SIZE, name=name)
     batch = ArrowBatch(chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host), keys=order.keys(chunk.rows))
     errors, stopped = await order.send(sink, batch, chunk)
-    return Written(rows, host.outcomes, host.waits, [(batch[index], errors[index]) for index in sorted(errors)], stopped)
+    return Written(rows, host.outcomes, host.retries, [(batch[index], errors[index]) for index in sorted(errors)], stopped)
 
 
 def add_up(counts: Counter[str], written: Written, on_dead: Callable[[dict[str, Any], BaseException], None]) -> None:

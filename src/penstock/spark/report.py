@@ -48,6 +48,7 @@ class UnitReport:
     failed: int = 0
     chunks: int = 0
     retries: int = 0
+    """How often a batch, or a part of one, was to be sent again; at `"bucket"` also how often its transaction was."""
     seconds: float = 0.0
     attempt: int = 0
     """Spark's number of the attempt that is counted here; 0 unless the task was run again."""
