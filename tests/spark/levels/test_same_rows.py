@@ -89,7 +89,7 @@ def test_a_column_that_is_made_anew_is_left_out(spark: Any, dsn: str) -> None:
         "id", "key", "current_timestamp() AS at", "map(id, key) AS m", "array(map(1, id)) AS a", "id % 2 = 0 AS b"
     )
     began = datetime.now(UTC)
-    chosen = BUCKET | {"version": 0, "content": ("id", "key", "m", "a", "b")}
+    chosen: dict[str, Any] = BUCKET | {"version": 0, "content": ("id", "key", "m", "a", "b")}
     assert write_dataframe(read, timed, **chosen).delivered == 200
     assert write_dataframe(read, timed, **chosen).skipped_units == 3
     assert query(dsn, "SELECT min(at), count(DISTINCT at) FROM events") >= [(began, 1)]
