@@ -40,6 +40,8 @@ T_contra = TypeVar("T_contra", contravariant=True)
 logger = logging.getLogger("penstock.transaction")
 
 _LETTERS_LOST = "unit %s was committed before, but %d of its dead letters were perhaps never written, and are not written now"
+_OTHER_COLUMNS = "unit %s was committed with other columns (%s) than it has now (%s), so only the numbers of rows are compared"
+_OTHER_ROWS = "other rows than before come under the same name, so some of them would be lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,9 @@ class Unit:
     """Of how many. Another number under the same application and version is refused: its parts would hold other rows."""
     rule: str = ""
     """How the parts are cut, as text. Another one under the same application and version is refused as well."""
+    types: str = ""
+    """The types of what the rule looks at, as text. Others are refused too: equal values of two types may fall into different parts. Empty:
+    not known, and not compared."""
 
     def __post_init__(self) -> None:
         checks.text("application", self.application)
@@ -68,6 +73,7 @@ class Unit:
         if checks.count("part", self.part, least=0) >= self.parts:
             raise bad("part", self.part, f"must be less than parts={self.parts}")
         checks.text("rule", self.rule, empty=True)
+        checks.text("types", self.types, empty=True)
 
     @property
     def name(self) -> str:
@@ -85,6 +91,10 @@ class Counts:
     duplicate: int = 0
     dead_lettered: int = 0
     failed: int = 0
+    content: int | None = None
+    """The sum of a hash of each row, wrapped to a signed number of 64 bits; `None`: not known. A replay must have the same."""
+    content_of: str = ""
+    """What is hashed of a row: its columns and their types, as text. Sums of different columns are not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +120,10 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
         ...
 
     def record(self, counts: Counts) -> None:
-        """Have `counts` stored with the commit; the last call counts. Raises `NonDeterministicReplay` if the unit had other rows before."""
+        """Have `counts` stored with the commit; the last call counts. Raises `NonDeterministicReplay` if the unit had other rows before.
+
+        Rows are compared by their number, and by their content where that is known on both sides.
+        """
         ...
 
     def hold_letters(self, count: int) -> None:
@@ -196,11 +209,8 @@ class Attempt:
 
     def record(self, counts: Counts) -> None:
         """Store `counts` with the commit; compare them with what an earlier attempt has stored."""
-        if self._found and self._committed is not None and self._committed.counts.rows != counts.rows:
-            raise NonDeterministicReplay(
-                f"{self._unit} was committed with {self._committed.counts.rows} rows, and now has {counts.rows}: other rows than before "
-                "come under the same name, so some of them would be lost; what makes the rows must give the same ones each time"
-            )
+        if self._found and self._unit is not None and self._committed is not None:
+            check_same_rows(self._unit, self._committed.counts, counts)
         self.counts = counts
 
     def hold_letters(self, count: int) -> None:
@@ -230,12 +240,39 @@ def has_ended(unit: Unit | None) -> TransactionLost:
 
 def check_same_parts(unit: Unit, known: Unit) -> None:
     """Raise `UnitRefused` if `known`, which is committed, belongs to the same version and was cut otherwise."""
-    if (unit.application, unit.version) != (known.application, known.version) or (unit.parts, unit.rule) == (known.parts, known.rule):
+    if (unit.application, unit.version) != (known.application, known.version):
+        return
+    if unit.types != known.types and unit.types and known.types and (unit.parts, unit.rule) == (known.parts, known.rule):
+        raise UnitRefused(
+            f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in parts by {unit.rule!r} of {known.types!r}, "
+            f"and now comes by that of {unit.types!r}; equal values of other types fall into other parts, so some rows would be written twice "
+            "and others never; go on with the old types until this version is complete"
+        )
+    if (unit.parts, unit.rule) == (known.parts, known.rule):
         return
     raise UnitRefused(
         f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in {known.parts} parts by the rule "
         f"{known.rule!r}, and now comes in {unit.parts} by {unit.rule!r}; other parts hold other rows, so some would be written twice and "
         "others never; go on with the old ones until this version is complete"
+    )
+
+
+def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:
+    """Raise `NonDeterministicReplay` if the rows of `unit` are not those that were committed as `known`, as far as counts tell."""
+    if known.rows != counts.rows:
+        raise NonDeterministicReplay(
+            f"{unit} was committed with {known.rows} rows, and now has {counts.rows}: {_OTHER_ROWS}; what makes the rows must give the same "
+            "ones each time"
+        )
+    if known.content is None or counts.content is None or known.content == counts.content:
+        return
+    if known.content_of != counts.content_of:
+        logger.warning(_OTHER_COLUMNS, unit.name, known.content_of, counts.content_of)
+        return
+    raise NonDeterministicReplay(
+        f"{unit} was committed with {known.rows} rows of another content (of {known.content_of}): {_OTHER_ROWS}. A query with a deleted or "
+        "copied checkpoint counts from 0 again: give it another app_id. Or a column is made anew in each run, such as current_timestamp(): "
+        "leave it out with content="
     )
 
 

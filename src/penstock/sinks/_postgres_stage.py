@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .._core.staging import Epoch
     from .._core.transaction import Committed, Counts, Unit
     from ._postgres_connections import Connections
+    from ._postgres_ledger import Ledger
     from ._postgres_sql import Plan
     from ._postgres_transaction import PostgresTransaction
 
@@ -45,6 +46,8 @@ class Stages:
 
     if TYPE_CHECKING:
         _plan: Plan | None
+        _ledger: Ledger
+        _known_as: str | None
 
         def _opened(self) -> tuple[Connections, Plan]: ...
 
@@ -71,6 +74,7 @@ class Stages:
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made._plan = replace(plan, table=replace(plan.table, name=name))
+        made._known_as = plan.table.qualified
         return made
 
     async def begin(self, epoch: Epoch) -> Committed | None:
@@ -102,7 +106,7 @@ class Stages:
             transaction: PostgresTransaction = within
             before = transaction.committed
             if before is None:
-                await _move(transaction.connection, plan, epoch, stages)
+                await _move(transaction.connection, plan, epoch, stages, self._ledger)
                 transaction.record(counts)
         async with connections.lent() as con:
             await _collect(con, plan, epoch.unit, older=True)
@@ -119,7 +123,7 @@ class _OnlyLooking(Exception):  # no error: it leaves a transaction without a tr
     pass
 
 
-async def _move(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, stages: Sequence[str]) -> None:
+async def _move(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, stages: Sequence[str], ledger: Ledger) -> None:
     swap = await Swap.begin(con, plan.table) if epoch.overwrite else None
     target = plan if swap is None else replace(plan, table=swap.table)
     for name in stages:
@@ -128,6 +132,7 @@ async def _move(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, stages:
         await con.execute(f"DROP TABLE {_at(plan, name)}")
     if swap is not None:
         await swap.end(con)
+        await ledger.follow(con, plan.table.qualified, swap.oid)
 
 
 def _prefix(plan: Plan, unit: Unit) -> str:

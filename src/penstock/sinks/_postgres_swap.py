@@ -89,6 +89,8 @@ class Swap:
     old: Table
     table: Table
     """The new one."""
+    oid: int = 0
+    """The old one's."""
 
     @classmethod
     async def begin(cls, con: PoolConnectionProxy[Any], old: Table) -> Swap:
@@ -96,7 +98,7 @@ class Swap:
         await check_overwrite(con, old)
         swap = cls(old, replace(old, name=f"penstock_new_{uuid4().hex}"))
         await swap._create(con)
-        return swap
+        return replace(swap, oid=await con.fetchval("SELECT $1::text::regclass::oid", old.qualified))
 
     async def _create(self, con: PoolConnectionProxy[Any]) -> None:
         facts = await con.fetchrow(_FACTS, self.old.qualified)

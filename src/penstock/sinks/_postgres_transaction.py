@@ -56,7 +56,8 @@ class PostgresTransaction(Attempt):
         *,
         ledger: Ledger,
         unit: Unit | None,
-        confirm: Callable[[Unit, int], Awaitable[None]],
+        target: str,
+        confirm: Callable[[Unit, str, int], Awaitable[None]],
     ) -> None:
         super().__init__(unit)
         self._con = con
@@ -65,6 +66,8 @@ class PostgresTransaction(Attempt):
         self._ways = ways
         self._rows_of = rows_of
         self._ledger = ledger
+        self.target = target
+        """The name of the table under which the ledger knows the unit."""
         self._confirm = confirm
         self._turn = asyncio.Lock()
         self._is_marked = False
@@ -86,7 +89,7 @@ class PostgresTransaction(Attempt):
             if self.unit is None:
                 await self._con.execute(BEGIN)
             else:
-                self.found(await self._ledger.begin(self._con, self.unit))
+                self.found(await self._ledger.begin(self._con, self.unit, self.target))
         except Exception as error:
             raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
         if self.is_replay:
@@ -225,7 +228,7 @@ class PostgresTransaction(Attempt):
             if self._is_untidy:
                 await WITHIN.undo(self._con)
             if self.unit is not None:
-                await self._ledger.complete(self._con, self.unit, self.counts, self.letters_held)
+                await self._ledger.complete(self._con, self.unit, self.target, self.counts, self.letters_held)
         except Exception as error:
             raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
 
@@ -236,7 +239,7 @@ class PostgresTransaction(Attempt):
     async def wrote_letters(self, count: int) -> None:
         """After the commit: so many of those that were held are written. Raises what the connection raises. Suspends."""
         if self.unit is not None:
-            await self._confirm(self.unit, count)
+            await self._confirm(self.unit, self.target, count)
         await super().wrote_letters(count)
 
     def __repr__(self) -> str:

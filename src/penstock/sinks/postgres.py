@@ -140,6 +140,8 @@ class PostgresSink(Stages, Openable):
         self._connections: Connections | None = None
         self._plan: Plan | None = None
         self._pruned: dict[str, int] | None = None
+        self._known_as: str | None = None
+        """The target's qualified name, where this writes into a stage of it."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -218,7 +220,10 @@ class PostgresSink(Stages, Openable):
         connections, plan = self._opened()
         async with connections.lent() as con:
             ways, ledger = self._target.ways, self._ledger
-            made = PostgresTransaction(con, plan, self._judge, ways, self._rows_of, ledger=ledger, unit=unit, confirm=self._confirm_letters)
+            target = self._known_as or plan.table.qualified
+            made = PostgresTransaction(
+                con, plan, self._judge, ways, self._rows_of, ledger=ledger, unit=unit, target=target, confirm=self._confirm_letters
+            )
             try:
                 await made.begin()
                 yield made
@@ -230,7 +235,7 @@ class PostgresSink(Stages, Openable):
             finally:
                 made.end()
             if unit is not None and made.in_doubt is None and not made.is_replay:
-                await self._prune(con, unit)
+                await self._prune(con, unit, target)
         if made.in_doubt is not None:
             await self._resolve(made, made.in_doubt)
 
@@ -243,7 +248,7 @@ class PostgresSink(Stages, Openable):
         connections, _ = self._opened()
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout), connections.lent() as con:
-                is_there = await self._ledger.has(con, made.unit)
+                is_there = await self._ledger.has(con, made.unit, made.target)
         except Exception as second:
             message = f"no answer to the COMMIT of {made.unit.name}, and none from the ledger either ({second}); another attempt will know"
             raise UnknownOutcomeError(message) from error
@@ -251,19 +256,19 @@ class PostgresSink(Stages, Openable):
             raise TransactionLost(f"no answer to the COMMIT of {made.unit.name}; the ledger says that nothing of it was applied") from error
         made.commits()
 
-    async def _confirm_letters(self, unit: Unit, count: int) -> None:
+    async def _confirm_letters(self, unit: Unit, target: str, count: int) -> None:
         connections, _ = self._opened()
         async with connections.lent() as con:
-            await self._ledger.wrote_letters(con, unit, count)
+            await self._ledger.wrote_letters(con, unit, target, count)
 
-    async def _prune(self, con: PoolConnectionProxy[Any], unit: Unit) -> None:
+    async def _prune(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> None:
         """Once per version, and only for tidiness."""
         pruned = self._pruned
         if pruned is None or pruned.get(unit.application, -1) >= unit.version:
             return
         pruned[unit.application] = unit.version
         try:
-            await self._ledger.prune(con, unit.application)
+            await self._ledger.prune(con, unit.application, target)
         except Exception as error:
             logger.warning("old versions of %r are still in the ledger %s: %s", unit.application, self._ledger.qualified, for_log(error))
 

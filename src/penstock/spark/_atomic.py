@@ -1,6 +1,7 @@
 """The driver's side of a write that becomes visible at once: begin, run the tasks, publish what they have staged.
 
-1. An epoch that was published before is told from the ledger, and no task runs.
+1. An epoch that was published before is told from the ledger, and nothing is written. Its rows are counted and hashed all the same: others
+   under its name are an error, not a skipped write.
 2. Only the stages that came back with the tasks' results are published: one of each task. What other attempts have written is dropped.
 3. Publishing that breaks off is tried again, since the epoch's row tells whether it was applied.
 4. The destination is opened here as well, from its description, on a loop of its own; so the driver needs access to it.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from .._core.clock import LOOP_CLOCK
 from .._core.opening import opened
 from .._core.staging import check_staging
-from .._core.transaction import Counts
+from .._core.transaction import Counts, check_same_rows
 from ._again import Again
 from ._travel import description, load
 from ._unit_task import report_skipped
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from .._core.sink import Sink
     from .._core.staging import Epoch, StagingSink
+    from ._content import Content
 
 R = TypeVar("R")
 
@@ -34,26 +36,38 @@ PATIENCE = 300.0
 """Seconds of waiting for a destination that is not there when the driver needs it."""
 
 
-def write_atomically(sink: Sink[Any], epoch: Epoch, run: Callable[[], tuple[SparkWriteReport, list[str]]]) -> SparkWriteReport:
-    """Publish what `run` has staged, or nothing. Blocks. Raises what `run` raises, and what the destination refuses."""
+def write_atomically(
+    sink: Sink[Any], epoch: Epoch, content: Content, run: Callable[[], tuple[SparkWriteReport, list[str], int]]
+) -> SparkWriteReport:
+    """Publish what `run` has staged, or nothing. Blocks.
+
+    `run` returns the report, the stages, and the sum of the hashes of their rows. Raises what it raises, what the destination refuses, and
+    `NonDeterministicReplay` where the epoch was published with other rows.
+    """
     destination = _Destination(description(check_staging(sink)))
     before = destination.call(lambda there: there.begin(epoch))
     if before is not None:
+        check_same_rows(epoch.unit, before.counts, content.counted())
         return SparkWriteReport((report_skipped(0, before, rows=before.counts.rows),))
     try:
-        report, stages = run()
+        report, stages, found = run()
         counts = Counts(
             rows=report.rows,
             delivered=sum(unit.delivered for unit in report.units),
             duplicate=sum(unit.duplicate for unit in report.units),
             failed=report.failed,
+            content=found if content.columns else None,
+            content_of=content.text,
         )
         before = destination.call(lambda there: there.publish(epoch, stages, counts))
     except BaseException:
         with suppress(Exception):  # what cannot be dropped now is collected by the next
             destination.call(lambda there: there.discard(epoch), is_tried_again=False)
         raise
-    return report if before is None else SparkWriteReport((report_skipped(0, before, rows=report.rows),))
+    if before is None:
+        return report
+    check_same_rows(epoch.unit, before.counts, counts)
+    return SparkWriteReport((report_skipped(0, before, rows=report.rows),))
 
 
 class _Destination:

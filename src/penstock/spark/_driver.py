@@ -38,6 +38,12 @@ def keyed(df: DataFrame, key: str | Sequence[str], *, order_by: str | Sequence[s
     return df.repartition(bucket_count(df, buckets), *keys, functions.lit(0)).sortWithinPartitions(*keys, *order)
 
 
+def typed(df: DataFrame, columns: Sequence[str]) -> str:
+    """The columns and Spark's names of their types, as text."""
+    types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
+    return ", ".join(f"{name} {types[name]}" for name in columns)
+
+
 def bucket_count(df: DataFrame, buckets: int | None) -> int:
     """How many partitions keys are spread over."""
     return checks.optional_count("buckets", buckets) or int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)

@@ -31,7 +31,7 @@ class Level:
     application: str | None
     version: int | None
 
-    def units(self, buckets: int, *, buffer_bytes: int) -> Units | None:
+    def units(self, buckets: int, *, types: str, content_of: str, buffer_bytes: int) -> Units | None:
         """The units that it is cut into, where they have names that a replay has as well."""
         if self.application is None or self.version is None or self.delivery == "atomic":
             return None
@@ -41,6 +41,8 @@ class Level:
             buckets=buckets,
             key=self.key,
             in_transactions=self.delivery == "bucket",
+            types=types,
+            content_of=content_of,
             buffer_bytes=buffer_bytes,
         )
 

@@ -17,7 +17,7 @@ from .._core.staging import Epoch, staged
 from ._task import Task
 from ._travel import Traveller
 from ._unit_task import UnitTask, check_refused
-from ._units import Units, by_bucket
+from ._units import Summed, Units, by_bucket, wrapped
 from ._worker import worker
 from .report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ._worker import Worker
 
 Line = tuple[str, str]
-"""Its kind, `unit`, `stage`, `refused` or `dead`, and its JSON."""
+"""Its kind, `unit`, `stage`, `content`, `refused` or `dead`, and its JSON."""
 LINES = "kind string, json string"
 SHOWN = 20
 """Dead rows that a task sends back for the message of an error."""
@@ -76,39 +76,40 @@ class Partition(Traveller):
 
     def _lines(self, part: _Part, attempt: int) -> Iterator[Line]:
         try:
-            report, stage = self._written(part)
+            report, further = self._written(part)
             if self._done is not None:
                 self._done.add((report.rows, report.dead_lettered + report.failed))
             yield "unit", _json(asdict(replace(report, attempt=attempt)))
-            if stage is not None:
-                yield "stage", _json(stage)
+            yield from further
         except _TooManyDead:
             for _ in part.rows:  # the next unit follows
                 pass
             yield "refused", _json(part.number)
         yield from (("dead", letter) for letter in part.letters.kept)
 
-    def _written(self, part: _Part) -> tuple[UnitReport, str | None]:
+    def _written(self, part: _Part) -> tuple[UnitReport, tuple[Line, ...]]:
         units = self._units
         if isinstance(units, Epoch):
             return self._staged(part, units)
         if isinstance(units, Units) and units.in_transactions:
             part.letters.error = _TooManyDead
             unit = units.unit(part.number)
-            task = UnitTask(part.here, part.sink, self._cuts, unit, buffer_bytes=units.buffer_bytes, letters=part.letters)
-            return task.run(part.rows), None
+            kept = units.buffer_bytes
+            task = UnitTask(part.here, part.sink, self._cuts, unit, buffer_bytes=kept, letters=part.letters, content_of=units.content_of)
+            return task.run(part.rows), ()
         name = units.unit(part.number).name if isinstance(units, Units) else f"{self._job}-{part.number}"
-        return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(part.rows, part.letters.add), None
+        return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(part.rows, part.letters.add), ()
 
-    def _staged(self, part: _Part, epoch: Epoch) -> tuple[UnitReport, str | None]:
+    def _staged(self, part: _Part, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
         """Write into a stage of this attempt, made for the first row."""
-        first = next((batch for batch in part.rows if batch.num_rows), None)
+        rows = Summed(part.rows)
+        first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
-            return UnitReport(partition=part.number), None
+            return UnitReport(partition=part.number), ()
         with part.here.entered(staged(part.sink, epoch)) as (stage, within):
             task = Task(part.here, within, self._cuts, unit=f"{self._job}-{part.number}", partition=part.number)
-            report = task.run(chain((first,), part.rows), part.add_refused)
-        return report, stage
+            report = task.run(chain((first,), rows), part.add_refused)
+        return report, (("stage", _json(stage)), ("content", _json(rows.total or 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,11 @@ def read_report(lines: Iterable[Line]) -> SparkWriteReport:
 def read_stages(lines: Iterable[Line]) -> list[str]:
     """What is to be published of the lines' tasks."""
     return [json.loads(text) for kind, text in lines if kind == "stage"]
+
+
+def read_content(lines: Iterable[Line]) -> int:
+    """The sum of the hashes of all rows that the lines' tasks have staged."""
+    return wrapped(sum(json.loads(text) for kind, text in lines if kind == "content"))
 
 
 def _refusal(refused: set[int], dead: Iterable[DeadRow], *, committed: int) -> DeadLettersError:

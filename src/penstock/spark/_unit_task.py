@@ -2,8 +2,8 @@
 
 1. The main thread reads, as in `_task`; a coroutine on the worker's loop holds the transaction and writes. One chunk is written while the
    next is being read, and nothing else is held, but for the buffer (3).
-2. Where the unit was committed before, its rows are read and counted, and nothing is written. Another number of rows than the ledger has is
-   `NonDeterministicReplay`.
+2. Where the unit was committed before, its rows are read and counted, and nothing is written. Another number of rows than the ledger has, or
+   another sum of their hashes, is `NonDeterministicReplay`.
 3. With its connection, everything that the transaction wrote is gone. So a unit is tried again from its first chunk, inside the task, as
    long as all that was read of it fits into the buffer. Otherwise the task fails, and Spark runs it again.
 4. A commit whose answer was lost is tried again in the same way: the ledger knows whether it was applied.
@@ -27,7 +27,7 @@ from ._chunks import cut
 from ._course import Course
 from ._failures import KeyOrder
 from ._task import add_up, write_chunk
-from ._units import Remembered
+from ._units import Remembered, Summed
 from .report import UnitReport
 
 if TYPE_CHECKING:
@@ -96,13 +96,16 @@ class _Feed:
 class UnitTask:
     """The write of one unit."""
 
-    def __init__(self, worker: Worker, sink: Sink[Any], cuts: Cuts, unit: Unit, *, buffer_bytes: int, letters: Letters) -> None:
+    def __init__(
+        self, worker: Worker, sink: Sink[Any], cuts: Cuts, unit: Unit, *, buffer_bytes: int, letters: Letters, content_of: str = ""
+    ) -> None:
         self._worker = worker
         self._sink = sink
         self._cuts = cuts
         self._unit = unit
         self._buffer_bytes = buffer_bytes
         self._letters = letters
+        self._content_of = content_of
         self._writing: asyncio.Task[Any] | None = None
         self._course = Course()
 
@@ -111,11 +114,12 @@ class UnitTask:
         now = self._worker.loop.time
         began = now()
         cuts = self._cuts
-        chunks = Remembered(cut(batches, max_rows=cuts.chunk_rows, max_bytes=cuts.chunk_bytes, key=cuts.key), self._buffer_bytes)
+        rows = Summed(batches)
+        chunks = Remembered(cut(rows, max_rows=cuts.chunk_rows, max_bytes=cuts.chunk_bytes, key=cuts.key), self._buffer_bytes)
         again = Again(getattr(self._sink, "classify", None), cuts.patience)
         while True:
             try:
-                ended = self._try(chunks)
+                ended = self._try(chunks, rows)
             except Exception as error:
                 wait = again.wait_after(error)
                 if wait is None or not chunks.fits:
@@ -124,9 +128,9 @@ class UnitTask:
                 return self._report(ended, seconds=now() - began, retries=again.count)
             self._worker.start(LOOP_CLOCK.sleep(wait)).result()
 
-    def _try(self, chunks: Remembered) -> Ended:
+    def _try(self, chunks: Remembered, rows: Summed) -> Ended:
         feed = _Feed(self._worker.loop)
-        writing = self._worker.start(self._transaction(feed))
+        writing = self._worker.start(self._transaction(feed, rows))
         writing.add_done_callback(feed.close)
         try:
             for chunk in chunks:
@@ -145,7 +149,7 @@ class UnitTask:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
 
-    async def _transaction(self, feed: _Feed) -> Ended:
+    async def _transaction(self, feed: _Feed, rows: Summed) -> Ended:
         self._writing = asyncio.current_task()
         counts: Counter[str] = Counter()
         self._course.begin_again()
@@ -162,7 +166,7 @@ class UnitTask:
                 else:
                     counts["rows"] += chunk.rows.num_rows
                 feed.done()
-            tx.record(_for_ledger(counts))
+            tx.record(_for_ledger(counts, rows.total, self._content_of))
         return Ended(counts, before)
 
     def _report(self, ended: Ended, *, seconds: float, retries: int) -> UnitReport:
@@ -194,6 +198,13 @@ def report_skipped(part: int, committed: Committed, *, rows: int) -> UnitReport:
     )
 
 
-def _for_ledger(counts: Counter[str]) -> Counts:
-    names = ("rows", "delivered", "duplicate", "dead_lettered", "failed")
-    return Counts(**{name: counts[name] for name in names})
+def _for_ledger(counts: Counter[str], content: int | None, content_of: str) -> Counts:
+    return Counts(
+        rows=counts["rows"],
+        delivered=counts["delivered"],
+        duplicate=counts["duplicate"],
+        dead_lettered=counts["dead_lettered"],
+        failed=counts["failed"],
+        content=content,
+        content_of=content_of,
+    )

@@ -5,7 +5,8 @@
 2. Its number travels with the rows, in a column that is noted right after the shuffle. So tasks may be fewer than buckets
    (`max_tasks`), and nothing depends on how Spark numbers its tasks.
 3. A bucket without rows is no unit: nothing is written, and nothing is stored of it.
-4. The name `application:version:bucket` and the number of a chunk make the id of its batch. Two attempts cut the same rows into the same
+4. A hash of each row travels beside it (`_content`). It is taken off and summed as the rows are read, once, whatever is done with them.
+5. The name `application:version:bucket` and the number of a chunk make the id of its batch. Two attempts cut the same rows into the same
    chunks, so they send the same write keys: idempotency keys over HTTP, transactional ids for Kafka.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyarrow import compute
 
 from .._core.transaction import Unit
@@ -29,6 +31,8 @@ pc: Any = compute  # its functions are made when it is imported, where no checke
 
 BUCKET = "penstock_bucket"
 """The column with the number of a row's bucket, between the driver and the task."""
+CONTENT = "penstock_content"
+"""The column with the hash of a row, on the same way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +45,42 @@ class Units:
     key: tuple[str, ...]
     in_transactions: bool
     """Whether each is a transaction; otherwise they only have names."""
+    types: str = ""
+    """The key's columns with their types, on which the hash depends."""
+    content_of: str = ""
+    """What is hashed of each row; empty: nothing is."""
     buffer_bytes: int = 0
     """How much of a unit is kept for another try inside of the task."""
 
     def unit(self, bucket: int) -> Unit:
         """The unit of one bucket."""
         rule = f"hash({', '.join(self.key)})"
-        return Unit(application=self.application, version=self.version, part=bucket, parts=self.buckets, rule=rule)
+        return Unit(application=self.application, version=self.version, part=bucket, parts=self.buckets, rule=rule, types=self.types)
+
+
+class Summed:
+    """Record batches without the hashes of their rows, and the sum of these so far."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self.total: int | None = None
+        """Wrapped to a signed number of 64 bits; `None` as long as no hash has come."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        if CONTENT not in batch.schema.names:
+            return batch
+        hashes = batch.column(CONTENT).to_numpy().view(np.uint64)
+        self.total = wrapped((self.total or 0) + int(hashes.sum(dtype=np.uint64)))
+        return batch.drop_columns(CONTENT)
+
+
+def wrapped(total: int) -> int:
+    """A sum of hashes as a signed number of 64 bits."""
+    return (total + 2**63) % 2**64 - 2**63
 
 
 def by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:

@@ -39,8 +39,9 @@ def foreach_batch(
         sink: as in `write_dataframe`.
         on_report: is called with each report.
         app_id: the name under which micro-batches are committed; default: the id of the query, which its checkpoint keeps over restarts. A
-            query with a new checkpoint counts from 0 again, so under an old name its batches would be taken for repeated ones. Needed on Spark
-            Connect, which does not tell the id.
+            query with a new checkpoint, or with a copy of another one's, counts from where that stands, so under an old name its batches
+            would come under names that are committed (`NonDeterministicReplay`). A name must be unique for a checkpoint, therefore; writers to
+            several tables in one micro-batch share it. Needed on Spark Connect, which does not tell the id.
         options: those of `write_dataframe`; `version` is the number of the micro-batch. With `check` the sink is opened on the driver for the
             first micro-batch only.
 

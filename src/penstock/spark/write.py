@@ -10,10 +10,11 @@ from uuid import uuid4
 from .._core import checks
 from .._core.function_sink import as_sink
 from ._atomic import write_atomically
-from ._driver import bucket_count, check_columns, keyed, with_bucket
+from ._content import Content
+from ._driver import bucket_count, check_columns, keyed, typed, with_bucket
 from ._failures import POLICIES
 from ._levels import level
-from ._partition import HOPELESS, LINES, SHOWN, Partition, read_report, read_stages
+from ._partition import HOPELESS, LINES, SHOWN, Partition, read_content, read_report, read_stages
 from ._progress import watched
 from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 from ._travel import description
@@ -53,6 +54,7 @@ def write_dataframe(
     mode: WriteMode = "append",
     app_id: str | None = None,
     version: int | None = None,
+    content: Sequence[str] | None = None,
     unit_buffer_bytes: int = UNIT_BUFFER_BYTES,
     on_key_failure: OnKeyFailure = "skip",
     check: bool = True,
@@ -82,9 +84,13 @@ def write_dataframe(
             becomes visible at once, and once; needs `app_id`, `version` and a sink with stages (`PostgresSink`), whose destination the
             driver must reach as well.
         mode: `"overwrite"`, at `"atomic"` only, puts the rows in the place of all that are there: a reader sees the old ones or the new ones.
-        app_id: the name of whoever writes, the same after a restart.
+        app_id: the name of whoever writes, the same after a restart. It must be unique among all jobs and queries that write to the table,
+            and each checkpoint of a query needs one of its own. Writes of one application to several tables do not get in each other's way.
         version: which of its writes this is; a write that is repeated has the version that it had. With `key` both also name the batches
             at `"at_least_once"`, so that a repeated write sends the same idempotency keys; `order_by` must then order the rows of a key fully.
+        content: the columns that a repeated write must repeat, at `"bucket"` and `"atomic"`; default: all. A hash of them is stored for each
+            bucket, or for the whole, and compared when it comes again. Leave out what is made anew in each run (`current_timestamp()`).
+            `()`: only the numbers of rows are compared; so they are where the columns or their types have changed, with a warning.
         unit_buffer_bytes: how much of a bucket is kept in memory, to be written again inside the task when its transaction is lost; default
             32 MiB. A bucket that is larger is written again by Spark.
         on_key_failure: what becomes of the later rows of a key after one of its rows has failed for good; needs `key`. `"skip"`: they are
@@ -99,8 +105,9 @@ def write_dataframe(
     Raises `ConfigError` for a bad argument or a column of a type that the sink cannot write, and `NotPicklableError` for a sink that cannot
     travel; with `check` also whatever opening the sink raises (`UnavailableError` where nobody answers): all before anything runs.
     Raises `DeadLettersError` for more dead letters than allowed. What ends a task comes as Spark's error, with the task's traceback:
-    `UnitRefused` for a version that was written with another number of `buckets` or another `key`, `NonDeterministicReplay` for a bucket
-    that was committed with another number of rows.
+    `UnitRefused` for a version that was written with another number of `buckets`, another `key` or a key of another type, or to a table of
+    this name that was since dropped and made anew; `NonDeterministicReplay` for a bucket that was committed with other rows. At `"atomic"`
+    these two come as they are.
     """
     sink = as_sink(sink)
     names = check_columns(df, "key", key)
@@ -119,20 +126,22 @@ def write_dataframe(
     limit = checks.optional_count("max_tasks", max_tasks)
     promise = level(sink, delivery=delivery, mode=mode, app_id=app_id, version=version, key=names)
     dead = _DeadRows.of(dead_letters, max_dead_letters, in_units=delivery == "bucket")
-    units = promise.units(bucket_count(df, buckets), buffer_bytes=checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0))
+    same = Content.of(df, content, delivery)
+    kept = checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0)
+    units = promise.units(bucket_count(df, buckets), types=typed(df, names), content_of=same.text, buffer_bytes=kept)
     epoch = promise.epoch()
     check_types(sink, df.schema)
     shipped = description(sink)
     if check:
         try_out(shipped, df.schema)
     rows = df if key is None else keyed(df, key, order_by=order_by, buckets=buckets)
-    rows = rows if units is None else with_bucket(rows)
+    rows = same.beside(rows if units is None else with_bucket(rows))
     rows = rows if limit is None else rows.coalesce(limit)
     settings = _settings(
         sink, cuts, buckets=buckets, order_by=order_by, max_tasks=limit, delivery=delivery, mode=mode, dead_letters=dead_letters
     )
 
-    def run() -> tuple[SparkWriteReport, list[str]]:
+    def run() -> tuple[SparkWriteReport, list[str], int]:
         with watched(df.sparkSession, progress) as write:
             done = None if write is None else write.done
             writing = Partition(shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=epoch or units, done=done)
@@ -140,9 +149,9 @@ def write_dataframe(
         report = replace(read_report(lines), settings=settings)
         if report.failed > dead.most:
             report.raise_for_dead_letters()
-        return report, read_stages(lines)
+        return report, read_stages(lines), read_content(lines)
 
-    return run()[0] if epoch is None else write_atomically(sink, epoch, run)
+    return run()[0] if epoch is None else write_atomically(sink, epoch, same, run)
 
 
 def _settings(sink: object, cuts: Cuts, **others: object) -> dict[str, str]:

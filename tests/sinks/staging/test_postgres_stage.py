@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from penstock import Batch, ConfigError, Counts, DeadLetter, Observed, Observer, Timeout, Unit, send, stack
+from penstock import Batch, ConfigError, Counts, DeadLetter, Observed, Observer, Timeout, Unit, send, stack, transaction
 from penstock._core.batch import RowBatch
 from penstock._core.opening import opened
 from penstock._core.staging import Epoch, check_staging, staged
@@ -265,3 +265,24 @@ def test_a_stack_that_cannot_is_refused() -> None:
     ]:
         with pytest.raises(ConfigError, match=told):
             check_staging(bad)
+
+
+async def test_what_was_published_before_an_overwrite_stays_published(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """The new table has another oid; the ledger's rows of the old one follow it."""
+    async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
+        for version in (1, 2, 3):
+            of = epoch(version, overwrite=version == 2)
+            stages = [await write(sink, of, [(version, "a")])]
+            assert await sink.publish(of, stages, Counts(rows=1, delivered=1)) is None
+        assert [row[0] for row in await con.fetch("SELECT id FROM events ORDER BY 1")] == [2, 3]
+        for version in (1, 2, 3):
+            assert await sink.begin(epoch(version, overwrite=version == 2)) is not None
+        found = await con.fetch("SELECT DISTINCT target, target_oid = 'events'::regclass FROM penstock_ledger")
+        assert [tuple(row) for row in found] == [('"public"."events"', True)]
+
+
+async def test_a_unit_through_a_stage_has_the_name_of_the_target(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink, staged(sink, epoch()) as (_, stage):
+        async with transaction(stage, Unit(application="within", version=1)) as tx:
+            assert await send(tx, RowBatch([(1, "a")])) == {}
+        assert await con.fetchval("SELECT target FROM penstock_ledger WHERE application = 'within'") == '"public"."events"'

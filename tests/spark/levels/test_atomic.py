@@ -79,7 +79,7 @@ def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(
     report = write_dataframe(rows(spark, 1_000), sink(dsn), mode="overwrite", max_dead_letters=2, **ATOMIC)
     assert (report.rows, report.delivered, report.failed) == (1_000, 998, 2)
     assert query(dsn, WHOLE) == [(998, 998)]
-    again = write_dataframe(rows(spark, 10), sink(dsn), mode="overwrite", **ATOMIC)
+    again = write_dataframe(rows(spark, 1_000, partitions=1), sink(dsn), mode="overwrite", **ATOMIC)
     assert (again.rows, again.delivered, again.failed, again.skipped_units) == (1_000, 998, 2, 1)
     assert query(dsn, WHOLE) == [(998, 998)]
     assert query(dsn, STAGES) == [(0,)]

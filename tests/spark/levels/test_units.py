@@ -26,7 +26,7 @@ from penstock.sinks import MemorySink  # noqa: E402
 from penstock.spark._partition import Letters  # noqa: E402
 from penstock.spark._task import Cuts, Task  # noqa: E402
 from penstock.spark._unit_task import UnitTask  # noqa: E402
-from penstock.spark._units import BUCKET, Units, by_bucket  # noqa: E402
+from penstock.spark._units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
 from penstock.spark._worker import Worker  # noqa: E402
 from penstock.spark.report import DeadLettersError  # noqa: E402
 
@@ -121,6 +121,25 @@ def test_a_unit_is_committed_once_and_a_replay_is_counted_from_the_ledger(here: 
     again = run(here, sink, rows(33, at_once=4))
     assert (again.rows, again.delivered, again.duplicate, again.skipped) == (33, 0, 33, True)
     assert numbers(sink) == [*range(33)]
+
+
+def hashed(hashes: list[int]) -> list[Any]:
+    """Rows of one key, with these hashes beside them."""
+    return [
+        pa.record_batch({"key": pa.array([1]), "number": pa.array([place]), CONTENT: pa.array([each])}) for place, each in enumerate(hashes)
+    ]
+
+
+@pytest.mark.parametrize("broken", [{}, {"at_chunk": 1}, {"at_commit": 1, "is_applied": True}])
+def test_hashes_are_summed_once_and_never_written(here: Worker, broken: dict[str, Any]) -> None:
+    """However often the unit is written again inside its task; the sum wraps, and does not depend on the order."""
+    sink, hashes = Broken(**broken), [2**63 - 1, -5, 2**63 - 1, *range(20)]
+    run(here, sink, hashed(hashes))
+    assert {tuple(row) for row in sink.items} == {("key", "number")}
+    assert [committed.counts.content for committed in sink.ledger.values()] == [-7 + sum(range(20))]
+    assert run(here, sink, hashed(hashes[::-1])).skipped
+    with pytest.raises(NonDeterministicReplay, match="another content"):
+        run(here, sink, hashed([*hashes[1:], 0]))
 
 
 def test_other_rows_under_the_same_name_are_refused(here: Worker) -> None:

@@ -198,6 +198,8 @@ class _Check:
                 self._say(("write", "delivery"), "'bucket' needs key: its ledger counts buckets of keys")
         if write.mode == "overwrite" and write.delivery != "atomic":
             self._say(("write", "mode"), "'overwrite' needs delivery = 'atomic': readers would meet a table that is being filled")
+        if write.content is not None and write.delivery == "at_least_once":
+            self._say(("write", "content"), "has no meaning at 'at_least_once': what comes again is written again")
         self._version()
         self._columns()
         self._numbers()
@@ -217,8 +219,8 @@ class _Check:
         if given is None:
             return
         known = {column.lower() for column in given}
-        for name in ("key", "order_by"):
-            for column in names(getattr(self._pipeline.write, name)):
+        for name in ("key", "order_by", "content"):
+            for column in names(getattr(self._pipeline.write, name) or ()):
                 if column.lower() not in known:
                     self._say(("write", name), f"{self._pipeline.write.view} has no column {column!r}; {meant(column, given)}")
 

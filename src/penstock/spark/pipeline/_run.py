@@ -166,8 +166,8 @@ def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
     mistakes: list[Mistake] = []
     pipeline = checked.pipeline
     made = SinkMaker(pipeline.sinks, df.columns, mistakes).make(pipeline.write.sink)
-    for name in ("key", "order_by"):
-        missing = [column for column in names(getattr(pipeline.write, name)) if column not in df.columns]
+    for name in ("key", "order_by", "content"):
+        missing = [column for column in names(getattr(pipeline.write, name) or ()) if column not in df.columns]
         mistakes += [Mistake(("write", name), f"{pipeline.write.view} has no column {column!r}") for column in missing]
     if mistakes or made is None:
         raise PipelineError(pipeline.placed([Mistake(each.path, checked.environment.hide(each.text)) for each in mistakes]))
@@ -181,6 +181,8 @@ def _options(pipeline: Pipeline) -> dict[str, Any]:
     options |= {name: getattr(write, name) for name in _CHOSEN}
     if names(write.key):
         options |= {"key": names(write.key), "order_by": names(write.order_by) or None}
+    if write.content is not None:
+        options["content"] = names(write.content)
     if write.version is not None:
         options |= {"app_id": write.app_id or pipeline.name, "version": whole(write.version)}
     elif write.app_id is not None:

@@ -123,6 +123,8 @@ class Write:
     """The name under which writes are committed; default: the pipeline's, and in a stream the query's id, which its checkpoint keeps."""
     version: int | str | None = None
     """Which of its writes this is: a whole number, also as text, so that it can come from the environment. Not in a stream, which counts."""
+    content: Names | None = None
+    """The columns that a repeated write must repeat; an empty list compares only numbers of rows."""
     chunk_rows: int | None = None
     """Rows in a batch, at most."""
     chunk_bytes: int | None = None
