@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from .._core.staging import Epoch, staged
+from .._core.staging import Epoch, Stage, staged
+from ._again import Again, tried_again
 from ._task import Task
 from ._travel import Traveller
 from ._unit_task import UnitTask, check_refused
@@ -81,14 +82,14 @@ class Partition(Traveller):
                 self._done.add((report.rows, report.dead_lettered + report.failed))
             yield "unit", _json(asdict(replace(report, attempt=attempt)))
             if stage is not None:
-                yield "stage", _json(stage)
+                yield "stage", _json(asdict(stage))
         except _TooManyDead:
             for _ in part.rows:  # the next unit follows
                 pass
             yield "refused", _json(part.number)
         yield from (("dead", letter) for letter in part.letters.kept)
 
-    def _written(self, part: _Part) -> tuple[UnitReport, str | None]:
+    def _written(self, part: _Part) -> tuple[UnitReport, Stage | None]:
         units = self._units
         if isinstance(units, Epoch):
             return self._staged(part, units)
@@ -100,15 +101,17 @@ class Partition(Traveller):
         name = units.unit(part.number).name if isinstance(units, Units) else f"{self._job}-{part.number}"
         return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(part.rows, part.letters.add), None
 
-    def _staged(self, part: _Part, epoch: Epoch) -> tuple[UnitReport, str | None]:
-        """Write into a stage of this attempt, made for the first row."""
+    def _staged(self, part: _Part, epoch: Epoch) -> tuple[UnitReport, Stage | None]:
+        """Write into a stage of this attempt, made for the first row, and take its inventory."""
         first = next((batch for batch in part.rows if batch.num_rows), None)
         if first is None:
             return UnitReport(partition=part.number), None
-        with part.here.entered(staged(part.sink, epoch)) as (stage, within):
-            task = Task(part.here, within, self._cuts, unit=f"{self._job}-{part.number}", partition=part.number)
+        with part.here.entered(staged(part.sink, epoch)) as stage:
+            task = Task(part.here, stage.sink, self._cuts, unit=f"{self._job}-{part.number}", partition=part.number)
             report = task.run(chain((first,), part.rows), part.add_refused)
-        return report, stage
+            again = Again(getattr(part.sink, "classify", None), self._cuts.patience)
+            found = part.here.start(tried_again(stage.inventory, again)).result()
+        return report, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +184,9 @@ def read_report(lines: Iterable[Line]) -> SparkWriteReport:
     return SparkWriteReport(tuple(units), tuple(dead))
 
 
-def read_stages(lines: Iterable[Line]) -> list[str]:
+def read_stages(lines: Iterable[Line]) -> list[Stage]:
     """What is to be published of the lines' tasks."""
-    return [json.loads(text) for kind, text in lines if kind == "stage"]
+    return [Stage(**json.loads(text)) for kind, text in lines if kind == "stage"]
 
 
 def _refusal(refused: set[int], dead: Iterable[DeadRow], *, committed: int) -> DeadLettersError:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from .._core.sink import SinkLike
+    from .._core.staging import Stage
     from ._failures import OnKeyFailure
     from ._levels import DeliveryLevel, WriteMode
     from .report import SparkWriteReport
@@ -132,7 +133,7 @@ def write_dataframe(
         sink, cuts, buckets=buckets, order_by=order_by, max_tasks=limit, delivery=delivery, mode=mode, dead_letters=dead_letters
     )
 
-    def run() -> tuple[SparkWriteReport, list[str]]:
+    def run() -> tuple[SparkWriteReport, list[Stage]]:
         with watched(df.sparkSession, progress) as write:
             done = None if write is None else write.done
             writing = Partition(shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=epoch or units, done=done)
