@@ -101,7 +101,8 @@ def write_dataframe(
     travel; with `check` also whatever opening the sink raises (`UnavailableError` where nobody answers): all before anything runs.
     Raises `DeadLettersError` for more dead letters than allowed. What ends a task comes as Spark's error, with the task's traceback:
     `UnitRefused` for a version that was written with another number of `buckets` or another `key`, `NonDeterministicReplay` for a bucket
-    that was committed with another number of rows.
+    that was committed with another number of rows. Raises `StagesLost` at `"atomic"` if the destination has lost what was staged, or was
+    altered, in each of three runs of the job, with nothing published; after the first and the second it logs a warning.
     """
     sink = as_sink(sink)
     names = check_columns(df, "key", key)

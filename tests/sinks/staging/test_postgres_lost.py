@@ -55,9 +55,8 @@ async def on(server: EmbeddedPostgres, *statements: str) -> list[tuple[Any, ...]
     """Run statements one by one; the last one's rows."""
     connection = await asyncpg.connect(server.dsn)
     try:
-        for statement in statements:
-            rows = await connection.fetch(statement)
-        return [tuple(row) for row in rows]
+        answers = [await connection.fetch(statement) for statement in statements]
+        return [tuple(row) for row in answers[-1]]
     finally:
         await connection.close()
 
