@@ -83,8 +83,8 @@ class PostgresSink(Stages, Openable):
         ledger: the table in which `transaction` keeps what was committed; made where it is missing, taken literally.
         ledger_schema: its schema; default: that of `schema`.
         ledger_versions: how many versions of an application it keeps; default 100. An older one is refused.
-        stages: how the tables are made that Spark's `delivery="atomic"` writes into first. `"logged"` ones outlive a crash of the server;
-            `"unlogged"` ones are written faster, and a crash empties them: the write then begins again, by itself.
+        stages: how the tables are made that Spark's `delivery="atomic"` writes into first. `"logged"` ones (the default) outlive a crash of
+            the server; `"unlogged"` ones spare its log, and a crash empties them: the write then begins again, by itself.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does not suspend and connects to nothing.
     Opening suspends; it connects and reads the table. It raises `ConfigError` for a table, column, user, password, database or
@@ -119,7 +119,7 @@ class PostgresSink(Stages, Openable):
         ledger: str = "penstock_ledger",
         ledger_schema: str | None = None,
         ledger_versions: int = 100,
-        stages: Literal["logged", "unlogged"] = "unlogged",
+        stages: Literal["logged", "unlogged"] = "logged",
     ) -> None:
         self._target = config.Target(
             table=table,

@@ -45,6 +45,14 @@ def crashing() -> Iterator[EmbeddedPostgres]:
         context.__exit__(None, None, None)
 
 
+@pytest.fixture
+def shared(embedded_postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
+    """The server of all tests; no stage is left in it."""
+    yield embedded_postgres
+    for row in asyncio.run(on(embedded_postgres, "SELECT relname " + STAGES.partition("count(*) ")[2])):
+        asyncio.run(on(embedded_postgres, f'DROP TABLE "{row[0]}"'))
+
+
 async def crash(server: EmbeddedPostgres) -> None:
     """What the server does by itself after one of its processes was killed: all of them end, and recovery begins."""
     await asyncio.to_thread(server.kill)
@@ -166,7 +174,7 @@ async def test_logged_stages_are_marked_where_commits_are_lost_in_a_crash(crashi
     options = {"server_settings": {"synchronous_commit": "off"}}
     write = await written(sink_on(crashing, stages="logged", connect_options=options), epoch(), ROWS)
     await crash(crashing)
-    with pytest.raises(StagesLost):
+    with pytest.raises(StagesLost, match="crashed since the write began"):
         await write.publish()
 
 
@@ -201,13 +209,13 @@ async def test_a_crash_in_the_middle_of_a_task_fails_the_task(crashing: Embedded
     assert await on(crashing, STAGES) == [(1,)]  # the mark
 
 
-async def test_rows_that_were_stored_twice_fail_the_task(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    await table(embedded_postgres, "id bigint, name text")
+async def test_rows_that_were_stored_twice_fail_the_task(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    await table(shared, "id bigint, name text")
     with pytest.raises(StagesLost, match="has 4 rows, and 2 were written into it"):
-        async with sink_on(embedded_postgres) as sink, staged(sink, epoch()) as stage:
+        async with sink_on(shared) as sink, staged(sink, epoch()) as stage:
             assert await send(stage.sink, RowBatch(ROWS[:2])) == {}
-            (name,) = (await on(embedded_postgres, "SELECT relname FROM pg_class WHERE relname ~ '^penstock_[0-9a-f]{12}_'"))[0]
-            await on(embedded_postgres, f'INSERT INTO "{name}" SELECT * FROM "{name}"')
+            (name,) = (await on(shared, "SELECT relname FROM pg_class WHERE relname ~ '^penstock_[0-9a-f]{12}_'"))[0]
+            await on(shared, f'INSERT INTO "{name}" SELECT * FROM "{name}"')
             await stage.inventory()
 
 
@@ -229,38 +237,34 @@ TYPES = {
 
 @pytest.mark.parametrize("digest", TYPES)
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_stage_that_was_changed_is_not_published(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, change: str, digest: str
-) -> None:
+async def test_a_stage_that_was_changed_is_not_published(shared: EmbeddedPostgres, real_clock: LoopClock, change: str, digest: str) -> None:
     """The sink on the driver has other settings than the tasks' one: they change what values look like, not what they are."""
-    await table(embedded_postgres, TYPES[digest])
+    await table(shared, TYPES[digest])
     settings = {"TimeZone": "Asia/Kolkata", "DateStyle": "German", "extra_float_digits": "-3", "bytea_output": "escape"}
-    other = sink_on(embedded_postgres, connect_options={"server_settings": settings})
+    other = sink_on(shared, connect_options={"server_settings": settings})
     for version, changes in ((1, True), (2, False)):
-        write = await written(sink_on(embedded_postgres), epoch(version), ROWS)
+        write = await written(sink_on(shared), epoch(version), ROWS)
         assert write.stages[0].digest.partition(" ")[0] == digest
         write.sink = other
         if changes:
             statement, told = CHANGES[change]
-            await on(embedded_postgres, statement.replace("{0}", write.stages[0].name))
+            await on(shared, statement.replace("{0}", write.stages[0].name))
             with pytest.raises(StagesLost, match=told.replace("{0}", write.stages[0].name)):
                 await write.publish()
-            assert await on(embedded_postgres, "SELECT id FROM events") == []
-            assert await on(embedded_postgres, "SELECT * FROM penstock_ledger") == []
+            assert await on(shared, "SELECT id FROM events") == []
+            assert await on(shared, "SELECT * FROM penstock_ledger") == []
             await write.discard()
         else:
             await write.publish()
-            assert await on(embedded_postgres, "SELECT id, name FROM events ORDER BY id") == ROWS
+            assert await on(shared, "SELECT id, name FROM events ORDER BY id") == ROWS
 
 
-async def test_rows_without_hash_and_binary_form_are_counted(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_rows_without_hash_and_binary_form_are_counted(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
     """An array of `aclitem`s has neither; what is left of a stage is told all the same."""
-    await table(
-        embedded_postgres, "id bigint PRIMARY KEY, name text, other json DEFAULT '{}', rights aclitem DEFAULT 'postgres=r/postgres'"
-    )
-    write = await written(sink_on(embedded_postgres), epoch(), ROWS)
+    await table(shared, "id bigint PRIMARY KEY, name text, other json DEFAULT '{}', rights aclitem DEFAULT 'postgres=r/postgres'")
+    write = await written(sink_on(shared), epoch(), ROWS)
     assert write.stages[0].digest == "count 0"
-    await on(embedded_postgres, f'DELETE FROM "{write.stages[0].name}" WHERE id = 4')
+    await on(shared, f'DELETE FROM "{write.stages[0].name}" WHERE id = 4')
     with pytest.raises(StagesLost, match="has 199 of 200 rows"):
         await write.publish()
 
@@ -275,26 +279,26 @@ ALTERED = [
 @pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
 @pytest.mark.parametrize(("statement", "told"), ALTERED)
 async def test_a_target_that_was_altered_casts_nothing_on_the_way(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, statement: str, told: str, overwrite: bool
+    shared: EmbeddedPostgres, real_clock: LoopClock, statement: str, told: str, overwrite: bool
 ) -> None:
     """0.75 would have become 1."""
-    await table(embedded_postgres, "id bigint, amount float8, note text")
-    await on(embedded_postgres, "INSERT INTO events VALUES (-1, 1, 'old')")
+    await table(shared, "id bigint, amount float8, note text")
+    await on(shared, "INSERT INTO events VALUES (-1, 1, 'old')")
     columns = ("id", "amount", "note")
-    async with sink_on(embedded_postgres, columns) as driver:  # opened before the change: the comparison does not depend on it
-        write = await written(sink_on(embedded_postgres, columns), epoch(overwrite=overwrite), [(1, 0.75, "abc")], tasks=1)
-        await on(embedded_postgres, statement)
+    async with sink_on(shared, columns) as driver:  # opened before the change: the comparison does not depend on it
+        write = await written(sink_on(shared, columns), epoch(overwrite=overwrite), [(1, 0.75, "abc")], tasks=1)
+        await on(shared, statement)
         with pytest.raises(StagesLost, match=told):
             await driver.publish(write.epoch, write.stages, Counts(rows=1), write.begun.mark)
-    assert await on(embedded_postgres, "SELECT id FROM events") == [(-1,)]
+    assert await on(shared, "SELECT id FROM events") == [(-1,)]
 
 
-async def test_an_added_column_does_not_matter(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    await table(embedded_postgres)
-    write = await written(sink_on(embedded_postgres), epoch(), ROWS)
-    await on(embedded_postgres, "ALTER TABLE events ADD COLUMN at timestamptz DEFAULT now()")
+async def test_an_added_column_does_not_matter(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    await table(shared)
+    write = await written(sink_on(shared), epoch(), ROWS)
+    await on(shared, "ALTER TABLE events ADD COLUMN at timestamptz DEFAULT now()")
     await write.publish()
-    assert await on(embedded_postgres, "SELECT id, name FROM events ORDER BY id") == ROWS
+    assert await on(shared, "SELECT id, name FROM events ORDER BY id") == ROWS
 
 
 async def test_a_failover_is_found_by_the_timeline(crashing: EmbeddedPostgres, real_clock: LoopClock) -> None:
@@ -312,12 +316,12 @@ async def test_a_failover_is_found_by_the_timeline(crashing: EmbeddedPostgres, r
     assert await on(crashing, "SELECT * FROM events ORDER BY id") == ROWS
 
 
-async def test_a_server_that_does_not_tell_its_timeline_is_written_to(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_server_that_does_not_tell_its_timeline_is_written_to(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
     """As some managed servers: the function is not allowed there."""
-    await table(embedded_postgres)
-    role = embedded_postgres.dsn.replace(embedded_postgres.dsn.partition("//")[2].partition("@")[0], "narrow:secret")
+    await table(shared)
+    role = shared.dsn.replace(shared.dsn.partition("//")[2].partition("@")[0], "narrow:secret")
     await on(
-        embedded_postgres,
+        shared,
         "CREATE ROLE narrow LOGIN PASSWORD 'secret'",
         "GRANT ALL ON SCHEMA public TO narrow",
         "GRANT ALL ON events TO narrow",
@@ -327,30 +331,30 @@ async def test_a_server_that_does_not_tell_its_timeline_is_written_to(embedded_p
         write = await written(PostgresSink(role, table="events", columns=("id", "name"), stages="unlogged"), epoch(), ROWS)
         assert write.begun.mark.startswith(" penstock_")
         await write.publish()
-        assert await on(embedded_postgres, "SELECT * FROM events ORDER BY id") == ROWS
+        assert await on(shared, "SELECT * FROM events ORDER BY id") == ROWS
     finally:
-        await on(embedded_postgres, NO_TIMELINE[1], "DROP OWNED BY narrow", "DROP ROLE narrow")
+        await on(shared, NO_TIMELINE[1], "DROP OWNED BY narrow", "DROP ROLE narrow")
 
 
-async def test_the_mark_of_a_dead_driver_is_collected(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    await table(embedded_postgres)
-    sink = sink_on(embedded_postgres, stages="unlogged")
+async def test_the_mark_of_a_dead_driver_is_collected(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    await table(shared)
+    sink = sink_on(shared, stages="unlogged")
     dead = Write(sink, epoch())
     await dead.begin()
     write = await written(sink, epoch(), ROWS)
-    assert await on(embedded_postgres, STAGES) == [(3,)]
+    assert await on(shared, STAGES) == [(3,)]
     await write.publish()
-    assert await on(embedded_postgres, STAGES) == [(0,)]
+    assert await on(shared, STAGES) == [(0,)]
 
 
-async def test_a_table_of_somebody_else_with_such_a_name_is_left(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    await table(embedded_postgres)
-    write = await written(sink_on(embedded_postgres), epoch(), ROWS)
+async def test_a_table_of_somebody_else_with_such_a_name_is_left(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    await table(shared)
+    write = await written(sink_on(shared), epoch(), ROWS)
     prefix = write.stages[0].name.rpartition("_")[0]
-    await on(embedded_postgres, f"CREATE TABLE {prefix}_mine (id int)")
+    await on(shared, f"CREATE TABLE {prefix}_mine (id int)")
     await write.publish()
-    assert await on(embedded_postgres, f"SELECT * FROM {prefix}_mine") == []
-    await on(embedded_postgres, f"DROP TABLE {prefix}_mine")
+    assert await on(shared, f"SELECT * FROM {prefix}_mine") == []
+    await on(shared, f"DROP TABLE {prefix}_mine")
 
 
 def test_the_kind_of_stages_is_checked() -> None:
