@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import tenacity
+
 from penstock import Batch, DeadLetter, RefusedError, Retry, RowBatch, UnavailableError, send, stack
 from penstock._core.delivery import Delivery
 from penstock.spark._task import ChunkHost
@@ -43,5 +45,5 @@ async def test_a_try_that_follows_without_a_pause_is_counted(fake_clock: FakeClo
             raise error
 
     host = ChunkHost(300.0)
-    assert await send(stack(take, Retry(backoff=lambda state: 0.0)), RowBatch([1, 2], delivery=Delivery(2, host=host))) == {}
+    assert await send(stack(take, Retry(backoff=tenacity.wait_none())), RowBatch([1, 2], delivery=Delivery(2, host=host))) == {}
     assert (host.retries, fake_clock.now()) == (2, 0.0)

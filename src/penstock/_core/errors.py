@@ -4,6 +4,7 @@
     ├── ConfigError (ValueError)          the caller's mistake: a bad argument; nothing has been started
     │   └── UnitRefused                   the caller's mistake: the ledger knows this version otherwise, or no longer
     ├── NonDeterministicReplay            the caller's mistake: other rows under the name of rows that are committed
+    ├── StagesLost                        the destination lost rows, or was altered, before they were published; nothing was
     ├── MissingExtra (ImportError)        the caller's mistake: an optional dependency is not installed
     ├── MissingJars (RuntimeError)        the caller's mistake: no Maven, or Maven cannot get what is needed
     ├── NotPicklableError (TypeError)     the caller's mistake: a description holds an argument that cannot travel
@@ -62,6 +63,13 @@ class UnitRefused(ConfigError):
 
 class NonDeterministicReplay(PenstockError):
     """A unit that is committed came again with another number of rows: what makes the rows does not give the same ones each time."""
+
+
+class StagesLost(PenstockError):
+    """What was staged is not what is there: rows were lost (a crash, a failover), changed, or no longer fit the target. Nothing was published.
+
+    No error of one write: publishing again does not help, and only running the whole write again does. The message names the stages.
+    """
 
 
 class MissingExtra(PenstockError, ImportError):

@@ -6,12 +6,15 @@
 3. Orphans are found by the names of their application and version: at the begin of the same version, and after a later one was published.
 4. Sinks around the destination stand around the stage (`staged`). Those that write to a second destination are refused: a task does not
    know whether its epoch will be published.
+5. A destination may lose what is staged: in a crash, in a failover, by a hand. So a task takes its stage's *inventory* when it has written
+   everything, and publishing compares it with what is there. Rows that were lost before that, where their number proves nothing, are told
+   from the *mark* that beginning has left. Nothing is published then (`StagesLost`), and the tasks have to run again, from `begin`.
 """
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from .checks import bad
@@ -19,7 +22,7 @@ from .decorator import WrappingSink
 from .sink import walk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from .sink import Sink
@@ -38,24 +41,61 @@ class Epoch:
     """Whether the rows of a stage are published in the order in which they were written."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A stage that is complete, with its inventory: what `publish` must find in it."""
+
+    name: str
+    rows: int
+    digest: str
+    """A hash of all rows, whatever their order, as the destination makes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStage:
+    """A stage that is being written."""
+
+    sink: Sink[Any]
+    """What writes into it."""
+    inventory: Callable[[], Awaitable[Stage]]
+    """Take the inventory, after the last write has ended. Suspends; may be called again where the destination was not there.
+
+    Raises `StagesLost` where the stage is gone, or does not hold the rows that were written, as far as their number tells.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The beginning of an epoch."""
+
+    before: Committed | None
+    """What was published of it before."""
+    mark: str = ""
+    """For `publish`, which finds by it that the destination may have lost rows since; empty where there is nothing to find out by."""
+
+
 @runtime_checkable
 class StagingSink(Protocol):
     """A destination with stages. `stage` is called in the tasks, the rest on the driver; open it before."""
 
-    def stage(self, epoch: Epoch) -> AbstractAsyncContextManager[tuple[str, Sink[Any]]]:
-        """A new stage: its name for `publish`, and the sink that writes into it. Left by an exception or cancelled, it is dropped."""
+    def stage(self, epoch: Epoch) -> AbstractAsyncContextManager[OpenStage]:
+        """A new stage. Left by an exception or cancelled, it is dropped."""
         ...
 
-    async def begin(self, epoch: Epoch) -> Committed | None:
-        """Collect orphans; return what was published of this epoch before. Raises `ConfigError` for what cannot be overwritten."""
+    async def begin(self, epoch: Epoch) -> Begun:
+        """Collect orphans, and leave a mark unless the epoch was published before. Raises `ConfigError` for what cannot be overwritten."""
         ...
 
-    async def publish(self, epoch: Epoch, stages: Sequence[str], counts: Counts) -> Committed | None:
-        """Make these stages visible, and nothing else; drop them. Returns what another had published of this epoch; then nothing changed."""
+    async def publish(self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str) -> Committed | None:
+        """Make these stages visible, and nothing else; drop them and what `mark` stands for.
+
+        Returns what another had published of this epoch; then nothing changed. Raises `StagesLost`, with nothing published, where a stage
+        is not as its inventory says, does not fit the target any more, or may have lost rows since `mark` was left.
+        """
         ...
 
     async def discard(self, epoch: Epoch) -> None:
-        """Drop all stages of the epoch."""
+        """Drop all stages of the epoch, and its mark."""
         ...
 
 
@@ -76,15 +116,16 @@ def check_staging(sink: Sink[Any]) -> StagingSink:
 
 
 @asynccontextmanager
-async def staged(sink: Sink[Any], epoch: Epoch) -> AsyncGenerator[tuple[str, Sink[Any]]]:
-    """A new stage's name, and the open stack around it instead of around its destination. Raises and suspends as the stage."""
+async def staged(sink: Sink[Any], epoch: Epoch) -> AsyncGenerator[OpenStage]:
+    """A new stage, with the open stack around it instead of around its destination. Raises and suspends as the stage."""
     around: list[WrappingSink[Any]] = []
     destination: Any = sink
     while isinstance(destination, WrappingSink):
         decorator = cast("WrappingSink[Any]", destination)
         around.append(decorator)
         destination = decorator.inner
-    async with cast("StagingSink", destination).stage(epoch) as (name, stage):
+    async with cast("StagingSink", destination).stage(epoch) as stage:
+        within = stage.sink
         for decorator in reversed(around):
-            stage = decorator.around(stage)  # noqa: PLW2901  # one around the other
-        yield name, stage
+            within = decorator.around(within)
+        yield replace(stage, sink=within)

@@ -1,4 +1,4 @@
-"""Stages of PostgreSQL: an unlogged table for each attempt, made like the target, and one transaction that moves them into it.
+"""Stages of PostgreSQL: a table for each attempt, made like the target, and one transaction that moves them into it.
 
 1. A stage has the target's columns, defaults, checks and unique indexes, so a row that these refuse is refused in the task, alone. What
    can be known only beside the other rows (a conflict with another stage or with the target, a foreign key, a trigger) fails the epoch as a
@@ -6,6 +6,8 @@
 2. Names say whose a stage is: `penstock_<application and target>_<version>_<attempt>`. Nothing else is ever dropped.
 3. An orphan that somebody still writes into is left for the next time: dropping it would wait for that attempt.
 4. Stages are moved one statement each, since `ON CONFLICT` refuses one key twice in a statement.
+5. What is moved is compared with what the tasks have left there, in the same transaction; see `_postgres_inventory`. Until then a crash
+   of the server empties unlogged stages, without a word.
 """
 
 # text is put into statements here and nowhere else: names by `quoted`
@@ -15,12 +17,18 @@ from __future__ import annotations
 import hashlib
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+from .._core.decorator import WrappingSink
+from .._core.errors import StagesLost
+from .._core.result import WriteResult
+from .._core.send import send
+from .._core.staging import Begun, OpenStage
 from ._postgres_errors import LOCK_NOT_AVAILABLE, sqlstate
+from ._postgres_inventory import at, check_mark, check_stages, inventory, leave_mark
 from ._postgres_swap import Swap, check_overwrite
-from ._postgres_table import quoted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -28,8 +36,8 @@ if TYPE_CHECKING:
 
     from asyncpg.pool import PoolConnectionProxy
 
-    from .._core.sink import Sink
-    from .._core.staging import Epoch
+    from .._core.batch import Batch
+    from .._core.staging import Epoch, Stage
     from .._core.transaction import Committed, Counts, Unit
     from ._postgres_connections import Connections
     from ._postgres_ledger import Ledger
@@ -48,24 +56,26 @@ class Stages:
         _plan: Plan | None
         _ledger: Ledger
         _known_as: str | None
+        _stages: str
 
         def _opened(self) -> tuple[Connections, Plan]: ...
 
         def transaction(self, unit: Unit | None) -> Any: ...
 
     @asynccontextmanager
-    async def stage(self, epoch: Epoch) -> AsyncGenerator[tuple[str, Sink[Any]]]:
+    async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
         """A new stage of `epoch`; dropped when left by an exception or cancelled. Raises `ConfigError` where no table can be made."""
         connections, plan = self._opened()
-        name = f"{_prefix(plan, epoch.unit)}{epoch.unit.version}_{uuid4().hex[:8]}"
+        name = _new_name(plan, epoch.unit)
         async with connections.lent() as con:
-            await con.execute(_creation(plan, name, ordered=epoch.ordered))
+            await con.execute(_creation(plan, name, ordered=epoch.ordered, unlogged=self._stages == "unlogged"))
+        counted = _Counted(cast("Any", self._onto(name)))
         try:
-            yield name, cast("Sink[Any]", self._onto(name))
+            yield OpenStage(counted, partial(self._inventory, name, counted))
         except BaseException:
             with suppress(Exception):  # else it is an orphan, and collected as one
                 async with connections.lent() as con:
-                    await con.execute(f"DROP TABLE IF EXISTS {_at(plan, name)}")
+                    await con.execute(f"DROP TABLE IF EXISTS {at(plan, name)}")
             raise
 
     def _onto(self, name: str) -> Self:
@@ -77,8 +87,16 @@ class Stages:
         made._known_as = plan.table.qualified
         return made
 
-    async def begin(self, epoch: Epoch) -> Committed | None:
-        """Collect what dead attempts of this epoch have left; return what was published of it. Suspends.
+    async def _inventory(self, name: str, counted: _Counted) -> Stage:
+        connections, plan = self._opened()
+        async with connections.lent() as con:
+            found = await inventory(con, plan, name)
+        if plan.mode == "error" and found.rows != counted.rows:
+            raise StagesLost(f"the stage {name} has {found.rows} rows, and {counted.rows} were written into it")
+        return found
+
+    async def begin(self, epoch: Epoch) -> Begun:
+        """Collect what dead attempts of this epoch have left; return what was published of it, or else a mark for `publish`. Suspends.
 
         Raises `ConfigError` where an overwrite would break or lose something that belongs to the table.
         """
@@ -93,12 +111,15 @@ class Stages:
             if epoch.overwrite and not found:
                 await check_overwrite(con, plan.table)
             await _collect(con, plan, epoch.unit, older=False)
-        return next(iter(found), None)
+            if found:
+                return Begun(found[0])
+            return Begun(None, await leave_mark(con, plan, _new_name(plan, epoch.unit), is_durable=self._stages == "logged"))
 
-    async def publish(self, epoch: Epoch, stages: Sequence[str], counts: Counts) -> Committed | None:
+    async def publish(self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str) -> Committed | None:
         """Move these stages into the table, or into a new one that takes its place, in one transaction; return what was published before.
 
-        Suspends. Raises `UniqueViolationError` and whatever else the server refuses; nothing is published then.
+        Suspends. Raises `StagesLost` where they are not what the tasks have left, `UniqueViolationError` and whatever else the server
+        refuses; nothing is published then.
         """
         connections, plan = self._opened()
         before: Committed | None = None
@@ -106,33 +127,57 @@ class Stages:
             transaction: PostgresTransaction = within
             before = transaction.committed
             if before is None:
-                await _move(transaction.connection, plan, epoch, stages, self._ledger)
+                replaced = await _publish(transaction.connection, plan, epoch, stages, mark)
+                if replaced is not None:
+                    await self._ledger.follow(transaction.connection, plan.table.qualified, replaced)
                 transaction.record(counts)
         async with connections.lent() as con:
             await _collect(con, plan, epoch.unit, older=True)
         return before
 
     async def discard(self, epoch: Epoch) -> None:
-        """Drop the stages of the epoch that nobody writes into any more. Suspends."""
+        """Drop the stages of the epoch that nobody writes into any more, and its mark. Suspends."""
         connections, plan = self._opened()
         async with connections.lent() as con:
             await _collect(con, plan, epoch.unit, older=False)
+
+
+class _Counted(WrappingSink[Any]):
+    """Counts the rows that a stage was given for good."""
+
+    rows = 0
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        errors = await send(self.inner, batch)
+        self.rows += len(batch) - len(errors)
+        return WriteResult.failed(batch, errors) if errors else None
 
 
 class _OnlyLooking(Exception):  # no error: it leaves a transaction without a trace
     pass
 
 
-async def _move(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, stages: Sequence[str], ledger: Ledger) -> None:
+async def _publish(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, stages: Sequence[Stage], mark: str) -> int | None:
+    """Check and move the stages; return the oid of the table that was replaced, if one was."""
+    marker = await check_mark(con, plan, mark)
+    await check_stages(con, plan, stages)
+    replaced = await _move(con, plan, epoch, [at(plan, stage.name) for stage in stages])
+    if marker is not None:
+        await con.execute(f"DROP TABLE {at(plan, marker)}")
+    return replaced
+
+
+async def _move(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, paths: Sequence[str]) -> int | None:
     swap = await Swap.begin(con, plan.table) if epoch.overwrite else None
     target = plan if swap is None else replace(plan, table=swap.table)
-    for name in stages:
-        await con.execute(target.moved(_at(plan, name), ORDER if epoch.ordered else None))
-    for name in stages:
-        await con.execute(f"DROP TABLE {_at(plan, name)}")
-    if swap is not None:
-        await swap.end(con)
-        await ledger.follow(con, plan.table.qualified, swap.oid)
+    for path in paths:
+        await con.execute(target.moved(path, ORDER if epoch.ordered else None))
+    for path in paths:
+        await con.execute(f"DROP TABLE {path}")
+    if swap is None:
+        return None
+    await swap.end(con)
+    return swap.oid
 
 
 def _prefix(plan: Plan, unit: Unit) -> str:
@@ -140,14 +185,15 @@ def _prefix(plan: Plan, unit: Unit) -> str:
     return f"penstock_{hashlib.sha256(whose.encode()).hexdigest()[:12]}_"
 
 
-def _at(plan: Plan, name: str) -> str:
-    return f"{quoted(plan.table.schema)}.{quoted(name)}"
+def _new_name(plan: Plan, unit: Unit) -> str:
+    return f"{_prefix(plan, unit)}{unit.version}_{uuid4().hex[:8]}"
 
 
-def _creation(plan: Plan, name: str, *, ordered: bool) -> str:
+def _creation(plan: Plan, name: str, *, ordered: bool, unlogged: bool) -> str:
     like = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING GENERATED INCLUDING IDENTITY INCLUDING STORAGE"
     order = f", {ORDER} bigint GENERATED ALWAYS AS IDENTITY" if ordered else ""
-    return f"CREATE UNLOGGED TABLE {_at(plan, name)} (LIKE {plan.table.qualified} {like}{order})"
+    kind = "UNLOGGED TABLE" if unlogged else "TABLE"
+    return f"CREATE {kind} {at(plan, name)} (LIKE {plan.table.qualified} {like}{order})"
 
 
 async def _collect(con: PoolConnectionProxy[Any], plan: Plan, unit: Unit, *, older: bool) -> None:
@@ -155,7 +201,7 @@ async def _collect(con: PoolConnectionProxy[Any], plan: Plan, unit: Unit, *, old
     prefix = _prefix(plan, unit)
     found = await con.fetch(
         "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relpersistence = 'u' AND starts_with(c.relname, $2)",
+        " WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || '[0-9]+_[0-9a-f]{8}$')",
         plan.table.schema,
         prefix,
     )
@@ -163,7 +209,7 @@ async def _collect(con: PoolConnectionProxy[Any], plan: Plan, unit: Unit, *, old
         name: str = row[0]
         version = int(name.removeprefix(prefix).partition("_")[0])
         if version == unit.version or (older and version < unit.version):
-            await _drop(con, _at(plan, name))
+            await _drop(con, at(plan, name))
 
 
 async def _drop(con: PoolConnectionProxy[Any], path: str) -> None:

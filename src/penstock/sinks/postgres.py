@@ -83,6 +83,8 @@ class PostgresSink(Stages, Openable):
         ledger: the table in which `transaction` keeps what was committed; made where it is missing, taken literally.
         ledger_schema: its schema; default: that of `schema`.
         ledger_versions: how many versions of an application it keeps; default 100. An older one is refused.
+        stages: how the tables are made that Spark's `delivery="atomic"` writes into first. `"logged"` ones (the default) outlive a crash of
+            the server; `"unlogged"` ones spare its log, and a crash empties them: the write then begins again, by itself.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does not suspend and connects to nothing.
     Opening suspends; it connects and reads the table. It raises `ConfigError` for a table, column, user, password, database or
@@ -117,6 +119,7 @@ class PostgresSink(Stages, Openable):
         ledger: str = "penstock_ledger",
         ledger_schema: str | None = None,
         ledger_versions: int = 100,
+        stages: Literal["logged", "unlogged"] = "logged",
     ) -> None:
         self._target = config.Target(
             table=table,
@@ -136,6 +139,7 @@ class PostgresSink(Stages, Openable):
         self._maker = RowMaker(self._target.columns, self._row)
         self._close_timeout = checks.seconds("close_timeout", close_timeout)
         self._ledger = Ledger(table=ledger, schema=schema if ledger_schema is None else ledger_schema, versions=ledger_versions)
+        self._stages = checks.choice("stages", stages, ("logged", "unlogged"))
         config.need_asyncpg()
         self._connections: Connections | None = None
         self._plan: Plan | None = None

@@ -1,17 +1,22 @@
-"""When a transaction or a commit that broke off as a whole is begun again.
+"""When a transaction, or another piece of work that broke off as a whole, is begun again.
 
 A refusal is not tried again: no later try succeeds before an operator has repaired the destination, and a job that fails at once says so.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .._core.classify import classified
+from .._core.clock import LOOP_CLOCK
 from .._core.errors import ErrorClass, RefusedError, TransactionLost
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from .._core.sink import Classifier
+
+R = TypeVar("R")
 
 TRIES = 5
 """How many in all; a destination that is not there is not counted."""
@@ -47,3 +52,15 @@ class Again:
     def class_of(self, error: BaseException) -> ErrorClass:
         """What the destination calls it."""
         return classified(error, self._classify)
+
+
+async def tried_again(work: Callable[[], Awaitable[R]], again: Again) -> R:
+    """Do `work`, until it succeeds or `again` gives it up; raise its last error then. Suspends, also for the waits in between."""
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            wait = again.wait_after(error)
+            if wait is None:
+                raise
+        await LOOP_CLOCK.sleep(wait)

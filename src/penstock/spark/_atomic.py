@@ -4,21 +4,24 @@
    under its name are an error, not a skipped write.
 2. Only the stages that came back with the tasks' results are published: one of each task. What other attempts have written is dropped.
 3. Publishing that breaks off is tried again, since the epoch's row tells whether it was applied.
-4. The destination is opened here as well, from its description, on a loop of its own; so the driver needs access to it.
+4. Where the destination has lost what was staged, publishing again does not help: the job runs again, from `begin`, a few times at most.
+5. The destination is opened here as well, from its description, on a loop of its own; so the driver needs access to it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from .._core.clock import LOOP_CLOCK
+from .._core.errors import StagesLost
 from .._core.opening import opened
 from .._core.staging import check_staging
 from .._core.transaction import Counts, check_same_rows
-from ._again import Again
+from ._again import Again, tried_again
 from ._travel import description, load
 from ._unit_task import report_skipped
 from .report import SparkWriteReport
@@ -27,39 +30,63 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from .._core.sink import Sink
-    from .._core.staging import Epoch, StagingSink
+    from .._core.staging import Epoch, Stage, StagingSink
     from ._content import Content
 
 R = TypeVar("R")
+
+logger = logging.getLogger("penstock.spark")
 
 PATIENCE = 300.0
 """Seconds of waiting for a destination that is not there when the driver needs it."""
 
 
-def write_atomically(
-    sink: Sink[Any], epoch: Epoch, content: Content, run: Callable[[], tuple[SparkWriteReport, list[str], int]]
-) -> SparkWriteReport:
+RUNS = 3
+"""How often the job runs in all, where the destination loses what its tasks have staged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a job has left."""
+
+    report: SparkWriteReport
+    stages: list[Stage]
+    content: int
+    """The sum of the hashes of their rows."""
+
+
+def write_atomically(sink: Sink[Any], epoch: Epoch, content: Content, run: Callable[[], Ran]) -> SparkWriteReport:
     """Publish what `run` has staged, or nothing. Blocks.
 
-    `run` returns the report, the stages, and the sum of the hashes of their rows. Raises what it raises, what the destination refuses, and
-    `NonDeterministicReplay` where the epoch was published with other rows.
+    Raises what `run` raises, what the destination refuses or loses, and `NonDeterministicReplay` where the epoch was published with other rows.
     """
     destination = _Destination(description(check_staging(sink)))
-    before = destination.call(lambda there: there.begin(epoch))
+    for _ in range(RUNS - 1):
+        try:
+            return _written(destination, epoch, content, run)
+        except StagesLost as lost:
+            logger.warning("%s: nothing is published, and the job runs again from the beginning: %s", epoch.unit.name, lost)
+    return _written(destination, epoch, content, run)
+
+
+def _written(destination: _Destination, epoch: Epoch, content: Content, run: Callable[[], Ran]) -> SparkWriteReport:
+    begun = destination.call(lambda there: there.begin(epoch))
+    before = begun.before
     if before is not None:
         check_same_rows(epoch.unit, before.counts, content.counted())
         return SparkWriteReport((report_skipped(0, before, rows=before.counts.rows),))
     try:
-        report, stages, found = run()
+        ran = run()
+        report = ran.report
         counts = Counts(
             rows=report.rows,
             delivered=sum(unit.delivered for unit in report.units),
             duplicate=sum(unit.duplicate for unit in report.units),
             failed=report.failed,
-            content=found if content.columns else None,
+            content=ran.content if content.columns else None,
             content_of=content.text,
         )
-        before = destination.call(lambda there: there.publish(epoch, stages, counts))
+        before = destination.call(lambda there: there.publish(epoch, ran.stages, counts, begun.mark))
     except BaseException:
         with suppress(Exception):  # what cannot be dropped now is collected by the next
             destination.call(lambda there: there.discard(epoch), is_tried_again=False)
@@ -83,13 +110,9 @@ class _Destination:
 
     async def _tries(self, work: Callable[[StagingSink], Awaitable[R]], patience: float) -> R:
         destination = cast("StagingSink", load(self._described))
-        again = Again(getattr(destination, "classify", None), patience)
-        while True:
-            try:
-                async with opened(destination):
-                    return await work(destination)
-            except Exception as error:
-                wait = again.wait_after(error)
-                if wait is None:
-                    raise
-            await LOOP_CLOCK.sleep(wait)
+
+        async def opened_for_it() -> R:
+            async with opened(destination):
+                return await work(destination)
+
+        return await tried_again(opened_for_it, Again(getattr(destination, "classify", None), patience))

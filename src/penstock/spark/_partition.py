@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from .._core.staging import Epoch, staged
+from .._core.staging import Epoch, Stage, staged
+from ._again import Again, tried_again
 from ._task import Task
 from ._travel import Traveller
 from ._unit_task import UnitTask, check_refused
@@ -101,15 +102,17 @@ class Partition(Traveller):
         return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(part.rows, part.letters.add), ()
 
     def _staged(self, part: _Part, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
-        """Write into a stage of this attempt, made for the first row."""
+        """Write into a stage of this attempt, made for the first row, and take its inventory."""
         rows = Summed(part.rows)
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
             return UnitReport(partition=part.number), ()
-        with part.here.entered(staged(part.sink, epoch)) as (stage, within):
-            task = Task(part.here, within, self._cuts, unit=f"{self._job}-{part.number}", partition=part.number)
+        with part.here.entered(staged(part.sink, epoch)) as stage:
+            task = Task(part.here, stage.sink, self._cuts, unit=f"{self._job}-{part.number}", partition=part.number)
             report = task.run(chain((first,), rows), part.add_refused)
-        return report, (("stage", _json(stage)), ("content", _json(rows.total or 0)))
+            again = Again(getattr(part.sink, "classify", None), self._cuts.patience)
+            found = part.here.start(tried_again(stage.inventory, again)).result()
+        return report, (("stage", _json(asdict(found))), ("content", _json(rows.total or 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +185,9 @@ def read_report(lines: Iterable[Line]) -> SparkWriteReport:
     return SparkWriteReport(tuple(units), tuple(dead))
 
 
-def read_stages(lines: Iterable[Line]) -> list[str]:
+def read_stages(lines: Iterable[Line]) -> list[Stage]:
     """What is to be published of the lines' tasks."""
-    return [json.loads(text) for kind, text in lines if kind == "stage"]
+    return [Stage(**json.loads(text)) for kind, text in lines if kind == "stage"]
 
 
 def read_content(lines: Iterable[Line]) -> int:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from .._core import checks
 from .._core.function_sink import as_sink
-from ._atomic import write_atomically
+from ._atomic import Ran, write_atomically
 from ._content import Content
 from ._driver import bucket_count, check_columns, keyed, typed, with_bucket
 from ._failures import POLICIES
@@ -107,7 +107,8 @@ def write_dataframe(
     Raises `DeadLettersError` for more dead letters than allowed. What ends a task comes as Spark's error, with the task's traceback:
     `UnitRefused` for a version that was written with another number of `buckets`, another `key` or a key of another type, or to a table of
     this name that was since dropped and made anew; `NonDeterministicReplay` for a bucket that was committed with other rows. At `"atomic"`
-    these two come as they are.
+    these two come as they are. Raises `StagesLost` at `"atomic"` if the destination has lost what was staged, or was altered, in each of three
+    runs of the job, with nothing published; after the first and the second it logs a warning.
     """
     sink = as_sink(sink)
     names = check_columns(df, "key", key)
@@ -141,7 +142,7 @@ def write_dataframe(
         sink, cuts, buckets=buckets, order_by=order_by, max_tasks=limit, delivery=delivery, mode=mode, dead_letters=dead_letters
     )
 
-    def run() -> tuple[SparkWriteReport, list[str], int]:
+    def run() -> Ran:
         with watched(df.sparkSession, progress) as write:
             done = None if write is None else write.done
             writing = Partition(shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=epoch or units, done=done)
@@ -149,9 +150,9 @@ def write_dataframe(
         report = replace(read_report(lines), settings=settings)
         if report.failed > dead.most:
             report.raise_for_dead_letters()
-        return report, read_stages(lines), read_content(lines)
+        return Ran(report, read_stages(lines), read_content(lines))
 
-    return run()[0] if epoch is None else write_atomically(sink, epoch, same, run)
+    return run().report if epoch is None else write_atomically(sink, epoch, same, run)
 
 
 def _settings(sink: object, cuts: Cuts, **others: object) -> dict[str, str]:

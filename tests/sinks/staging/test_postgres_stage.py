@@ -12,7 +12,7 @@ import pytest
 from penstock import Batch, ConfigError, Counts, DeadLetter, Observed, Observer, Timeout, Unit, send, stack, transaction
 from penstock._core.batch import RowBatch
 from penstock._core.opening import opened
-from penstock._core.staging import Epoch, check_staging, staged
+from penstock._core.staging import Begun, Epoch, Stage, check_staging, staged
 from penstock.sinks import FanOut, MemorySink, PostgresSink
 
 if TYPE_CHECKING:
@@ -47,28 +47,32 @@ def epoch(version: int = 1, **changes: Any) -> Epoch:
     return Epoch(unit=Unit(application="job", version=version, rule="atomic"), **changes)
 
 
-async def write(sink: Any, of: Epoch, rows: Sequence[tuple[int, str]]) -> str:
-    """One attempt: its stage's name."""
-    async with staged(sink, of) as (name, stage):
-        assert await send(stage, RowBatch(rows)) == {}
-    return name
+async def write(sink: Any, of: Epoch, rows: Sequence[tuple[Any, ...]]) -> Stage:
+    """One attempt: its stage."""
+    async with staged(sink, of) as stage:
+        assert await send(stage.sink, RowBatch(rows)) == {}
+        return await stage.inventory()
+
+
+NO_MARK = ""
 
 
 async def test_nothing_is_seen_before_everything_is(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
     """P-T8, P-T12: two attempts are published, a third is not; the second time nothing happens."""
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
-            assert await sink.begin(epoch()) is None
+            begun = await sink.begin(epoch())
+            assert begun.before is None
             stages = [await write(sink, epoch(), [(1, "a"), (2, "b")]), await write(sink, epoch(), [(3, "c")])]
             await write(sink, epoch(), [(1, "a"), (2, "b")])  # a speculative attempt
             assert await con.fetchval("SELECT count(*) FROM events") == 0
-            assert await sink.publish(epoch(), stages, Counts(rows=3, delivered=3)) is None
+            assert await sink.publish(epoch(), stages, Counts(rows=3, delivered=3), begun.mark) is None
             assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
             assert await con.fetchval(STAGES) == 0
-            again = await sink.publish(epoch(), [await write(sink, epoch(), [(4, "d")])], Counts(rows=1, delivered=1))
+            again = await sink.publish(epoch(), [await write(sink, epoch(), [(4, "d")])], Counts(rows=1, delivered=1), begun.mark)
             assert again is not None
             assert again.counts.rows == 3
-            assert (await sink.begin(epoch())) == again
+            assert (await sink.begin(epoch())) == Begun(again)
             assert await con.fetchval("SELECT count(*) FROM events") == 3
             assert await con.fetchval(STAGES) == 0
 
@@ -85,10 +89,10 @@ async def test_orphans_are_collected_by_application_and_version(embedded_postgre
             assert await con.fetchval(STAGES) == 2
             zombie = await write(sink, epoch(2), [(9, "late")])
             async with con.transaction():
-                await con.execute(f'LOCK TABLE "{zombie}" IN ROW EXCLUSIVE MODE')
-                await sink.publish(epoch(2), [], Counts())
+                await con.execute(f'LOCK TABLE "{zombie.name}" IN ROW EXCLUSIVE MODE')
+                await sink.publish(epoch(2), [], Counts(), NO_MARK)
                 assert await con.fetchval(STAGES) == 2
-            await sink.publish(epoch(3), [], Counts())
+            await sink.publish(epoch(3), [], Counts(), NO_MARK)
             assert await con.fetchval(STAGES) == 1
             assert await con.fetchval("SELECT count(*) FROM events") == 0
 
@@ -97,8 +101,8 @@ async def test_an_attempt_that_fails_leaves_no_stage(embedded_postgres: Embedded
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
             with pytest.raises(OSError, match="gone"):
-                async with staged(sink, epoch()) as (_, stage):
-                    await send(stage, RowBatch([(1, "a")]))
+                async with staged(sink, epoch()) as stage:
+                    await send(stage.sink, RowBatch([(1, "a")]))
                     raise OSError("gone")
             assert await con.fetchval(STAGES) == 0
 
@@ -107,15 +111,16 @@ async def test_a_bad_row_is_refused_in_its_attempt(embedded_postgres: EmbeddedPo
     """P-T10: check, unique key and NOT NULL are known in the stage; a conflict with the target fails the epoch."""
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
-            async with staged(sink, epoch()) as (name, stage):
-                errors = await send(stage, RowBatch([(1, "a"), (1, "again"), (2, "bad"), (None, "n"), (3, "c")]))
+            async with staged(sink, epoch()) as stage:
+                errors = await send(stage.sink, RowBatch([(1, "a"), (1, "again"), (2, "bad"), (None, "n"), (3, "c")]))
+                whole = await stage.inventory()
             assert sorted(errors) == [1, 2, 3]
-            await sink.publish(epoch(), [name], Counts(rows=5, delivered=2, failed=3))
+            await sink.publish(epoch(), [whole], Counts(rows=5, delivered=2, failed=3), NO_MARK)
             clash = await write(sink, epoch(2), [(3, "twice"), (4, "d")])
             with pytest.raises(asyncpg.UniqueViolationError):
-                await sink.publish(epoch(2), [clash], Counts(rows=2))
+                await sink.publish(epoch(2), [clash], Counts(rows=2), NO_MARK)
             assert await con.fetch("SELECT id FROM events ORDER BY id") == [(1,), (3,)]
-            assert await sink.begin(epoch(2)) is None
+            assert (await sink.begin(epoch(2))).before is None
 
 
 async def test_conflicts_are_handled_as_the_sink_says(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
@@ -125,7 +130,7 @@ async def test_conflicts_are_handled_as_the_sink_says(embedded_postgres: Embedde
         options = {"on_conflict": "update", "conflict_columns": ("id",), "version_column": "name"}
         async with sink_on(embedded_postgres, **options) as sink:
             stages = [await write(sink, epoch(), [(1, "z"), (1, "y"), (2, "a")]), await write(sink, epoch(), [(1, "p"), (3, "n")])]
-            await sink.publish(epoch(), stages, Counts(rows=5))
+            await sink.publish(epoch(), stages, Counts(rows=5), NO_MARK)
         assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [(1, "z"), (2, "newest"), (3, "n")]
 
 
@@ -134,10 +139,11 @@ async def test_the_order_of_a_stage_is_kept(embedded_postgres: EmbeddedPostgres,
     async with events(embedded_postgres) as con:
         rows = [(number, "x" * (7000 if number % 3 else 1)) for number in range(300)]
         async with sink_on(embedded_postgres) as sink:
-            async with staged(sink, epoch(ordered=True)) as (name, stage):
+            async with staged(sink, epoch(ordered=True)) as stage:
                 for start in range(0, 300, 30):
-                    await send(stage, RowBatch(rows[start : start + 30]))
-            await sink.publish(epoch(ordered=True), [name], Counts(rows=300))
+                    await send(stage.sink, RowBatch(rows[start : start + 30]))
+                whole = await stage.inventory()
+            await sink.publish(epoch(ordered=True), [whole], Counts(rows=300), NO_MARK)
         assert (
             await con.fetchval("SELECT count(*) FROM (SELECT id < lag(id) OVER (ORDER BY serial) AS bad FROM events) AS t WHERE bad") == 0
         )
@@ -175,13 +181,14 @@ async def test_an_overwritten_table_keeps_its_shape_and_rights(embedded_postgres
         before = await con.fetch(SHAPE)
         of = epoch(overwrite=True)
         async with sink_on(embedded_postgres) as sink:
-            assert await sink.begin(of) is None
-            name = await write(sink, of, [(7, "b"), (8, "a"), (9, "a")])
-            await sink.publish(of, [name], Counts(rows=3))
+            begun = await sink.begin(of)
+            assert begun.before is None
+            whole = await write(sink, of, [(7, "b"), (8, "a"), (9, "a")])
+            await sink.publish(of, [whole], Counts(rows=3), begun.mark)
             assert await con.fetch(SHAPE) == before
             assert await con.fetch("SELECT id, name, number FROM events ORDER BY id") == [(7, "b", 3), (8, "a", 4), (9, "a", 5)]
             assert await con.fetchval("SELECT min(serial) FROM events") > 2
-            again = await sink.publish(of, [await write(sink, of, [(1, "a")])], Counts(rows=1))
+            again = await sink.publish(of, [await write(sink, of, [(1, "a")])], Counts(rows=1), begun.mark)
             assert again is not None
             assert await con.fetchval("SELECT count(*) FROM events") == 3
             assert await con.fetchval(STAGES) == 0
@@ -226,7 +233,7 @@ async def test_a_reader_sees_the_old_rows_or_the_new_ones(embedded_postgres: Emb
             for version in range(1, 6):
                 of = epoch(version, overwrite=True)
                 rows = [(number, f"v{version}") for number in range(100)]
-                await sink.publish(of, [await write(sink, of, rows)], Counts(rows=100))
+                await sink.publish(of, [await write(sink, of, rows)], Counts(rows=100), NO_MARK)
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
         assert {count for count, _ in seen} == {100}
@@ -248,8 +255,8 @@ async def test_decorators_stand_around_the_stage(embedded_postgres: EmbeddedPost
         destination = sink_on(embedded_postgres)
         sink = stack(destination, Timeout(20.0), Observed(observer))
         async with opened(sink):
-            name = await write(sink, epoch(), [(1, "a")])
-            await destination.publish(epoch(), [name], Counts(rows=1))
+            whole = await write(sink, epoch(), [(1, "a")])
+            await destination.publish(epoch(), [whole], Counts(rows=1), NO_MARK)
         assert observer.batches == 1
         assert await con.fetchval("SELECT count(*) FROM events") == 1
 
@@ -272,17 +279,18 @@ async def test_what_was_published_before_an_overwrite_stays_published(embedded_p
     async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
         for version in (1, 2, 3):
             of = epoch(version, overwrite=version == 2)
+            begun = await sink.begin(of)
             stages = [await write(sink, of, [(version, "a")])]
-            assert await sink.publish(of, stages, Counts(rows=1, delivered=1)) is None
+            assert await sink.publish(of, stages, Counts(rows=1, delivered=1), begun.mark) is None
         assert [row[0] for row in await con.fetch("SELECT id FROM events ORDER BY 1")] == [2, 3]
         for version in (1, 2, 3):
-            assert await sink.begin(epoch(version, overwrite=version == 2)) is not None
+            assert (await sink.begin(epoch(version, overwrite=version == 2))).before is not None
         found = await con.fetch("SELECT DISTINCT target, target_oid = 'events'::regclass FROM penstock_ledger")
         assert [tuple(row) for row in found] == [('"public"."events"', True)]
 
 
 async def test_a_unit_through_a_stage_has_the_name_of_the_target(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink, staged(sink, epoch()) as (_, stage):
-        async with transaction(stage, Unit(application="within", version=1)) as tx:
+    async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink, staged(sink, epoch()) as stage:
+        async with transaction(stage.sink, Unit(application="within", version=1)) as tx:
             assert await send(tx, RowBatch([(1, "a")])) == {}
         assert await con.fetchval("SELECT target FROM penstock_ledger WHERE application = 'within'") == '"public"."events"'

@@ -8,6 +8,10 @@ import pytest
 from tests.spark.sql import query
 
 WHOLE = "SELECT count(*), count(DISTINCT id) FROM events"
+TABLES = """
+    DROP TABLE IF EXISTS penstock_ledger, events, broken CASCADE;
+    CREATE TABLE events (id bigint, key bigint, serial bigserial);
+"""
 INVERSIONS = "SELECT count(*) FROM (SELECT id < lag(id) OVER (PARTITION BY key ORDER BY serial) AS bad FROM events) AS t WHERE bad"
 
 
@@ -19,11 +23,5 @@ def rows(spark: Any, count: int, *, partitions: int = 3) -> Any:
 @pytest.fixture
 def dsn(embedded_postgres: Any) -> str:
     """A server with an empty table `events`, and no ledger."""
-    query(
-        embedded_postgres.dsn,
-        """
-        DROP TABLE IF EXISTS penstock_ledger, events, broken CASCADE;
-        CREATE TABLE events (id bigint, key bigint, serial bigserial);
-        """,
-    )
+    query(embedded_postgres.dsn, TABLES)
     return str(embedded_postgres.dsn)

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from penstock import Batch, Retry, Sink, Timeout, WriteResult, send, stack
+from penstock import Batch, Retry, RowBatch, Sink, StagesLost, Timeout, Unit, WriteResult, send, stack
 from penstock._core.decorator import WrappingSink
+from penstock._core.staging import Epoch, staged
 from penstock.sinks import PostgresSink
-from penstock.spark import DeadLettersError, write_dataframe
+from penstock.spark import DeadLettersError, SparkWriteReport, write_dataframe
+from penstock.spark._atomic import Ran, write_atomically
+from penstock.spark._content import Content
+from penstock.spark.report import UnitReport
+from penstock.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
 
-from .conftest import INVERSIONS, WHOLE, rows
+from .conftest import INVERSIONS, TABLES, WHOLE, rows
 
-STAGES = "SELECT count(*) FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r' AND relname LIKE 'penstock\\_%'"
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock import Committed, Counts
+    from penstock._core.staging import Stage
+
+STAGES = "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'penstock\\_%' AND relname <> 'penstock_ledger'"
 ATOMIC: dict[str, Any] = {"delivery": "atomic", "app_id": "job", "version": 1, "key": "key", "order_by": "id", "buckets": 3}
 
 
@@ -82,4 +96,78 @@ def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(
     again = write_dataframe(rows(spark, 1_000, partitions=1), sink(dsn), mode="overwrite", **ATOMIC)
     assert (again.rows, again.delivered, again.failed, again.skipped_units) == (1_000, 998, 2, 1)
     assert query(dsn, WHOLE) == [(998, 998)]
+    assert query(dsn, STAGES) == [(0,)]
+
+
+class CrashedOnce(PostgresSink):
+    """Kills one of the server's processes between the tasks' end and the publication; but only the first time."""
+
+    def __init__(self, dsn: str, note: str) -> None:
+        super().__init__(dsn, table="events", columns=("id", "key"), stages="unlogged")
+        self.dsn = dsn
+        self.note = note
+
+    async def publish(self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str) -> Committed | None:
+        if is_first(self.note):
+            connection = await asyncpg.connect(self.dsn)
+            os.kill(await connection.fetchval("SELECT pg_backend_pid()"), signal.SIGKILL)
+        return await super().publish(epoch, stages, counts, mark)
+
+
+@pytest.fixture
+def crashing() -> Iterator[str]:
+    """A server for one test alone, since it is crashed, with an empty table `events`."""
+    context = embedded_postgres({"fsync": "off"})
+    try:
+        server = context.__enter__()
+    except EmbeddedUnavailable as error:
+        skip_or_fail("postgres", str(error))
+    try:
+        query(server.dsn, TABLES)
+        yield server.dsn
+    finally:
+        context.__exit__(None, None, None)
+
+
+def test_a_server_that_crashes_before_the_publication_makes_the_job_run_again(
+    spark: Any, crashing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P-T4: the stages are empty then, all of them; what is published in the end is every row, once."""
+    note = tmp_path / "crash"
+    note.touch()
+    with caplog.at_level(logging.WARNING, "penstock.spark"):
+        report = write_dataframe(rows(spark, 3_000), CrashedOnce(crashing, str(note)), **ATOMIC)
+    assert not note.exists()
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == ["job:1:0"]
+    assert "the server has crashed since the write began" in caplog.text
+    assert (report.rows, report.delivered, report.skipped_units) == (3_000, 3_000, 0)
+    assert query(crashing, "SELECT id, key FROM events ORDER BY id") == [(number, number * 7919 % 97) for number in range(3_000)]
+    assert query(crashing, "SELECT rows, delivered FROM penstock_ledger") == [(3_000, 3_000)]
+    assert query(crashing, STAGES) == [(0,)]
+
+
+def test_a_destination_that_loses_rows_each_time_is_given_up(spark: Any, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Three runs, each of which leaves a stage that loses a row."""
+    destination = sink(dsn)
+    epoch = Epoch(unit=Unit(application="job", version=1), overwrite=True)
+    lost: list[Stage] = []
+    query(dsn, "INSERT INTO events (id, key) VALUES (-1, -1)")
+
+    async def staged_rows() -> Stage:
+        async with destination, staged(destination, epoch) as stage:
+            assert await send(stage.sink, RowBatch([(1, 1), (2, 2)])) == {}
+            return await stage.inventory()
+
+    def run() -> Ran:
+        lost.append(asyncio.run(staged_rows()))
+        query(dsn, f'DELETE FROM "{lost[-1].name}" WHERE id = 2')
+        return Ran(SparkWriteReport((UnitReport(partition=0, rows=2, delivered=2),)), lost[-1:], 0)
+
+    with caplog.at_level(logging.WARNING, "penstock.spark"), pytest.raises(StagesLost, match="has 1 of 2 rows") as raised:
+        write_atomically(destination, epoch, Content(rows(spark, 2), ()), run)
+    assert len(lost) == 3
+    assert lost[2].name in str(raised.value)
+    told = [f"the stage {stage.name} has 1 of 2 rows" for stage in lost[:2]]
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == told
+    assert query(dsn, "SELECT id, key FROM events") == [(-1, -1)]
     assert query(dsn, STAGES) == [(0,)]
