@@ -58,7 +58,8 @@ class ConfigError(PenstockError, ValueError):
 
 class UnitRefused(ConfigError):
     """The ledger does not take a unit: its version was cut into other parts, by another rule or by other types, is older than
-    what the ledger keeps, or was committed to a table that was since dropped and made anew."""
+    what the ledger keeps, or was committed to a table that was since dropped and made anew.
+    """
 
 
 class NonDeterministicReplay(PenstockError):
