@@ -58,11 +58,13 @@ class ConfigError(PenstockError, ValueError):
 
 
 class UnitRefused(ConfigError):
-    """The ledger does not take a unit: its version was cut into other parts, or by another rule, or is older than what the ledger keeps."""
+    """The ledger does not take a unit: its version was cut into other parts, by another rule or by other types, is older than
+    what the ledger keeps, or was committed to a table that was since dropped and made anew.
+    """
 
 
 class NonDeterministicReplay(PenstockError):
-    """A unit that is committed came again with another number of rows: what makes the rows does not give the same ones each time."""
+    """A unit that is committed came again with another number of rows, or with other rows: what makes the rows does not give the same ones each time."""
 
 
 class StagesLost(PenstockError):

@@ -80,9 +80,10 @@ class PostgresSink(Stages, Openable):
         connect_options: any option of `asyncpg.create_pool`; `ssl` may be a function that makes the `SSLContext`.
         close_timeout: seconds for closing and for resetting a connection after a cancelled write; then it is terminated. Default 5.
         statement_timeout: seconds that one statement may run on the server; default: the server's. Exceeding it is transient.
-        ledger: the table in which `transaction` keeps what was committed; made where it is missing, taken literally.
+        ledger: the table in which `transaction` keeps what was committed; made where it is missing, altered where it is that of an earlier
+            release, taken literally.
         ledger_schema: its schema; default: that of `schema`.
-        ledger_versions: how many versions of an application it keeps; default 100. An older one is refused.
+        ledger_versions: how many versions of an application it keeps for each table; default 100. An older one is refused.
         stages: how the tables are made that Spark's `delivery="atomic"` writes into first. `"logged"` ones (the default) outlive a crash of
             the server; `"unlogged"` ones spare its log, and a crash empties them: the write then begins again, by itself.
 
@@ -217,7 +218,9 @@ class PostgresSink(Stages, Openable):
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[Any]]:
         """A transaction on a connection of its own; enter it by `penstock.transaction(sink, unit)`, which says what it does and raises.
 
-        With a unit the ledger has its row; entering suspends while another attempt of it is under way. Bad rows are refused as by `write`,
+        With a unit the ledger has its row, under the name of the table; entering suspends while another attempt of it is under way, and the
+        commit waits for the disk whatever the session says. `UnitRefused` also where the unit was committed to an earlier table of this
+        name. Bad rows are refused as by `write`,
         each write in a savepoint. Deferred constraints are checked at once, and isolation is `READ COMMITTED`. If the answer to the COMMIT
         is lost, the ledger is asked on another connection, within `close_timeout`. A refusal ends it: leaving raises `RefusedError`.
         """

@@ -84,7 +84,7 @@ def write_dataframe(
             becomes visible at once, and once; needs `app_id`, `version` and a sink with stages (`PostgresSink`), whose destination the
             driver must reach as well.
         mode: `"overwrite"`, at `"atomic"` only, puts the rows in the place of all that are there: a reader sees the old ones or the new ones.
-        app_id: the name of whoever writes, the same after a restart. It must be unique among all jobs and queries that write to the table,
+        app_id: the name of the job or query that writes, the same after a restart. It must be unique among all jobs and queries that write to the table,
             and each checkpoint of a query needs one of its own. Writes of one application to several tables do not get in each other's way.
         version: which of its writes this is; a write that is repeated has the version that it had. With `key` both also name the batches
             at `"at_least_once"`, so that a repeated write sends the same idempotency keys; `order_by` must then order the rows of a key fully.
