@@ -62,6 +62,8 @@ DRIVER = {
     "append": [CHUNK, STAGED, BEFORE_PUBLISH, BEFORE_COMMIT, AFTER_COMMIT, PUBLISHED],
     "overwrite": [CHUNK, STAGED, BEFORE_PUBLISH, BEFORE_COMMIT, AFTER_COMMIT, PUBLISHED],
 }
+DRIVER_NOTE = "driver"
+"""The file with the driver's process group."""
 BUCKETS = 3
 WRITES = 4
 """How often a write is repeated at most."""
@@ -101,31 +103,25 @@ class Kill:
 
     def command(self) -> str:
         """The same for the server's shell, which runs it in the server's data folder; `%` stands for the backend's id."""
-        notes = [f"rm {self.folder}/{place} 2>/dev/null" for place in range(self.nth)]
+        *decoys, last = [f"rm {self.folder}/{place} 2>/dev/null" for place in range(self.nth)]
         victim = "%" if self.victim == "backend" else "$(head -n 1 postmaster.pid)"
-        return (
-            f"{' || '.join(notes)} && kill -9 {victim} || true"
-            if self.nth == 1
-            else f"{notes[0]} || {notes[1]} && kill -9 {victim} || true"
-        )
+        return " || ".join([*decoys, f"{{ {last} && kill -9 {victim}; }}", "true"])
 
     async def at(self, moment: str, dsn: str) -> None:
         """Kill, if it is the moment."""
         if self.is_now(moment):
-            os_kill = {"worker": self._worker, "postmaster": self._postmaster, "driver": self._driver}.get(self.victim)
-            if os_kill is not None:
-                os_kill()
-            else:
-                await _kill_a_backend(dsn)
+            await self.strike(dsn)
 
-    def _worker(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def _postmaster(self) -> None:
-        os.kill(int((Path(self.data) / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
-
-    def _driver(self) -> None:
-        os.killpg(int((Path(self.folder) / "driver").read_text()), signal.SIGKILL)
+    async def strike(self, dsn: str) -> None:
+        """Kill now. Goes on if it is another process."""
+        if self.victim == "worker":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self.victim == "backend":
+            await _kill_a_backend(dsn)
+        elif self.victim == "postmaster":
+            os.kill(int((Path(self.data) / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+        else:
+            os.killpg(int((Path(self.folder) / DRIVER_NOTE).read_text()), signal.SIGKILL)
 
 
 async def _kill_a_backend(dsn: str) -> None:
@@ -137,7 +133,7 @@ async def _kill_a_backend(dsn: str) -> None:
 
 
 class StruckChunk(WrappingSink[Any]):
-    """Dies, or kills the driver, with half of the chunk written that holds a certain row."""
+    """Kills with half of the chunk written that holds a certain row."""
 
     def __init__(self, inner: Sink[Any], kill: Kill, dsn: str) -> None:
         super().__init__(inner)
@@ -146,8 +142,10 @@ class StruckChunk(WrappingSink[Any]):
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         if self.kill.moment == CHUNK and any(row["id"] == self.kill.row for row in batch) and self.kill.is_now(CHUNK):
-            await send(self.inner, batch.pick(range(len(batch) // 2)))
-            (self.kill._driver if self.kill.victim == "driver" else self.kill._worker)()
+            half = len(batch) // 2
+            await send(self.inner, batch.pick(range(half)))
+            await self.kill.strike(self.dsn)
+            batch = batch.pick(range(half, len(batch)))  # a worker outlives its driver for a while
         errors = await send(self.inner, batch)
         return WriteResult.failed(batch, errors) if errors else None
 
@@ -197,7 +195,7 @@ def digest(rows: Sequence[tuple[Any, ...]]) -> str:
 
 
 class Killed:
-    """One run. `victims` are those of `KILLS`, or the driver, for which this process only repeats what another has begun."""
+    """One run. With `by_driver` it is the driver that is killed, so another process begins it, and this one repeats it."""
 
     def __init__(self, seed: int, server: tuple[str, Path], folder: Path, *, by_driver: bool = False) -> None:
         rng = self.rng = random.Random(seed)
@@ -206,7 +204,7 @@ class Killed:
         self.dsn, data = server
         self.folder = folder
         self.name = f"events_{seed}"
-        self.old: list[Row] = [(number, number % 97, rng.randrange(1000)) for number in range(rng.randrange(300))]
+        self.old: list[Row] = [(number, number % 97, rng.randrange(1000)) for number in range(rng.randint(1, 300))]
         first = rng.randrange(300) if self.way == "at_least_once" else 1000
         self.new: list[Row] = [(number, number * 7919 % 97, rng.randrange(1000)) for number in range(first, first + rng.randint(600, 2000))]
         victim, moment = ("driver", rng.choice(DRIVER[self.way])) if by_driver else rng.choice(KILLS[self.way])
@@ -231,26 +229,25 @@ class Killed:
 
     def prepare(self) -> None:
         """The table with the old rows, and the notes."""
-        self.kill.prepare()
-        checked = self.name if self.kill.moment == ROW else "none"
+        row = self.kill.row if self.kill.moment == ROW else "NULL"
         unique = f"CREATE UNIQUE INDEX ON {self.name} (id);" if self.way == "at_least_once" else ""
-        statement = "'COPY (SELECT 1) TO PROGRAM ' || quote_literal(replace('{}', '%', pg_backend_pid()::text))".format(self.kill.command())
+        command = f"replace('{self.kill.command()}', '%', pg_backend_pid()::text)"
         query(
             self.dsn,
             f"""
             DROP TABLE IF EXISTS {self.name};
             CREATE OR REPLACE FUNCTION checked_{self.name}(id bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
-                IF id = {self.kill.row} AND '{checked}' = '{self.name}' THEN EXECUTE {statement}; END IF;
+                IF id = {row} THEN
+                    EXECUTE 'COPY (SELECT 1) TO PROGRAM ' || quote_literal({command});
+                END IF;
                 RETURN true;
             END $$;
             CREATE TABLE {self.name} (id bigint, key bigint, value bigint, serial bigserial, CHECK (checked_{self.name}(id)));
             {unique}
-            INSERT INTO {self.name} (id, key, value) VALUES {", ".join(map(repr, [(-1, -1, -1), *self.old]))};
+            INSERT INTO {self.name} (id, key, value) VALUES {", ".join(map(repr, self.old))};
             """,
         )
-        self.old.insert(0, (-1, -1, -1))
-        if self.kill.moment == ROW:
-            self.kill.prepare()  # the old rows may have taken some
+        self.kill.prepare()  # now that the old rows are there
 
     def expected(self) -> list[Row]:
         """The rows of the table once the write is done."""
@@ -270,7 +267,7 @@ class Killed:
     def check_seen(self) -> None:
         """Compare what was there in between."""
         seen = self.folder / "seen"
-        if self.way in {"append", "overwrite"} and seen.exists():
+        if seen.exists() and not self.streams:
             either = {digest(self.old), digest(self.expected())}
             odd = set(seen.read_text().splitlines()) - either
             assert not odd, f"{self}: the table had {odd}, and not {either}"

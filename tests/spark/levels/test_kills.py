@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("pyspark")
-from tests.seeds import run_by
-
 from penstock.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
 
-from .kills import Killed
+from .alone import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +17,8 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
 
 SAMPLE = 8
-SOAK = 170
+KILLS = 170
+DRIVERS = 30
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +33,14 @@ def server() -> Iterator[EmbeddedPostgres]:
     context.__exit__(None, None, None)
 
 
-def notes(server: EmbeddedPostgres) -> Path:
-    """A new folder that the server's user can change too."""
-    folder = Path(tempfile.mkdtemp(prefix="notes-", dir=server._folder.path))
-    folder.chmod(0o777)
-    return folder
-
-
-def run(spark: Any, server: EmbeddedPostgres, seed: int) -> Killed:
-    killed = Killed(seed, (server.dsn, server._data), notes(server))
-    with run_by(f"pytest -m '' -k 'test_a_kill and {seed}-'"):
-        killed.prepare()
-        killed.finish(spark, server)
-    return killed
-
-
-@pytest.mark.parametrize("seed", range(SAMPLE))
-def test_a_kill_at_a_random_moment_changes_no_row(spark: Any, server: EmbeddedPostgres, seed: int) -> None:
+@pytest.mark.parametrize("seed", [*range(SAMPLE), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(SAMPLE, KILLS))])
+def test_a_worker_or_the_server_killed_at_some_moment_changes_no_row(spark: Any, server: EmbeddedPostgres, seed: int) -> None:
+    """P-T4, P-T8, P-T9, P-T14, P-T16: a worker of Spark, one backend, or the server as a whole, which comes back."""
     run(spark, server, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(DRIVERS))
+def test_a_driver_killed_at_some_moment_changes_no_row(spark: Any, server: EmbeddedPostgres, seed: int) -> None:
+    """P-T4, P-T5: another driver repeats the write, or goes on from the checkpoint."""
+    run(spark, server, seed, by_driver=True)
