@@ -287,7 +287,7 @@ class Killed:
         if self.streams:
             self._stream(spark, options)
             return
-        named = {} if self.way == "at_least_once" else {"app_id": f"job-{self.seed}", "version": 1}
+        named: dict[str, Any] = {} if self.way == "at_least_once" else {"app_id": f"job-{self.seed}", "version": 1}
         df = spark.createDataFrame(self.new, "id long, key long, value long")
         write_dataframe(df, self.sink(), **options, **named)
 
