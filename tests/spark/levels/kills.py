@@ -31,8 +31,7 @@ from penstock.spark import foreach_batch, write_dataframe
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
-    from penstock import Committed, Counts, Transaction, Unit
-    from penstock._core.staging import Epoch
+    from penstock import Committed, Transaction, Unit
     from penstock.testing import EmbeddedPostgres
 
 Row = tuple[int, int, int]
@@ -165,15 +164,15 @@ class StruckSink(PostgresSink):
         await self.kill.at(AFTER_COMMIT, self.dsn)
 
     @asynccontextmanager
-    async def stage(self, epoch: Epoch) -> AsyncGenerator[tuple[str, Sink[Any]]]:
-        async with super().stage(epoch) as made:
+    async def stage(self, *given: Any, **options: Any) -> AsyncGenerator[Any]:
+        async with super().stage(*given, **options) as made:
             yield made
             await self.kill.at(STAGED, self.dsn)
 
-    async def publish(self, epoch: Epoch, stages: Sequence[str], counts: Counts) -> Committed | None:
+    async def publish(self, *given: Any, **options: Any) -> Committed | None:
         await self._look()
         await self.kill.at(BEFORE_PUBLISH, self.dsn)
-        before = await super().publish(epoch, stages, counts)
+        before = await super().publish(*given, **options)
         await self.kill.at(PUBLISHED, self.dsn)
         await self._look()
         return before
