@@ -202,7 +202,7 @@ class Killed:
         self.way = WAYS[seed % len(WAYS)]
         self.dsn, data = server
         self.folder = folder
-        self.name = f"events_{seed}"
+        self.name = f"{'drivers' if by_driver else 'kills'}_{seed}"
         self.old: list[Row] = [(number, number % 97, rng.randrange(1000)) for number in range(rng.randint(1, 300))]
         first = rng.randrange(300) if self.way == "at_least_once" else 1000
         self.new: list[Row] = [(number, number * 7919 % 97, rng.randrange(1000)) for number in range(first, first + rng.randint(600, 2000))]
@@ -286,7 +286,7 @@ class Killed:
         if self.streams:
             self._stream(spark, options)
             return
-        named: dict[str, Any] = {} if self.way == "at_least_once" else {"app_id": f"job-{self.seed}", "version": 1}
+        named: dict[str, Any] = {} if self.way == "at_least_once" else {"app_id": self.name, "version": 1}
         df = spark.createDataFrame(self.new, "id long, key long, value long")
         write_dataframe(df, self.sink(), **options, **named)
 
