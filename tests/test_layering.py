@@ -53,6 +53,7 @@ SIGNPOSTS = {"pyspark_penstock": {"penstock.spark.source"}}
 DEFERRED = {
     ("penstock.spark._register", "penstock.spark.source"): "PySpark 3.5 has no data sources of Python",
     ("penstock.cli", "penstock.cli._demo"): "the demo's modules import the packages of its extra, which may be missing",
+    ("penstock.testing._guard", "penstock.testing._processes"): "a guard that waits needs little memory",
     ("penstock.testing.plugin", "penstock.testing._kafka"): "only tests that ask for the server pay for it",
     ("penstock.cli", "penstock.cli._pipeline"): "PySpark takes a second to load, and only pipelines need it",
     ("penstock.spark.pipeline.pipeline", "penstock.spark.pipeline._run"): "a pipeline is checked without Spark, which only a run needs",

@@ -1,12 +1,10 @@
-"""The embedded Kafka: up as any user, down like a crash, up again on the same port and data, gone with whoever started it."""
+"""The embedded Kafka: up as any user, down like a crash, up again on the same port and data."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,20 +18,11 @@ from penstock._maven import fetch
 from penstock.testing import EmbeddedKafka, EmbeddedUnavailable, skip_or_fail
 from penstock.testing import embedded_kafka as start_kafka
 from penstock.testing._java_server import JAVA
-from penstock.testing._processes import wait_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock import LoopClock
-
-STARTS_ONE = """
-import os, signal
-from penstock.testing import embedded_kafka
-with embedded_kafka() as server:
-    print(server.pid, os.readlink(f"/proc/{server.pid}/cwd"), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -169,18 +158,6 @@ def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left() -> None
     context = start_kafka({"num.network.threads": "none"})
     with pytest.raises(EmbeddedUnavailable, match=r"num\.network\.threads"):
         context.__enter__()
-
-
-def test_a_server_ends_and_its_data_goes_when_whoever_started_it_is_killed() -> None:
-    starter = subprocess.Popen([sys.executable, "-c", STARTS_ONE], stdout=subprocess.PIPE, text=True)
-    told, _ = starter.communicate(timeout=60)
-    assert starter.returncode == -signal.SIGKILL
-    pid, home = told.split()
-    try:
-        assert wait_gone(psutil.Process(int(pid)), 30)
-    except psutil.NoSuchProcess:
-        pass  # gone already
-    assert not Path(home).parent.exists()
 
 
 def test_a_broker_that_is_not_ours_is_used_and_not_ended(running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ async def test_two_servers_at_once_have_settings_and_data_of_their_own(running: 
             assert await connection.fetchval("show application_name") == r"it's a \ test"
             pid = second.pid
             assert pid is not None
-        folder = second._folder
+        folder = second._folder.path
     assert not folder.exists()
     assert second.pid is None
     second.close()
@@ -131,7 +131,7 @@ async def test_two_servers_at_once_have_settings_and_data_of_their_own(running: 
 async def test_it_starts_from_a_folder_that_others_may_not_enter(real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.testing._postgres._is_open", lambda _folder: False)
     with start_postgres({"fsync": "off"}) as server:
-        assert server._binaries.is_relative_to(server._folder)
+        assert server._binaries.is_relative_to(server._folder.path)
         async with connected(server) as connection:
             assert await connection.fetchval("show server_version") == server.version
 

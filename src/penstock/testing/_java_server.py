@@ -1,27 +1,25 @@
 """A Java program that serves in a folder of its own: started, frozen, killed, started again, and cleared away with its data.
 
-1. The program is one source file beside the poms. It says "ready" when it takes requests, ends in order by SIGTERM, and ends when its input
-   ends: the pipe that we hold closes with us, however we end.
+1. The program is one source file beside the poms. It says "ready" when it takes requests, and ends in order by SIGTERM.
 2. A server is recognised by its process's current folder, which is its home; so a process id that now belongs to somebody else is never
    taken for it.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import select
 import shutil
 import signal
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from .. import _maven
 from .._core.errors import MissingJars
 from . import _processes
+from ._guarded import GuardedFolder
 from ._require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ _FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class JavaServer:
-    """One server's process, its folder and its pipes. All methods block, for seconds; not for use by several threads at once.
+    """One server's process, its folder and its output. All methods block, for seconds; not for use by several threads at once.
 
     Args:
         name: what the server is called in messages; `NAME.java` beside the poms is its program, `name.xml` its pom.
@@ -48,13 +46,11 @@ class JavaServer:
         program = [_java(), f"-Xms{heap}", f"-Xmx{heap}", *_FLAGS, *flags]
         classpath = classpath or _jars(f"{name.lower()}.xml")
         self._command = [*program, "-cp", f"{classpath}/*", str(JAVA / f"{name}.java")]
-        self.folder = Path(tempfile.mkdtemp(prefix=f"penstock-{name.lower()}-")).resolve()
-        self.home = self.folder / "home"
+        self.folder = GuardedFolder(f"penstock-{name.lower()}-")
+        self.home = self.folder.path / "home"
         self.home.mkdir()
         self.arguments: Sequence[str] = ()
-        self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
-        atexit.register(self._close_at_exit)
 
     @property
     def pid(self) -> int | None:
@@ -67,11 +63,11 @@ class JavaServer:
         if self.pid is not None:
             return
         self._clear_away()
-        log = self.folder / "server.log"
+        log = self.folder.path / "server.log"
         with log.open("wb") as output:
             process = self._process = subprocess.Popen(
                 [*self._command, *self.arguments],
-                stdin=subprocess.PIPE,  # it ends with us, however we end
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 cwd=self.home,
@@ -108,26 +104,21 @@ class JavaServer:
         _processes.send(_processes.find_in(self.home), signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill it and remove its folder. Closing twice is harmless."""
-        atexit.unregister(self._close_at_exit)
-        if self.home.exists():
-            self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _close_at_exit(self) -> None:
-        if os.getpid() == self._owner:  # a forked child is not the one to end it
-            self.close()
+        """Kill it and remove its folder. Closing twice is harmless; in a forked child it does nothing."""
+        if self.folder.is_ours:
+            if self.home.exists():
+                self.kill()
+            self.folder.remove()
 
     def _clear_away(self) -> None:
-        """End what works in the home, and let go of its pipes."""
+        """End what works in the home, and let go of its output."""
         if not _processes.kill_all_in(self.home, STOP_SECONDS):
             raise EmbeddedUnavailable(f"the server is still there {STOP_SECONDS} s after SIGKILL")
         process, self._process = self._process, None
         if process is not None:
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 def _java() -> str:

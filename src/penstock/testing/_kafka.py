@@ -127,7 +127,7 @@ def _node(port: int, settings: Mapping[str, str], heap: str) -> JavaServer:
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
     }
-    node.arguments = [str(node.folder), *(f"{name}={value}" for name, value in {**ours, **settings}.items())]
+    node.arguments = [str(node.home), *(f"{name}={value}" for name, value in {**ours, **settings}.items())]
     return node
 
 
@@ -156,8 +156,8 @@ async def _create_topic(bootstrap: str, name: str, partitions: int, settings: Ma
 def embedded_kafka(settings: Mapping[str, str] | None = None, *, heap: str = "256m") -> Generator[EmbeddedKafka, None, None]:
     """Start an Apache Kafka of our own on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (43 MB) into the user's cache folder. Its data
-    goes with it even if the test process is killed.
+    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (43 MB) into the user's cache folder. Server
+    and data also go when this process ends without leaving the context, by SIGTERM, SIGKILL or a crash.
 
     Args:
         settings: broker settings by name, none by default, such as `{"message.max.bytes": "2000"}`.

@@ -85,7 +85,8 @@ class EmbeddedOpenSearch:
 def embedded_opensearch(settings: Mapping[str, str] | None = None, *, heap: str = "128m") -> Generator[EmbeddedOpenSearch, None, None]:
     """Start an OpenSearch of our own on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (44 MB) into the user's cache folder.
+    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (44 MB) into the user's cache folder. Server
+    and data also go when this process ends without leaving the context, by SIGTERM, SIGKILL or a crash.
 
     Args:
         settings: server settings by name, none by default, such as `{"http.max_content_length": "1mb"}`.

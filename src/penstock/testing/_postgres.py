@@ -7,7 +7,6 @@ belongs to somebody else is never taken for it.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import functools
@@ -18,17 +17,17 @@ import shutil
 import signal
 import stat
 import subprocess
-import tempfile
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import _processes
+from ._guarded import GuardedFolder
 from ._ports import free_port
 from ._require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
+    from pathlib import Path
 
     import psutil
 
@@ -80,12 +79,10 @@ class EmbeddedPostgres:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._binaries = _binaries()
         self._user = _system_user()
-        self._folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-")).resolve()
-        self._data = self._folder / "data"
-        self._password = secrets.token_urlsafe(12)
-        self._owner = os.getpid()
         self.port = free_port()
-        atexit.register(self._close_at_exit)
+        self._password = secrets.token_urlsafe(12)
+        self._folder = GuardedFolder("penstock-postgres-")
+        self._data = self._folder.path / "data"
         try:
             self._make_cluster(settings)
         except BaseException:
@@ -117,7 +114,7 @@ class EmbeddedPostgres:
         if self._main() is not None:
             return
         self._clear_away()
-        log = str(self._folder / "server.log")
+        log = str(self._folder.path / "server.log")
         self._run("pg_ctl", "-D", str(self._data), "-l", log, "-w", "-t", str(START_SECONDS), "start")
 
     def stop(self) -> None:
@@ -155,15 +152,11 @@ class EmbeddedPostgres:
         _processes.send(_processes.find_in(self._data), signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill the server and remove its data. Closing twice is harmless."""
-        atexit.unregister(self._close_at_exit)
-        if self._data.exists():
-            self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _close_at_exit(self) -> None:
-        if os.getpid() == self._owner:  # a forked child is not the one to end it
-            self.close()
+        """Kill the server and remove its data. Closing twice is harmless; in a forked child it does nothing."""
+        if self._folder.is_ours:
+            if self._data.exists():
+                self.kill()
+            self._folder.remove()
 
     def _main(self) -> psutil.Process | None:
         """The main process, if it is alive; its file outlives it after a crash."""
@@ -182,10 +175,10 @@ class EmbeddedPostgres:
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def _make_cluster(self, settings: Mapping[str, str]) -> None:
-        secret = self._folder / "password"
+        secret = self._folder.path / "password"
         secret.write_text(self._password)
         if self._user is not None:
-            shutil.chown(self._folder, self._user)
+            shutil.chown(self._folder.path, self._user)
             shutil.chown(secret, self._user)
             self._bring_binaries(self._user)
         options = ["--auth=scram-sha-256", f"--pwfile={secret}", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"]
@@ -203,7 +196,7 @@ class EmbeddedPostgres:
         if _is_open(self._binaries):
             return
         package = self._binaries.parent.parent
-        copy = self._folder / "install"
+        copy = self._folder.path / "install"
         libraries = package.with_name(f"{package.name}.libs")  # the programs look for them beside the package
         for folder in (self._binaries.parent, libraries):
             if folder.exists():
@@ -214,7 +207,9 @@ class EmbeddedPostgres:
         self._binaries = copy / self._binaries.relative_to(package.parent)
 
     def _run(self, program: str, *arguments: str) -> str:
-        log = self._folder / "commands.log"  # a file and no pipe: the server inherits it, and a pipe would stay open as long as it lives
+        log = (
+            self._folder.path / "commands.log"
+        )  # a file and no pipe: the server inherits it, and a pipe would stay open as long as it lives
         with log.open("w+b") as output:
             done = subprocess.run(
                 [str(self._binaries / program), *arguments],
@@ -224,13 +219,13 @@ class EmbeddedPostgres:
                 user=self._user,
                 group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
                 extra_groups=None if self._user is None else [],
-                cwd=self._folder,
-                env={**os.environ, "LC_ALL": "C", "HOME": str(self._folder)},
+                cwd=self._folder.path,
+                env={**os.environ, "LC_ALL": "C", "HOME": str(self._folder.path)},
                 check=False,
             )
         told = log.read_text(errors="replace")
         if done.returncode:
-            server = self._folder / "server.log"
+            server = self._folder.path / "server.log"
             tail = server.read_text(errors="replace")[-2000:] if server.exists() else ""
             raise EmbeddedUnavailable(f"{program} ended with {done.returncode}:\n{told[-2000:]}{tail}")
         return told
@@ -243,7 +238,8 @@ class EmbeddedPostgres:
 def embedded_postgres(settings: Mapping[str, str] | None = None) -> Generator[EmbeddedPostgres, None, None]:
     """Start a PostgreSQL of our own on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting and ending, about two seconds in all.
+    Blocks while starting and ending, about two seconds in all. Server and data also go when this process ends without leaving the context,
+    by SIGTERM, SIGKILL or a crash: a small process that is started beside the server sees to it.
 
     Args:
         settings: server settings by name, none by default: durable, as PostgreSQL comes. `{"fsync": "off"}` for tests that need no

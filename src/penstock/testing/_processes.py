@@ -6,28 +6,28 @@ import contextlib
 import os
 import select
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     import psutil
 
 
 def works_in(process: psutil.Process, folder: Path) -> bool:
-    """Whether `process` is alive and its current folder is `folder`; a zombie is not alive."""
+    """Whether `process` is alive and its current folder is `folder` or lies in it; a zombie is not alive."""
     import psutil
 
     try:
-        current: str = process.cwd()
+        current = Path(process.cwd())
     except (psutil.Error, OSError):
         return False
-    return current == str(folder)
+    return current.is_relative_to(folder)
 
 
 def find_in(folder: Path) -> list[psutil.Process]:
-    """Every live process whose current folder is `folder`."""
+    """Every live process whose current folder is `folder` or lies in it."""
     import psutil
 
     return [process for process in psutil.process_iter() if works_in(process, folder)]

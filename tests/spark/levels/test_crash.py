@@ -1,4 +1,6 @@
-"""Processes killed with -9: the driver, and an executor. Each in a Spark of its own, since it does not survive."""
+"""Processes killed with -9: the driver, and an executor. Each in a Spark of its own, since it does not survive; that takes long, so
+`make soak` runs them. `test_kills.py` and `test_atomic.py` kill workers of Spark in the suite, and `test_bucket.py` repeats a micro-batch whose end
+was not noted."""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from penstock.spark import SparkWriteReport, foreach_batch
 
 from .conftest import INVERSIONS, WHOLE
 
-pytestmark = pytest.mark.timeout(400)  # three Sparks are started
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]  # three Sparks are started
 
 SESSION = """
 import json, os, signal, sys
@@ -128,9 +130,9 @@ def test_a_driver_killed_after_the_commit_of_the_sink(spark: Any, dsn: str, tmp_
     assert query(dsn, INVERSIONS) == [(0,)]
 
 
-@pytest.mark.parametrize("levels", [("bucket",), pytest.param(("bucket", "atomic"), marks=pytest.mark.soak)])
-def test_an_executor_killed_in_the_middle(dsn: str, tmp_path: Path, levels: tuple[str, ...]) -> None:
+def test_an_executor_killed_in_the_middle(dsn: str, tmp_path: Path) -> None:
     """P-T22: executors of their own processes; one dies with half a batch in its transaction, or in its stage, and with its shuffle files."""
+    levels = ("bucket", "atomic")
     work = Path(pyspark.__file__).parent / "work"  # where Spark's workers run, inside of the installed package
     before = set(work.iterdir()) if work.exists() else None
     try:

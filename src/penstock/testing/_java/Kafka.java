@@ -3,19 +3,16 @@ import java.io.PrintStream;
 import java.io.StringWriter;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.util.Comparator;
 import java.util.List;
 import java.util.Properties;
-import java.util.stream.Stream;
 import kafka.server.KafkaConfig;
 import kafka.server.KafkaRaftServer;
 import kafka.tools.StorageTool;
 import org.apache.kafka.common.utils.Time;
 
 /**
- * One Kafka node, broker and controller, with the settings given as name=value after the folder that everything of it lies in. Formats its
- * storage the first time. Says "ready" on its output when it takes requests; whatever else it says goes to its error output. Ends in order
- * by SIGTERM. When its input ends, as it does when whoever started it is gone, it ends too, and removes the folder.
+ * One Kafka node, broker and controller, with the settings given as name=value after the folder of its properties. Formats its storage the
+ * first time. Says "ready" on its output when it takes requests; whatever else it says goes to its error output. Ends in order by SIGTERM.
  */
 public final class Kafka {
     public static void main(String[] arguments) throws Exception {
@@ -33,12 +30,7 @@ public final class Kafka {
         server.startup();
         output.println("ready");
         output.flush();
-        while (System.in.read() >= 0) {
-            continue;
-        }
-        server.shutdown();
-        remove(folder);
-        Runtime.getRuntime().halt(0);
+        server.awaitShutdown();
     }
 
     private static void format(Path folder, Properties settings) throws IOException {
@@ -49,14 +41,6 @@ public final class Kafka {
         String[] command = {"format", "--ignore-formatted", "--cluster-id", "cGVuc3RvY2stY2x1c3Rlcg", "--config", file.toString()};
         if (StorageTool.execute(command, System.err) != 0) {
             System.exit(1);
-        }
-    }
-
-    private static void remove(Path folder) throws IOException {
-        try (Stream<Path> found = Files.walk(folder)) {
-            for (Path path : found.sorted(Comparator.reverseOrder()).toList()) {
-                Files.deleteIfExists(path);
-            }
         }
     }
 }

@@ -10,7 +10,7 @@ import org.opensearch.transport.Netty4Plugin;
 
 /**
  * One OpenSearch node with the settings given as name=value. Says "ready" on its output when it takes requests; whatever else it says goes
- * to its error output. Ends in order by SIGTERM, or when its input ends, as it does when whoever started it is gone.
+ * to its error output. Ends in order by SIGTERM.
  */
 public final class OpenSearch {
     private static final class Single extends Node {
@@ -40,9 +40,6 @@ public final class OpenSearch {
         node.client().admin().cluster().prepareHealth().setWaitForYellowStatus().setTimeout(TimeValue.timeValueSeconds(30)).get();
         output.println("ready");
         output.flush();
-        while (System.in.read() >= 0) {
-            continue;
-        }
-        System.exit(0);
+        Thread.currentThread().join();
     }
 }

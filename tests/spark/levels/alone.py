@@ -1,0 +1,81 @@
+"""Kills from seeds in processes of their own: one seed again, or a driver that is to be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.seeds import run_by
+
+from penstock.testing import EmbeddedPostgres, embedded_postgres
+
+from .kills import DRIVER_NOTE, Killed
+
+
+def session() -> Any:
+    """A Spark like that of the tests."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.sql.shuffle.partitions", "4")
+    return builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
+
+
+def again(seed: int, *, by_driver: bool = False) -> None:
+    """One run, with a server and a Spark of its own."""
+    with embedded_postgres() as server:
+        run(session(), server, seed, by_driver=by_driver)
+
+
+def run(spark: Any, server: EmbeddedPostgres, seed: int, *, by_driver: bool = False) -> Killed:
+    """One run; what it raises says how to run it again."""
+    killed = Killed(seed, (server.dsn, server._data), notes(server), by_driver=by_driver)
+    with run_by(f"from tests.spark.levels.alone import again; again({seed}, by_driver={by_driver})"):
+        killed.prepare()
+        if by_driver:
+            _begin_elsewhere(killed)
+        killed.finish(spark, server)
+    return killed
+
+
+def notes(server: EmbeddedPostgres) -> Path:
+    """A new folder that the server's user can change too."""
+    folder = Path(tempfile.mkdtemp(prefix="notes-", dir=server._folder.path))
+    folder.chmod(0o777)
+    return folder
+
+
+def _begin_elsewhere(killed: Killed) -> None:
+    """Run the write with a driver of its own, until that is killed. It is gone afterwards with its JVM."""
+    program = "from tests.spark.levels.alone import drive; drive()"
+    arguments = [str(killed.seed), killed.dsn, killed.kill.data, str(killed.folder)]
+    said = killed.folder / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(300)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert code == -signal.SIGKILL, f"{killed}: the driver ended with {code}: {said.read_text()[-3000:]}"
+
+
+def drive() -> None:
+    """What that driver does."""
+    seed, dsn, data, folder = sys.argv[1:]
+    (Path(folder) / DRIVER_NOTE).write_text(str(os.getpgrp()))
+    Killed(int(seed), (dsn, Path(data)), Path(folder), by_driver=True).write(session())

@@ -1,0 +1,48 @@
+"""Kills at random moments, from seeds, at every delivery level: nothing is lost, and nothing doubled that is promised once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+from penstock.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
+
+from .alone import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.testing import EmbeddedPostgres
+
+SUITE = (0, 11, 12, 14, 25, 29, 30, 31)
+"""Each level twice, each victim at least twice: in a write, before a commit, before a publication, in one, after a commit."""
+KILLS = 180
+DRIVERS = 20
+SEEDS = [*SUITE, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(KILLS) if seed not in SUITE)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedPostgres]:
+    """One of the module's own, durable, to be killed."""
+    try:
+        context = embedded_postgres()
+        server = context.__enter__()
+    except EmbeddedUnavailable as error:
+        skip_or_fail("postgres", str(error))
+    yield server
+    context.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_worker_or_the_server_killed_at_some_moment_changes_no_row(spark: Any, server: EmbeddedPostgres, seed: int) -> None:
+    """P-T4, P-T8, P-T9, P-T14, P-T16: a worker of Spark, one backend, or the server as a whole, which comes back."""
+    run(spark, server, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(DRIVERS))
+def test_a_driver_killed_at_some_moment_changes_no_row(spark: Any, server: EmbeddedPostgres, seed: int) -> None:
+    """P-T4, P-T5: another driver repeats the write, or goes on from the checkpoint."""
+    run(spark, server, seed, by_driver=True)

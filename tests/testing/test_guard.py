@@ -1,0 +1,159 @@
+"""A server and its data do not outlive the process that started them, however that process ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from penstock.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
+from penstock.testing._processes import wait_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STARTER = """
+import os, sys
+from threading import Thread
+from penstock.testing import EmbeddedUnavailable, embedded_kafka, embedded_opensearch, embedded_postgres
+
+def told(server):
+    own = getattr(server, "_own", None) or getattr(server, "_node", None)
+    folder = server._folder if own is None else own.folder
+    print(server.pid, folder.guard.pid, folder.path, flush=True)
+
+{body}
+"""
+SERVES = """
+try:
+    starting = embedded_{name}()
+    server = starting.__enter__()
+except EmbeddedUnavailable as error:
+    print("unavailable", "{name}", error)
+    sys.exit()
+if {paused}:
+    server.pause()
+told(server)
+sys.stdin.read()
+"""
+FORKS = """
+starting = embedded_postgres()
+servers = []
+thread = Thread(target=lambda: servers.append(starting.__enter__()))
+thread.start()
+thread.join()  # and ends: the server must not end with the thread that started it
+server = servers[0]
+
+leaving = os.fork()
+if not leaving:
+    server.close()  # as a context does that is left by an exception
+    sys.exit()
+assert os.waitpid(leaving, 0)[1] == 0
+
+staying = os.fork()
+if not staying:
+    sys.stdin.read()
+    os._exit(0)
+told(server)
+sys.stdin.read()
+"""
+
+
+class Started:
+    """A process that has started a server: the server's main process, its guard and its folder."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if line.startswith("unavailable"):
+            _, name, reason = line.split(maxsplit=2)
+            skip_or_fail(name, reason)
+        pid, guard, folder = line.split()
+        self.process = process
+        self.server = psutil.Process(int(pid))
+        self.guard = psutil.Process(int(guard))
+        self.folder = Path(folder)
+
+    @property
+    def serves(self) -> bool:
+        """Whether the server lives; a zombie does not."""
+        return not wait_gone(self.server, 0)
+
+    def end(self, by: signal.Signals) -> None:
+        """End the starter, and wait for the end of the guard, which is the last."""
+        self.process.send_signal(by)
+        assert self.process.wait(30) == -by
+        assert wait_gone(self.guard, 30)
+
+
+@contextmanager
+def started(body: str) -> Iterator[Started]:
+    """A starter in a process group of its own, which is gone afterwards with all of its children."""
+    ours = {name: value for name, value in os.environ.items() if name != "PENSTOCK_KAFKA_BOOTSTRAP"}
+    command = [sys.executable, "-c", STARTER.format(body=body)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=ours)
+    with process:
+        try:
+            yield Started(process)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("name", "by", "paused"),
+    [
+        ("postgres", signal.SIGTERM, False),
+        ("postgres", signal.SIGKILL, True),
+        ("opensearch", signal.SIGTERM, True),
+        ("kafka", signal.SIGKILL, False),
+    ],
+)
+def test_a_server_ends_with_the_process_that_started_it(name: str, by: signal.Signals, paused: bool) -> None:
+    with started(SERVES.format(name=name, paused=paused)) as starter:
+        assert starter.serves
+        assert starter.folder.exists()
+        starter.end(by)
+        assert not starter.serves
+        assert not starter.folder.exists()
+
+
+def test_forked_children_neither_end_the_server_nor_keep_it() -> None:
+    """One has ended and closed what it inherited; another outlives its parent."""
+    with started(FORKS) as starter:
+        assert starter.serves
+        assert starter.folder.exists()
+        starter.end(signal.SIGKILL)
+        assert not starter.serves
+        assert not starter.folder.exists()
+
+
+def test_signals_to_all_leave_the_guard_to_its_work() -> None:
+    """As a service manager sends them to every process of a service; the starter survives them."""
+    with started("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + SERVES.format(name="postgres", paused=False)) as starter:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            starter.guard.send_signal(number)
+        starter.end(signal.SIGKILL)
+        assert not starter.folder.exists()
+
+
+def test_a_server_that_is_closed_leaves_no_guard() -> None:
+    with embedded_postgres({"fsync": "off"}) as server:
+        guard = server._folder.guard
+        assert guard.poll() is None
+    assert guard.returncode is not None
+    assert not server._folder.path.exists()
+
+
+def test_a_server_that_cannot_start_leaves_no_guard() -> None:
+    before = set(psutil.Process().children())
+    with pytest.raises(EmbeddedUnavailable):
+        embedded_postgres({"no_such_setting": "1"}).__enter__()
+    assert set(psutil.Process().children()) <= before
