@@ -19,6 +19,7 @@ from ._travel import Traveller
 from ._unit_task import UnitTask, check_refused
 from ._units import Units, by_bucket
 from ._worker import worker
+from ._zone import in_zone
 from .report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
 
 if TYPE_CHECKING:
@@ -40,11 +41,20 @@ HOPELESS = 1000
 class Partition(Traveller):
     """What an executor runs: the rows of one partition in, lines of report out. Without `units` the partition is the unit.
 
-    `done` is an accumulator that is told of each unit's rows and dead letters.
+    `done` is an accumulator that is told of each unit's rows and dead letters; `zone` is the session's time zone, where it is known.
     """
 
     def __init__(
-        self, description: bytes, cuts: Cuts, job: str, *, keep: int, stop_at: float, units: Units | Epoch | None = None, done: Any = None
+        self,
+        description: bytes,
+        cuts: Cuts,
+        job: str,
+        *,
+        keep: int,
+        stop_at: float,
+        units: Units | Epoch | None = None,
+        done: Any = None,
+        zone: str | None = None,
     ) -> None:
         self._description = description
         self._cuts = cuts
@@ -53,6 +63,7 @@ class Partition(Traveller):
         self._stop_at = stop_at
         self._units = units
         self._done = done
+        self._zone = zone
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`, with the columns of `LINES`."""
@@ -65,6 +76,7 @@ class Partition(Traveller):
         """Write every row; blocks until all writes have ended."""
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+        batches = in_zone(batches, self._zone)
         parts = by_bucket(batches) if isinstance(self._units, Units) else iter([(partition, batches)])
         lines: list[Line] = []
         here = worker()
