@@ -7,21 +7,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
+from math import isfinite
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.batch import RowBatch
+from .._core.errors import PermanentError
 from ._postgres_errors import for_item
 
 if TYPE_CHECKING:
     from .._core.batch import Batch
-    from .._core.errors import PermanentError
     from ._postgres_table import Column
 
 Row = Sequence[Any]
 RowFunction = Callable[[Any], Row]
 _PLAIN = frozenset({tuple, list})
+_INTEGERS = ("smallint", "integer", "bigint")
+_CUT: dict[str, frozenset[type]] = {
+    **dict.fromkeys(_INTEGERS, frozenset({float, Decimal})),
+    "date": frozenset({datetime}),
+    "real": frozenset({float}),
+}
+"""Values that asyncpg cuts to the type of a column."""
 
 
 class LazyRows(Sequence[Row], ABC):
@@ -70,6 +79,25 @@ def shortest(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
         if any(issubclass(kind, (float, list, tuple)) for kind in kinds):
             rows = [(*row[:place], _decimal(row[place]), *row[place + 1 :]) for row in rows]
     return rows
+
+
+def are_cut(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
+    """Whether asyncpg would cut a value of these rows to the type of its column."""
+    return any(_CUT[kind].intersection(map(type, map(itemgetter(place), rows))) for place, kind in places.items())
+
+
+def fractions(rows: Sequence[Row], places: Mapping[int, str], names: Sequence[str]) -> dict[int, PermanentError]:
+    """The rows with a number that its integer column cannot hold, by their place: asyncpg would cut its fraction."""
+    found: dict[int, PermanentError] = {}
+    for column, kind in places.items():
+        if kind in _INTEGERS and are_cut(rows, {column: kind}):
+            for place, row in enumerate(rows):
+                value = row[column]
+                if type(value) in _CUT[kind] and (not isfinite(value) or value != int(value)):
+                    found.setdefault(
+                        place, PermanentError(f"column {names[column]!r}: {value} is no whole number, and the column is {kind}")
+                    )
+    return found
 
 
 def _decimal(value: Any) -> Any:

@@ -14,7 +14,7 @@ from ._postgres_encoding import staged_columns
 from ._postgres_guard import Guard
 from ._postgres_refusals import asked_again
 from ._postgres_remaining import Remaining
-from ._postgres_rows import LazyRows, shortest
+from ._postgres_rows import LazyRows, are_cut, fractions, shortest
 from ._postgres_scope import ALONE
 from ._postgres_sql import EXACT, SCHEMA
 from ._postgres_table import is_current
@@ -82,7 +82,7 @@ class Sending(Remaining):
             self._drop(self._rows.refused())
             if self._rows and not plan.returning and await self._copy_columns(self._rows):
                 return None
-            self._as_rows()
+        self._as_rows()
         if not self._rows:
             return None
         way = self._way(ways)
@@ -105,16 +105,18 @@ class Sending(Remaining):
         """Read the table again if its columns have changed, once, before a value is judged, cast or encoded by their types.
 
         Bytes of a number may be those of a date as well, and asyncpg keeps the types that it has met in a `COPY`. A statement with
-        parameters is read anew by the server, so only columns are asked for whose old type would have cut the values before.
+        parameters is read anew by the server, so it is asked for only where asyncpg would cut a value to the type of a column before.
         """
-        is_by_types = isinstance(self._rows, LazyRows) or self._plan.cuts_values or self._way(ways) in {"copy", "staging"}
-        if self._is_current or not is_by_types:
+        if self._is_current or not (self._is_by_types(ways) or are_cut(self._rows, self._plan.cutting_places)):
             return
         if not await asked_again(self._con, partial(is_current, self._con, self._plan.table, self._plan.columns)):
             changed = TypeError("the table's columns are not those that the sink was opened with")
             self._go_by(await self._judge.read_again(self._con, self._plan, changed))
             await self._con.reload_schema_state()
         self._is_current = True
+
+    def _is_by_types(self, ways: Ways) -> bool:
+        return isinstance(self._rows, LazyRows) or self._way(ways) in {"copy", "staging"}
 
     def _go_by(self, plan: Plan) -> None:
         """Another plan for the same rows."""
@@ -127,6 +129,7 @@ class Sending(Remaining):
         for faults in (LazyRows.refused, LazyRows.unreadable):
             if isinstance(self._rows, LazyRows):
                 self._drop(faults(self._rows))
+        self._drop(fractions(self._rows, self._plan.cutting_places, self._plan.columns))
         self._rows = shortest(list(self._rows) if isinstance(self._rows, LazyRows) else self._rows, self._plan.numeric_places)
 
     async def _insert_rows(self) -> None:

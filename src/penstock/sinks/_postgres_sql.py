@@ -30,7 +30,7 @@ LOOSE = "penstock_loose"
 VERDICT = "penstock_verdict"
 RETURNED = "penstock_returned"
 SCHEMA = "pg_temp"
-_CUTTING = frozenset({"date", "real"})
+_CUTTING = frozenset({"smallint", "integer", "bigint", "date", "real"})
 VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text, field text)"
 
 
@@ -67,9 +67,10 @@ class Plan:
         return tuple(place for place, kind in enumerate(kinds) if self.reads_text and kind in {"numeric", "numeric[]"})
 
     @cached_property
-    def cuts_values(self) -> bool:
-        """Whether asyncpg cuts what is given for one of the columns to its type: a time of day for a date, digits for a real."""
-        return any(self.table.column(name).loose.removesuffix("[]") in _CUTTING for name in self.columns)
+    def cutting_places(self) -> dict[int, str]:
+        """The places of columns for which asyncpg cuts what is given: digits for an integer or a real, a time of day for a date; their types."""
+        kinds = [self.table.column(name).loose for name in self.columns]
+        return {place: kind for place, kind in enumerate(kinds) if kind in _CUTTING}
 
     @cached_property
     def insert(self) -> str:

@@ -13,14 +13,16 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pc: Any = compute  # its functions are made when it is imported, where no checker sees them
 
@@ -30,6 +32,9 @@ _CYCLE = 146_097 * _DAY
 """Microseconds after which the calendar repeats, weekdays included: 400 years."""
 _YEAR_1 = -719_162 * _DAY
 _YEAR_10_000 = 2_932_897 * _DAY
+_LATE = 24_472 * _DAY
+"""2037-01-01: tables of zones end with this year, and leave the rest to a rule that Arrow does not read."""
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # local times, too
 _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
 """4714-11-24 BC and 5874897-12-31, in days from 1970-01-01."""
 _FIRST_MOMENT = _FIRST_DAY * _DAY
@@ -56,8 +61,8 @@ def faults(values: Any, loose: str, exact: str) -> Iterator[tuple[str, Any]]:
         least, most = _range(_INTEGERS[loose])
         if _range(kind)[0] < least or _range(kind)[1] > most:
             found = [(f"is out of range for {loose}", _outside(values, least, most))]
-    elif loose in _INTEGERS and pa.types.is_decimal(kind):
-        found = _decimal_faults(values, loose)
+    elif loose in _INTEGERS and (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
+        found = _fraction_faults(values, loose)
     elif loose == "real" and pa.types.is_float64(kind):
         too_large = np.isfinite(_numbers(values)) & ~np.isfinite(_numbers(values.cast(pa.float32())))
         found = [("is out of range for real", too_large)]
@@ -103,14 +108,14 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
-def _decimal_faults(values: Any, loose: str) -> list[tuple[str, Any]]:
+def _fraction_faults(values: Any, loose: str) -> list[tuple[str, Any]]:
     least, most = _range(_INTEGERS[loose])
     given = values.to_pylist()
     outside = [value is not None and not least <= value <= most for value in given]
-    fraction = [value is not None and value != int(value) for value in given] if values.type.scale > 0 else [False] * len(given)
+    fraction = [value is not None and not beyond and value != int(value) for value, beyond in zip(given, outside, strict=True)]
     return [
         (f"is out of range for {loose}", np.array(outside, bool)),
-        (f"has a fraction, which {loose} cannot hold", np.array(fraction, bool)),
+        (f"is no whole number, and the column is {loose}", np.array(fraction, bool)),
     ]
 
 
@@ -141,7 +146,7 @@ def fitted(values: Any, loose: str, zone: str) -> Any:
         return _fitted_list(values, loose.removesuffix("[]"), zone)
     if loose == "numeric" and pa.types.is_float32(kind):
         return values.cast(pa.string()).cast(pa.float64())
-    if loose in _INTEGERS and pa.types.is_decimal(kind):
+    if loose in _INTEGERS and (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
         return values.cast(_INTEGERS[loose])
     if loose == "timestamp with time zone" and (pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)):
         return _made(instants(_micros(values), zone), values, pa.timestamp("us", "UTC"))
@@ -178,19 +183,33 @@ def _made(numbers: Any, like: Any, kind: Any) -> Any:
 
 def local(instant: Any, zone: str) -> Any:
     """The local time of each instant, both in microseconds."""
-    return instant + _offset(_inside(instant), zone)
+    inside = _inside(instant)
+    offsets = _offsets(np.minimum(inside, _LATE), zone)
+    return instant + _with_late(offsets, inside, zone, lambda moment, there: moment.replace(tzinfo=UTC).astimezone(there).utcoffset())
 
 
 def instants(wall: Any, zone: str) -> Any:
     """The instant of each local time, both in microseconds, as Java tells it: by the offset before a change, both where it skips and repeats."""
-    naive = pa.array(_inside(wall)).cast(pa.timestamp("us"))
+    inside = _inside(wall)
+    naive = pa.array(np.minimum(inside, _LATE)).cast(pa.timestamp("us"))
     near = pc.assume_timezone(naive, zone, ambiguous="earliest", nonexistent="earliest").cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return wall - _offset(near, zone)
+    return wall - _with_late(_offsets(near, zone), inside, zone, lambda moment, there: moment.replace(tzinfo=there).utcoffset())
 
 
-def _offset(instant: Any, zone: str) -> Any:
+def _offsets(instant: Any, zone: str) -> Any:
     moments = pa.array(instant).cast(pa.timestamp("us", zone))
     return pc.local_timestamp(moments).cast(pa.int64()).to_numpy(zero_copy_only=False) - instant
+
+
+def _with_late(offsets: Any, moments: Any, zone: str, offset: Callable[[datetime, ZoneInfo], timedelta | None]) -> Any:
+    """The offsets, those of late moments told by Python, which goes on with the last rule where the table of Arrow ends."""
+    late = np.flatnonzero(moments >= _LATE)
+    if len(late) and not zone.startswith(("+", "-")):
+        there = ZoneInfo(zone)
+        for place in late.tolist():
+            found = offset(_EPOCH + timedelta(microseconds=int(moments[place])), there)
+            offsets[place] = (found or timedelta()) // timedelta(microseconds=1)
+    return offsets
 
 
 def _inside(moments: Any) -> Any:

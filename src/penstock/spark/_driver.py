@@ -24,12 +24,19 @@ def check_names(df: DataFrame) -> None:
     folds = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() != "true"
     seen: dict[str, str] = {}
     for name in df.columns:
-        other = seen.setdefault(name.lower() if folds else name, name)
-        if other is not name:
-            how = " (spark.sql.caseSensitive is false)" if other != name else ""
-            raise checks.bad(
-                "df", [other, name], f"are two columns of one name{how}; a row has one value for each name, so rename one of them"
-            )
+        folded = name.lower() if folds else name
+        if folded in seen:
+            how = " (spark.sql.caseSensitive is false)" if seen[folded] != name else ""
+            rule = f"are two columns of one name{how}; a row has one value for each name, so rename one of them"
+            raise checks.bad("df", [seen[folded], name], rule)
+        seen[folded] = name
+
+
+def plainly_named(df: DataFrame) -> DataFrame:
+    """`df` with names that Spark reads as one name each: `mapInArrow` would take `a.b` for a field of `a`. The order of columns stays."""
+    if not any("." in name or "`" in name for name in df.columns):
+        return df
+    return df.toDF(*(f"c{place}" for place in range(len(df.columns))))
 
 
 def check_columns(df: DataFrame, name: str, columns: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from uuid import uuid4
 from .._core import checks
 from .._core.function_sink import as_sink
 from ._atomic import write_atomically
-from ._driver import bucket_count, check_columns, check_names, is_collated, keyed, with_bucket
+from ._driver import bucket_count, check_columns, check_names, is_collated, keyed, plainly_named, with_bucket
 from ._failures import POLICIES
 from ._levels import level
 from ._partition import HOPELESS, LINES, SHOWN, Partition, read_report, read_stages
