@@ -241,7 +241,7 @@ def test_a_sink_that_a_worker_keeps_open_writes_into_the_table_as_it_is_now(spar
     )
     for version, job in enumerate(jobs):
         df = spark.range(0, 60, numPartitions=1).selectExpr("cast(id AS int) AS id", *job, "1 AS a", "'b' AS b")
-        options = LEVELS[level] if level == "at_least_once" else {**LEVELS[level], "version": version}
+        options: dict[str, Any] = LEVELS[level] if level == "at_least_once" else {**LEVELS[level], "version": version}
         assert write_dataframe(df, sink, **options).delivered == 60
         if version == 0:
             for change in CHANGES:

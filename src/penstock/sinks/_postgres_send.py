@@ -126,9 +126,10 @@ class Sending(Remaining):
 
     def _as_rows(self) -> None:
         """From here on the rows are tuples. Columns whose values have no form as Python's objects refuse single rows."""
-        for faults in (LazyRows.refused, LazyRows.unreadable):
-            if isinstance(self._rows, LazyRows):
-                self._drop(faults(self._rows))
+        if isinstance(self._rows, LazyRows):
+            self._drop(self._rows.refused())
+            assert isinstance(self._rows, LazyRows)
+            self._drop(self._rows.unreadable())
         self._drop(fractions(self._rows, self._plan.cutting_places, self._plan.columns))
         self._rows = shortest(list(self._rows) if isinstance(self._rows, LazyRows) else self._rows, self._plan.numeric_places)
 

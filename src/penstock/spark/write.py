@@ -147,9 +147,17 @@ def write_dataframe(
         with watched(df.sparkSession, progress) as write:
             done = None if write is None else write.done
             writing = Partition(
-                shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=epoch or units, done=done, zone=zone
+                shipped,
+                cuts,
+                uuid4().hex,
+                keep=dead.keep,
+                stop_at=dead.stop_at,
+                units=epoch or units,
+                done=done,
+                zone=zone,
+                names=rows.columns,
             )
-            lines = rows.mapInArrow(writing, LINES).collect()
+            lines = plainly_named(rows).mapInArrow(writing, LINES).collect()
         report = replace(read_report(lines), settings=settings)
         if report.failed > dead.most:
             report.raise_for_dead_letters()
