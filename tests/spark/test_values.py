@@ -161,10 +161,10 @@ def test_a_key_with_a_collation_is_written_chunk_after_chunk(spark: Any, embedde
     """'a' equals 'A', which only Spark can tell: it groups and sorts, and no chunk overtakes the one before."""
     dsn = embedded_postgres.dsn
     query(dsn, "DROP TABLE IF EXISTS collated; CREATE TABLE collated (k text, n bigint, nr serial)")
-    df = spark.range(0, 300, numPartitions=2).selectExpr("CASE WHEN id % 2 = 0 THEN 'a' ELSE 'A' END COLLATE UTF8_LCASE AS k", "id AS n")
+    df = spark.range(0, 60, numPartitions=2).selectExpr("CASE WHEN id % 2 = 0 THEN 'a' ELSE 'A' END COLLATE UTF8_LCASE AS k", "id AS n")
     sink = PostgresSink(dsn, table="collated", columns=("k", "n"))
-    assert write_dataframe(df, sink, key="k", order_by="n", buckets=2, chunk_rows=10, max_in_flight=4).delivered == 300
-    assert [row[0] for row in query(dsn, "SELECT n FROM collated ORDER BY nr")] == [*range(300)]
+    assert write_dataframe(df, sink, key="k", order_by="n", buckets=2, chunk_rows=5, max_in_flight=4).delivered == 60
+    assert [row[0] for row in query(dsn, "SELECT n FROM collated ORDER BY nr")] == [*range(60)]
     with pytest.raises(ConfigError, match=r"on_key_failure='stop': needs a key of which only equal bytes are equal"):
         write_dataframe(df, sink, key="k", on_key_failure="stop")
 
@@ -223,7 +223,7 @@ CHANGES = (
 )
 LEVELS: dict[str, dict[str, Any]] = {
     "at_least_once": {},
-    "bucket": {"delivery": "bucket", "app_id": "lasting", "key": "id", "buckets": 1},
+    "bucket": {"delivery": "bucket", "app_id": "lasting", "key": "id", "buckets": 2},
     "atomic": {"delivery": "atomic", "app_id": "lasting"},
 }
 
@@ -240,7 +240,7 @@ def test_a_sink_that_a_worker_keeps_open_writes_into_the_table_as_it_is_now(spar
         ("0.25D AS i", "'text' AS d", "3L AS v", "true AS n"),
     )
     for version, job in enumerate(jobs):
-        df = spark.range(0, 60, numPartitions=1).selectExpr("cast(id AS int) AS id", *job, "1 AS a", "'b' AS b")
+        df = spark.range(0, 60, numPartitions=2).selectExpr("cast(id AS int) AS id", *job, "1 AS a", "'b' AS b")
         options: dict[str, Any] = LEVELS[level] if level == "at_least_once" else {**LEVELS[level], "version": version}
         assert write_dataframe(df, sink, **options).delivered == 60
         if version == 0:

@@ -128,9 +128,13 @@ async def read_table(con: PoolConnectionProxy[Any], table: str, schema: str | No
 
 
 async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:
-    """Whether the columns still are what was read, in their types and in taking NULL; suspends for a round trip."""
+    """Whether the columns still are what was read, in their types and in taking NULL; suspends for a round trip.
+
+    A table or a column that is gone counts as it was: the write itself tells what the server says of it.
+    """
     found: list[str] | None = await con.fetchval(_MARKS, table.qualified)
-    return {f"{name} {table.column(name).mark}" for name in columns} <= set(found or ())
+    marks = dict(each.rsplit(" ", 1) for each in found or ())
+    return all(marks.get(name, mark) == mark for name, mark in ((name, table.column(name).mark) for name in columns))
 
 
 async def _missing_table(con: PoolConnectionProxy[Any], table: str, schema: str | None) -> Exception:
