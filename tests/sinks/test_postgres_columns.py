@@ -121,7 +121,7 @@ def test_faults_are_found_in_the_columns(embedded_postgres: EmbeddedPostgres) ->
 
 @pytest.mark.parametrize(
     ("kind", "values"),
-    [("integer", pa.array([1.5])), ("text", pa.array([1])), ("numeric", pa.array([Decimal(10**30)])), ("interval", pa.array([1]))],
+    [("integer", pa.array([1.5])), ("text", pa.array([1])), ("numeric", pa.array(["1"])), ("interval", pa.array([1]))],
 )
 def test_what_has_no_encoder_goes_by_rows(embedded_postgres: EmbeddedPostgres, kind: str, values: Any) -> None:
     with pytest.raises(NoEncoder):

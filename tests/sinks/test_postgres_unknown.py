@@ -35,7 +35,7 @@ async def test_the_next_try_after_a_lost_acknowledgement_of_5000_rows_takes_thre
         assert await send(sink, batch) == {}
         assert set(outcomes(batch)) == {Outcome.DUPLICATE}
         assert len(await db.rows()) == 5000
-        assert len([each for each in proxy.statements if each not in NOTHING_OF]) == 3
+        assert len([each for each in proxy.statements if each not in NOTHING_OF and "atttypid" not in each]) == 3, "beside the types"
 
 
 @pytest.mark.parametrize(("staging", "answer"), [(1, "COMMIT"), (1000, "INSERT")])

@@ -7,22 +7,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
+from .arrow_rows import UnreadableRows, rows_of
 from .batch import Batch, Lineage
 from .delivery import Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .errors import PermanentError
 
 Row = dict[str, Any]
+TIME_ZONE = b"penstock.time_zone"
+"""In the metadata of a record batch's schema: the zone in which a date or a timestamp without a zone becomes an instant, and an instant
+a date or a timestamp without a zone. Without it the zone is UTC."""
 
 
 class ArrowBatch(Batch[Row]):
     """A batch of columns. A sink that understands columns takes `record_batch`; one that iterates gets a dictionary per row.
 
-    Rows are made once, all together, when somebody first iterates or indexes.
+    Rows are made once, all together, at the first iteration or index. That raises `UnreadableRows` where Python has no object for a value
+    of one of them; `send` then refuses these rows and sends the others.
     """
 
-    __slots__ = ("_record_batch", "_rows")
+    __slots__ = ("_record_batch", "_rows", "_unreadable")
 
     def __init__(
         self,
@@ -36,6 +43,7 @@ class ArrowBatch(Batch[Row]):
     ) -> None:
         self._record_batch = record_batch
         self._rows: list[Row] | None = None
+        self._unreadable: dict[int, PermanentError] = {}
         super().__init__(
             Lineage() if lineage is None else lineage,
             Delivery(len(self)) if delivery is None else delivery,
@@ -56,11 +64,27 @@ class ArrowBatch(Batch[Row]):
 
     @property
     def rows(self) -> list[Row]:
-        """Every row as a dictionary; about a hundred times as expensive as the columns."""
-        rows = self._rows
-        if rows is None:
-            rows = self._rows = self._record_batch.to_pylist()
+        """Every row as a dictionary; about a hundred times as expensive as the columns. Raises `UnreadableRows`."""
+        rows = self._made()
+        if self._unreadable:
+            first = next(iter(self._unreadable.values()))
+            message = f"{len(self._unreadable)} of {len(rows)} rows cannot be made into Python's objects; the first: {first}"
+            raise UnreadableRows(message)
         return rows
+
+    def unreadable(self) -> Mapping[int, PermanentError]:
+        """The rows that hold a value which Python has no object for, each with its error. Makes the rows."""
+        self._made()
+        return self._unreadable
+
+    def shown(self, index: int) -> Row:
+        """The row at `index`, with a text in place of each value that Python has no object for."""
+        return self._made()[index]
+
+    def _made(self) -> list[Row]:
+        if self._rows is None:
+            self._rows, self._unreadable = rows_of(self._record_batch)
+        return self._rows
 
     def __len__(self) -> int:
         return int(self._record_batch.num_rows)

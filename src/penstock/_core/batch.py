@@ -96,6 +96,14 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def _on(self, delivery: Delivery, attempt: int | None = None) -> Self:
         """The same batch on another delivery, or as another attempt."""
 
+    def unreadable(self) -> Mapping[int, BaseException]:
+        """The items that a batch holds and cannot hand out, each with its error; only batches of columns have any."""
+        return {}
+
+    def shown(self, index: int) -> T_co:
+        """The item at `index` as a dead letter shows it, where it cannot be handed out as it is."""
+        return self[index]
+
     @property
     def lineage(self) -> Lineage:
         """What this batch shares with everything derived from the same sealed batch."""

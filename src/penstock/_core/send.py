@@ -8,6 +8,7 @@
 5. Cancellation passes through, and leaves the items that were at the destination marked as perhaps applied. A foreign exception that
    comes instead of it means the same; only our own error classes are believed then.
 6. After a cut nothing is sent, even where a sink has swallowed its cancellation.
+7. Items that a batch of columns cannot hand out are refused when a sink first asks for one of them; the others are sent again without them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING, TypeVar
 
+from .arrow_rows import UnreadableRows
 from .errors import ResultMismatch, SinkError, UnknownOutcomeError
+from .key_order import stopped_behind
 from .outcome import Outcome
 from .result import WriteResult, checked_result
+from .sink import capabilities_of
 from .text import repr_of
 
 if TYPE_CHECKING:
@@ -65,6 +69,8 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         error = UnknownOutcomeError("the sink's own work was cancelled from inside; nobody cancelled the write")
         error.__cause__ = cancelled
         errors = dict.fromkeys(batch.unsettled(), error)
+    except UnreadableRows as error:
+        return await _without_unreadable(sink, batch, error)
     except SinkError as error:
         errors = dict.fromkeys(batch.unsettled(), error)
     except BaseException as error:  # handed to the caller, one per unsettled item
@@ -73,6 +79,23 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         return _mismatched(batch, doubt)
     if errors:
         delivery.failed({root: error for i, error in errors.items() for root in batch.roots((i,))})
+    return errors
+
+
+async def _without_unreadable(sink: Sink[T], batch: Batch[T], raised: UnreadableRows) -> dict[int, BaseException]:
+    """Refuse the items that cannot be handed out, and send the others; nothing of them was sent, since all are made at once.
+
+    A sink that leaves out what is behind a failed item of its key does not see these fail, so their followers are left out here.
+    """
+    left, unreadable = batch.unsettled(), batch.unreadable()
+    errors: dict[int, BaseException] = {index: unreadable.get(index, raised) for index in left if index in unreadable or not unreadable}
+    if capabilities_of(sink).key_prefix_safe:
+        errors.update(stopped_behind(batch.keys, errors))
+    batch.delivery.failed({root: error for index, error in errors.items() for root in batch.roots((index,))})
+    readable = [index for index in left if index not in errors]
+    if readable:
+        found = await _write(sink, batch.pick(readable))
+        errors.update((readable[place], error) for place, error in found.items())
     return errors
 
 

@@ -2,8 +2,9 @@
 
 1. A field is its length and its bytes, big-endian. Values of a fixed width are a matrix of bytes; values of any width are joined to their
    lengths by Arrow. A row is its fields behind their number, joined the same way. What comes out is the buffer that is sent.
-2. What the server would refuse for one row is found in the columns first, as far as it can be seen there, and named by its row.
-3. What has no encoder here goes the way of rows.
+2. What the server would refuse for one row is found in the columns first, as far as it can be seen there, and named by its row; then the
+   columns are cast to what the table's columns take (`_postgres_values`), for this way and for that of rows alike.
+3. What has no encoder here goes the way of rows. There a row is refused alone if it holds a value that Python has no object for.
 
 The format: https://www.postgresql.org/docs/current/sql-copy.html#id-1.9.3.55.9.4, and the `*_recv` functions of each type.
 """
@@ -12,20 +13,25 @@ The format: https://www.postgresql.org/docs/current/sql-copy.html#id-1.9.3.55.9.
 
 from __future__ import annotations
 
-import re
+import struct
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from .._core.errors import PermanentError
+from .._core.arrow import TIME_ZONE
+from .._core.arrow_rows import refusal, values_of
 from ._postgres_rows import LazyRows
+from ._postgres_types import takes
+from ._postgres_values import faults, fitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from .._core.errors import PermanentError
     from ._postgres_table import Column
 
 pc: Any = compute  # its functions are made when it is imported, where no checker sees them
@@ -38,6 +44,9 @@ _EPOCH_DAYS = 10_957
 _EPOCH_MICROSECONDS = 946_684_800_000_000
 _DIGITS = 4
 """Decimal digits in one of numeric's."""
+_NEGATIVE = 0x4000
+_SPECIAL = {("F", 0): 0xD000, ("F", 1): 0xF000}
+_NAN = 0xC000
 _LARGEST_NUMERIC = 18
 """Digits of a decimal that fits into 64 bits."""
 
@@ -71,42 +80,9 @@ _COUNTED = frozenset({"smallint", "integer", "bigint", "date", "timestamp withou
 """Types whose values are whole numbers: what differs in Arrow differs in the table."""
 _TEXTS = frozenset({"text", "character varying", "json", "xml"})
 _ELEMENT_OIDS = {
-    "smallint": 21, "integer": 23, "bigint": 20, "real": 700, "double precision": 701, "boolean": 16, "date": 1082,
+    "smallint": 21, "integer": 23, "bigint": 20, "real": 700, "double precision": 701, "boolean": 16, "date": 1082, "numeric": 1700,
     "timestamp without time zone": 1114, "timestamp with time zone": 1184, "text": 25, "character varying": 1043, "uuid": 2950,
 }  # fmt: skip
-
-
-# -- what the server would refuse -----------------------------------------------------------------------------------------
-
-
-def refused(batch: Any, columns: Sequence[Column]) -> dict[int, PermanentError]:
-    """The rows that the server would refuse, as far as their values show it, with the reason."""
-    found: dict[int, PermanentError] = {}
-    for column in columns:
-        values = batch.column(column.name)
-        for why, mask in _faults(values, column):
-            for index in np.flatnonzero(mask.to_numpy(zero_copy_only=False)).tolist():
-                found.setdefault(index, PermanentError(f"column {column.name!r}: {why}"))
-    return found
-
-
-def _faults(values: Any, column: Column) -> list[tuple[str, Any]]:
-    faults: list[tuple[str, Any]] = []
-    if column.not_null and values.null_count:
-        faults.append(("is NULL, and the column is NOT NULL", pc.is_null(values)))
-    fixed = _FIXED.get(column.loose)
-    if fixed is not None and pa.types.is_integer(fixed.arrow) and pa.types.is_integer(values.type) and column.loose != "boolean":
-        least, most = np.iinfo(fixed.arrow.to_pandas_dtype()).min, np.iinfo(fixed.arrow.to_pandas_dtype()).max
-        if np.iinfo(values.type.to_pandas_dtype()).max > most or np.iinfo(values.type.to_pandas_dtype()).min < least:
-            outside = pc.or_(pc.less(values, pa.scalar(least, pa.int64())), pc.greater(values, pa.scalar(most, pa.int64())))
-            faults.append((f"is out of range for {column.loose}", pc.fill_null(outside, False)))
-    if _is_text(values.type):
-        faults.append(("holds a NUL character, which text cannot", pc.fill_null(pc.match_substring(values, "\0"), False)))
-        limit = re.fullmatch(r"character varying\((\d+)\)", column.exact)
-        if limit is not None:
-            long = pc.greater(pc.utf8_length(pc.utf8_rtrim_whitespace(values)), int(limit[1]))
-            faults.append((f"is longer than {column.exact}", pc.fill_null(long, False)))
-    return [(why, mask) for why, mask in faults if pc.any(mask).as_py()]
 
 
 # -- encoding -------------------------------------------------------------------------------------------------------------
@@ -114,6 +90,9 @@ def _faults(values: Any, column: Column) -> list[tuple[str, Any]]:
 
 def encoded(batch: Any, columns: Sequence[Column], places: Any = None) -> memoryview:
     """The rows as binary COPY, with their places in front where they are given. Raises `NoEncoder` for a column that has none."""
+    for column in columns:
+        if not takes(column, batch.schema.field(column.name).type):  # bytes of a number may be those of a date as well
+            raise NoEncoder(column.name)
     fields = [_fields(batch.column(column.name), column.loose) for column in columns]
     if places is not None:
         fields.insert(0, _fields(pa.array(places), "integer"))
@@ -136,7 +115,9 @@ def _fields(values: Any, kind: str) -> Any:
     if kind == "uuid":
         return _with_nulls(_uuids(values), values)
     if kind == "numeric":
-        return _with_nulls(_numerics(values), values)
+        if pa.types.is_decimal128(values.type) and values.type.precision <= _LARGEST_NUMERIC:
+            return _with_nulls(_numerics(values), values)
+        return _of_any_width(_numerics_one_by_one(values))
     if kind in _TEXTS or kind == "jsonb":
         return _of_any_width(_as_text(values), prefix=b"\1" if kind == "jsonb" else b"")
     if kind == "bytea":
@@ -180,8 +161,6 @@ def _uuids(values: Any) -> Any:
 
 def _numerics(values: Any) -> Any:
     """Decimals of up to 18 digits, as so many of numeric's digits, each of four; the server strips what is zero."""
-    if not pa.types.is_decimal128(values.type) or values.type.precision > _LARGEST_NUMERIC:
-        raise NoEncoder(str(values.type))
     scale = values.type.scale
     after = -(-max(scale, 0) // _DIGITS)
     raw = np.frombuffer(values.buffers()[1], dtype="<i8")[2 * values.offset : 2 * (values.offset + len(values)) : 2]
@@ -195,6 +174,31 @@ def _numerics(values: Any) -> Any:
         out[:, 4 + place] = number % 10_000
         number = number // 10_000
     return out.view(np.uint8).reshape(len(values), -1)
+
+
+def _numerics_one_by_one(values: Any) -> Any:
+    """Any other number: a double as the shortest decimal that reads back as it, which is the text that Arrow makes of it."""
+    kind = values.type
+    if not (pa.types.is_decimal(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        raise NoEncoder(str(kind))
+    texts = values.cast(pa.string()) if not pa.types.is_decimal(kind) else values
+    return pa.array([None if each is None else numeric_bytes(Decimal(each)) for each in texts.to_pylist()], pa.binary())
+
+
+def numeric_bytes(value: Decimal) -> bytes:
+    """What `numeric_recv` reads: the number of digits, the weight of the first, the sign, the decimal places, the digits."""
+    sign, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        return struct.pack(">HhHH", 0, 0, _SPECIAL.get((exponent, sign), _NAN), 0)
+    shift = exponent % _DIGITS
+    number = int("".join(map(str, digits))) * 10**shift
+    groups: list[int] = []
+    while number:
+        number, group = divmod(number, 10_000)
+        groups.append(group)
+    weight = (exponent - shift) // _DIGITS + len(groups) - 1 if groups else 0
+    head = struct.pack(">HhHH", len(groups), weight, _NEGATIVE if sign and groups else 0, max(-exponent, 0))
+    return head + struct.pack(f">{len(groups)}H", *reversed(groups))
 
 
 def _with_nulls(matrix: Any, values: Any) -> Any:
@@ -308,7 +312,9 @@ class ColumnRows(LazyRows):
         self._batch = batch
         self._columns = columns
         self._places = places
+        self._fitted: Any = None
         self._rows: list[tuple[Any, ...]] | None = None
+        self._unreadable: dict[int, PermanentError] = {}
 
     def __len__(self) -> int:
         return int(self._batch.num_rows)
@@ -323,6 +329,19 @@ class ColumnRows(LazyRows):
         """Only the rows at these places."""
         return ColumnRows(self._batch.take(pa.array(places, pa.int64())), self._columns)
 
+    def by(self, columns: Sequence[Column]) -> ColumnRows:
+        """The same rows for columns of other types."""
+        return ColumnRows(self._batch, columns)
+
+    def refused(self) -> dict[int, PermanentError]:
+        """The rows that the server would refuse, as far as their values show it, with the reason."""
+        return refused(self._batch, self._columns)
+
+    def unreadable(self) -> dict[int, PermanentError]:
+        """The rows that hold a value which Python has no object for. Makes the rows."""
+        self._made()
+        return self._unreadable
+
     def place(self, line: int) -> int:
         """The place in the write of the row that stands at `line`."""
         return line if self._places is None else int(self._places[line])
@@ -330,33 +349,61 @@ class ColumnRows(LazyRows):
     def tells_apart(self, key: Sequence[str]) -> bool:
         """Whether values of these columns that differ here also differ for the server."""
         kinds = {column.name: column.loose for column in self._columns}
-        return all(kinds[name] in _COUNTED and _is_counted(self._batch.column(name).type) for name in key)
+        return all(kinds[name] in _COUNTED and _is_counted(self._values.column(name).type) for name in key)
 
     def latest(self, key: Sequence[str], version: str | None) -> ColumnRows:
         """Without the rows that a later one of their key replaces."""
-        places = latest([self._batch.column(name) for name in key], None if version is None else self._batch.column(version))
+        values = self._values
+        places = latest([values.column(name) for name in key], None if version is None else values.column(version))
         return self if places is None else ColumnRows(self._batch.take(pa.array(places)), self._columns, places)
 
     def encoded(self, *, places: bool) -> memoryview | None:
         """The rows as binary COPY; `None` where a column has no encoder."""
         try:
-            return encoded(self._batch, self._columns, self._places if self._places is not None or not places else np.arange(len(self)))
+            return encoded(self._values, self._columns, self._places if self._places is not None or not places else np.arange(len(self)))
         except NoEncoder:
             return None
 
+    @property
+    def _values(self) -> Any:
+        """The columns as the table takes them. There must be no faults in them."""
+        if self._fitted is None:
+            zone = (self._batch.schema.metadata or {}).get(TIME_ZONE, b"UTC").decode()
+            made = [fitted(self._batch.column(column.name), column.loose, zone) for column in self._columns]
+            self._fitted = pa.RecordBatch.from_arrays(made, names=[column.name for column in self._columns])
+        return self._fitted
+
     def _made(self) -> list[tuple[Any, ...]]:
         if self._rows is None:
-            self._rows = list(zip(*(self._batch.column(column.name).to_pylist() for column in self._columns), strict=True))
+            columns: list[list[Any]] = []
+            for column in self._columns:
+                values, unreadable = values_of(self._values.column(column.name))
+                columns.append(values)
+                for index, why in unreadable.items():
+                    self._unreadable.setdefault(index, refusal(column.name, why))
+            self._rows = list(zip(*columns, strict=True))
         return self._rows
 
 
-def column_rows(batch: Any, columns: Sequence[Column]) -> tuple[Sequence[int], ColumnRows, dict[int, Exception]] | None:
-    """The indices that have a row, their rows, and an error for each other index; `None` where a column is missing."""
+def refused(batch: Any, columns: Sequence[Column]) -> dict[int, PermanentError]:
+    """The rows that the server would refuse, as far as their values show it, with the reason."""
+    found: dict[int, PermanentError] = {}
+    for column in columns:
+        values = batch.column(column.name)
+        if column.not_null and values.null_count:
+            _note(found, column.name, "is NULL, and the column is NOT NULL", pc.is_null(values).to_numpy(zero_copy_only=False))
+        for why, mask in faults(values, column.loose, column.exact):
+            _note(found, column.name, why, mask)
+    return found
+
+
+def _note(found: dict[int, PermanentError], name: str, why: str, mask: Any) -> None:
+    for index in np.flatnonzero(mask).tolist():
+        found.setdefault(index, refusal(name, why))
+
+
+def column_rows(batch: Any, columns: Sequence[Column]) -> ColumnRows | None:
+    """The rows of a record batch; `None` where a column is missing."""
     if not {column.name for column in columns} <= set(batch.schema.names):
         return None
-    errors: dict[int, Exception] = {**refused(batch, columns)}
-    rows = ColumnRows(batch, columns)
-    if not errors:
-        return range(batch.num_rows), rows, {}
-    good = [index for index in range(batch.num_rows) if index not in errors]
-    return good, rows.kept(good), errors
+    return ColumnRows(batch, columns)

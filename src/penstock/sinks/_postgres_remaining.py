@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._core.errors import UnknownOutcomeError
+from .._core.errors import PermanentError, UnknownOutcomeError
 from .._core.key_order import stopped_behind
 from .._core.outcome import Outcome
 from ._postgres_errors import for_item
@@ -65,7 +65,7 @@ class Remaining:
         self._rows = self._rows.kept(kept) if isinstance(self._rows, LazyRows) else [self._rows[place] for place in kept]
 
     def _refuse(self, index: int, error: Exception, *, again: bool = False) -> None:
-        if isinstance(error, UnknownOutcomeError):
+        if isinstance(error, (UnknownOutcomeError, PermanentError)):
             self.errors[index] = error
         elif index in self._maybe and getattr(error, "sqlstate", None) == _UNIQUE_VIOLATION and not again:
             self.outcomes[index] = Outcome.DUPLICATE

@@ -7,18 +7,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from datetime import datetime
+from decimal import Decimal
+from math import isfinite
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.batch import RowBatch
+from .._core.errors import PermanentError
 from ._postgres_errors import for_item
 
 if TYPE_CHECKING:
     from .._core.batch import Batch
+    from ._postgres_table import Column
 
 Row = Sequence[Any]
 RowFunction = Callable[[Any], Row]
 _PLAIN = frozenset({tuple, list})
+_INTEGERS = ("smallint", "integer", "bigint")
+_CUT: dict[str, frozenset[type]] = {
+    **dict.fromkeys(_INTEGERS, frozenset({float, Decimal})),
+    "date": frozenset({datetime}),
+    "real": frozenset({float}),
+}
+"""Values that asyncpg cuts to the type of a column."""
 
 
 class LazyRows(Sequence[Row], ABC):
@@ -27,6 +39,18 @@ class LazyRows(Sequence[Row], ABC):
     @abstractmethod
     def kept(self, places: Sequence[int]) -> LazyRows:
         """Only the rows at these places."""
+
+    @abstractmethod
+    def by(self, columns: Sequence[Column]) -> LazyRows:
+        """The same rows for columns of the table that have other types."""
+
+    @abstractmethod
+    def refused(self) -> dict[int, PermanentError]:
+        """The rows that the server would refuse, as far as their values show it, by the types of the columns."""
+
+    @abstractmethod
+    def unreadable(self) -> dict[int, PermanentError]:
+        """The rows that tuples cannot be made of."""
 
     @abstractmethod
     def latest(self, key: Sequence[str], version: str | None) -> LazyRows:
@@ -43,6 +67,45 @@ class LazyRows(Sequence[Row], ABC):
     @abstractmethod
     def encoded(self, *, places: bool) -> memoryview | None:
         """All rows as binary COPY, with their places in front where asked for; `None` where that cannot be had."""
+
+
+def shortest(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
+    """The rows with the floats at `places`, which go to numeric columns, as the shortest decimals that read back as the same floats.
+
+    asyncpg would write down all 55 digits of the binary fraction that stands for 0.1. Rows without floats there stay as they are.
+    """
+    for place in places:
+        kinds = set(map(type, map(itemgetter(place), rows)))
+        if any(issubclass(kind, (float, list, tuple)) for kind in kinds):
+            rows = [(*row[:place], _decimal(row[place]), *row[place + 1 :]) for row in rows]
+    return rows
+
+
+def are_cut(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
+    """Whether asyncpg would cut a value of these rows to the type of its column."""
+    return any(_CUT[kind].intersection(map(type, map(itemgetter(place), rows))) for place, kind in places.items())
+
+
+def fractions(rows: Sequence[Row], places: Mapping[int, str], names: Sequence[str]) -> dict[int, PermanentError]:
+    """The rows with a number that its integer column cannot hold, by their place: asyncpg would cut its fraction."""
+    found: dict[int, PermanentError] = {}
+    for column, kind in places.items():
+        if kind in _INTEGERS and are_cut(rows, {column: kind}):
+            for place, row in enumerate(rows):
+                value = row[column]
+                if type(value) in _CUT[kind] and (not isfinite(value) or value != int(value)):
+                    found.setdefault(
+                        place, PermanentError(f"column {names[column]!r}: {value} is no whole number, and the column is {kind}")
+                    )
+    return found
+
+
+def _decimal(value: Any) -> Any:
+    if isinstance(value, float):
+        return Decimal(float.__repr__(value).removesuffix(".0"))
+    if type(value) in _PLAIN:
+        return [_decimal(each) for each in value]
+    return value
 
 
 class RowMaker:

@@ -14,7 +14,7 @@ from ._postgres_encoding import staged_columns
 from ._postgres_guard import Guard
 from ._postgres_refusals import asked_again
 from ._postgres_remaining import Remaining
-from ._postgres_rows import LazyRows
+from ._postgres_rows import LazyRows, are_cut, fractions, shortest
 from ._postgres_scope import ALONE
 from ._postgres_sql import EXACT, SCHEMA
 from ._postgres_table import is_current
@@ -64,6 +64,8 @@ class Sending(Remaining):
         self._sealed = False
         self._stale = 0
         """How often a prepared statement was gone."""
+        self._is_current = False
+        """Whether the plan was compared with the table."""
         self._is_read_again = False
         self._is_sifted_again = False
 
@@ -76,12 +78,14 @@ class Sending(Remaining):
 
     async def _quickly(self, ways: Ways) -> None:
         plan = self._plan
-        if isinstance(self._rows, LazyRows) and not plan.returning:
-            if not await asked_again(self._con, partial(is_current, self._con, plan.table, plan.columns)):
-                return await self._send_changed(ways)
-            if await self._copy_columns(self._rows):
+        if isinstance(self._rows, LazyRows):
+            self._drop(self._rows.refused())
+            if self._rows and not plan.returning and await self._copy_columns(self._rows):
                 return None
-        way = ways.choose(plan, len(self._rows)) if self._stale < STAGED_FROM else "staging"
+        self._as_rows()
+        if not self._rows:
+            return None
+        way = self._way(ways)
         if way == "insert":
             return await self._insert_rows()
         if way == "unnest" and plan.merge_arrays is not None:
@@ -94,12 +98,40 @@ class Sending(Remaining):
         await self._merge(plan.merge)
         return await self._commit()
 
-    async def _send_changed(self, ways: Ways) -> None:
-        """Send columns as rows, by the types that the table has now: bytes of a number may be those of a date as well."""
-        changed = TypeError("the table's columns are not those that the sink was opened with")
-        self._plan = await self._judge.read_again(self._con, self._plan, changed)
-        self._rows = list(self._rows)
-        await self._quickly(ways)
+    def _way(self, ways: Ways) -> str:
+        return ways.choose(self._plan, len(self._rows)) if self._stale < STAGED_FROM else "staging"
+
+    async def _be_current(self, ways: Ways) -> None:
+        """Read the table again if its columns have changed, once, before a value is judged, cast or encoded by their types.
+
+        Bytes of a number may be those of a date as well, and asyncpg keeps the types that it has met in a `COPY`. A statement with
+        parameters is read anew by the server, so it is asked for only where asyncpg would cut a value to the type of a column before.
+        """
+        if self._is_current or not (self._is_by_types(ways) or are_cut(self._rows, self._plan.cutting_places)):
+            return
+        if not await asked_again(self._con, partial(is_current, self._con, self._plan.table, self._plan.columns)):
+            changed = TypeError("the table's columns are not those that the sink was opened with")
+            self._go_by(await self._judge.read_again(self._con, self._plan, changed))
+            await self._con.reload_schema_state()
+        self._is_current = True
+
+    def _is_by_types(self, ways: Ways) -> bool:
+        return isinstance(self._rows, LazyRows) or self._way(ways) in {"copy", "staging"}
+
+    def _go_by(self, plan: Plan) -> None:
+        """Another plan for the same rows."""
+        self._plan = plan
+        if isinstance(self._rows, LazyRows):
+            self._rows = self._rows.by([plan.table.column(name) for name in plan.columns])
+
+    def _as_rows(self) -> None:
+        """From here on the rows are tuples. Columns whose values have no form as Python's objects refuse single rows."""
+        if isinstance(self._rows, LazyRows):
+            self._drop(self._rows.refused())
+            assert isinstance(self._rows, LazyRows)
+            self._drop(self._rows.unreadable())
+        self._drop(fractions(self._rows, self._plan.cutting_places, self._plan.columns))
+        self._rows = shortest(list(self._rows) if isinstance(self._rows, LazyRows) else self._rows, self._plan.numeric_places)
 
     async def _insert_rows(self) -> None:
         if not self._plan.returning:

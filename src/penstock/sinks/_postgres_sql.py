@@ -30,6 +30,7 @@ LOOSE = "penstock_loose"
 VERDICT = "penstock_verdict"
 RETURNED = "penstock_returned"
 SCHEMA = "pg_temp"
+_CUTTING = frozenset({"smallint", "integer", "bigint", "date", "real"})
 VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text, field text)"
 
 
@@ -58,6 +59,18 @@ class Plan:
     def key_places(self) -> tuple[int, ...]:
         """Where the key's values stand in a row."""
         return tuple(self.columns.index(name) for name in self.key or ())
+
+    @cached_property
+    def numeric_places(self) -> tuple[int, ...]:
+        """Where the values of numeric columns stand in a row; none where a codec of the user's may encode them."""
+        kinds = [self.table.column(name).loose for name in self.columns]
+        return tuple(place for place, kind in enumerate(kinds) if self.reads_text and kind in {"numeric", "numeric[]"})
+
+    @cached_property
+    def cutting_places(self) -> dict[int, str]:
+        """The places of columns for which asyncpg cuts what is given: digits for an integer or a real, a time of day for a date; their types."""
+        kinds = [self.table.column(name).loose for name in self.columns]
+        return {place: kind for place, kind in enumerate(kinds) if kind in _CUTTING}
 
     @cached_property
     def insert(self) -> str:

@@ -27,7 +27,8 @@ _TABLES = """SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_name
 """
 _SCHEMAS = "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(toast|temp)' ORDER BY 1"
 _COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.is_read,
-           base.is_enum, base.is_nested, a.attnotnull AS not_null, a.attgenerated <> '' AS generated
+           base.is_enum, base.is_nested, a.attnotnull AS not_null, a.attgenerated <> '' AS generated,
+           a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull AS mark
     FROM pg_catalog.pg_attribute a, LATERAL (
         WITH RECURSIVE down(oid) AS (
             SELECT a.atttypid
@@ -46,7 +47,7 @@ _KEYS = """SELECT array_agg(a.attname::text ORDER BY k.place) AS names
     GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
 """
 
-_TYPES = """SELECT pg_catalog.array_agg(a.attname::text || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod))
+_MARKS = """SELECT pg_catalog.array_agg(a.attname::text || ' ' || a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull)
     FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
 """
 
@@ -72,6 +73,8 @@ class Column:
     """An array or a composite, which `unnest` would take apart."""
     not_null: bool
     generated: bool
+    mark: str
+    """Differs once its type, the type's length, or whether it takes NULL is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,13 @@ async def read_table(con: PoolConnectionProxy[Any], table: str, schema: str | No
 
 
 async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:
-    """Whether the columns still have the types that were read; suspends for a round trip."""
-    found: list[str] | None = await con.fetchval(_TYPES, table.qualified)
-    return {f"{name} {table.column(name).exact}" for name in columns} <= set(found or ())
+    """Whether the columns still are what was read, in their types and in taking NULL; suspends for a round trip.
+
+    A table or a column that is gone counts as it was: the write itself tells what the server says of it.
+    """
+    found: list[str] | None = await con.fetchval(_MARKS, table.qualified)
+    marks = dict(each.rsplit(" ", 1) for each in found or ())
+    return all(marks.get(name, mark) == mark for name, mark in ((name, table.column(name).mark) for name in columns))
 
 
 async def _missing_table(con: PoolConnectionProxy[Any], table: str, schema: str | None) -> Exception:

@@ -62,6 +62,11 @@ def _refusal(name: str, kind: Any, column: Column | None) -> str | None:
     return f"does not fit into {column.exact}; {_instead(name, flat, column)}"
 
 
+def takes(column: Column, kind: Any) -> bool:
+    """Whether a column of the table takes values of this type of Arrow."""
+    return pa.types.is_null(kind) or _refusal(column.name, kind, column) is None
+
+
 def _element(kind: Any) -> Any:
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = kind.value_type

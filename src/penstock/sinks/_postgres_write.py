@@ -87,11 +87,10 @@ class Write(Sending):
         if self._stop_keys():
             self._keep()
         resend = bool(self._maybe) and self._plan.mode != "update"
-        if resend:
-            self._set_aside_unfindable()
         hints = 0
         while self._rows:
             try:
+                await self._be_current(ways)
                 return await (self._resend() if resend else self._quickly(ways))
             except Exception as error:
                 await self._recover(error)
@@ -123,6 +122,10 @@ class Write(Sending):
         self._drop({place: UnknownOutcomeError(message) for place in lost})
 
     async def _resend(self) -> None:
+        self._as_rows()
+        self._set_aside_unfindable()
+        if not self._rows:
+            return None
         await self._begin(self._plan.staging(again=self._scope.is_inside))
         await self._stage(EXACT)
         skipped = await self._con.fetch(self._plan.resend)
@@ -162,7 +165,7 @@ class Write(Sending):
             await self._prepare_again(error)
             return True
         if isinstance(self._rows, LazyRows) and sqlstate(error) == _BAD_BINARY:  # our encoding is at fault, and no row
-            self._rows = list(self._rows)
+            self._as_rows()
             return True
         table = self._plan.table
         if table.takes_copy and self._copying == table.name and sqlstate(error) in _NO_COPY and is_from_server(error):
@@ -197,8 +200,7 @@ class Write(Sending):
             raise await self._refusal(error)
         if plan == self._plan:
             return False
-        self._plan = plan
-        self._rows = list(self._rows) if isinstance(self._rows, LazyRows) else self._rows
+        self._go_by(plan)
         await self._con.reload_schema_state()
         return True
 
@@ -218,6 +220,7 @@ class Write(Sending):
     # -- sifting ------------------------------------------------------------------------------------------------------
 
     async def _guarded_sift(self) -> None:
+        self._as_rows()
         if not self._rows:
             return
         try:

@@ -311,7 +311,7 @@ def _record(batch: Batch[T], index: int, key: str, error: BaseException, kind: E
     root = batch.roots((index,))[0]
     tries = delivery.tries(root) or Tries(1, now, now)
     return DeadLetterRecord(
-        item=batch[index],
+        item=batch.shown(index),
         error_type=type(error).__name__,
         error_class=kind.value,
         message=told.storable(told.text_of(error)),

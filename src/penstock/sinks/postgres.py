@@ -209,7 +209,7 @@ class PostgresSink(Stages, Openable):
 
             found = column_rows(batch.record_batch, [plan.table.column(name) for name in plan.columns])
             if found is not None:
-                return found
+                return range(len(found)), found, {}
         return self._maker.rows(batch)
 
     # -- transactions -------------------------------------------------------------------------------------------------

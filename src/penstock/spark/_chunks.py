@@ -4,6 +4,8 @@
    places, and a chunk's number together with its partition can stand in an idempotency key.
 2. With keys, the rows of a key follow one another. A chunk ends where a key ends, so several chunks may be in flight without two of them
    holding one key. A key larger than a chunk is cut all the same, and what goes on with it says so: it has to wait for what was before.
+3. Keys are equal as Spark groups them: NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Which texts a collation holds for equal only
+   Spark can tell, so with such a key (`serial`) every chunk waits for the one before.
 """
 
 from __future__ import annotations
@@ -33,14 +35,16 @@ class Chunk:
     """Whether its first key is also the last of the chunk before."""
 
 
-def cut(batches: Iterable[pa.RecordBatch], *, max_rows: int, max_bytes: int, key: Sequence[str] = ()) -> Iterator[Chunk]:
+def cut(
+    batches: Iterable[pa.RecordBatch], *, max_rows: int, max_bytes: int, key: Sequence[str] = (), serial: bool = False
+) -> Iterator[Chunk]:
     """Cut `batches` into chunks of at most `max_rows` rows, and about `max_bytes` bytes. Holds two chunks' rows at most.
 
-    With `key` the rows must come grouped by these columns.
+    With `key` the rows must come grouped by these columns; `serial`: values that differ may be one key.
     """
     held: list[pa.RecordBatch] = []
     rows = size = number = 0
-    last_key: tuple[Any, ...] | None = None
+    before: pa.RecordBatch | None = None
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -55,15 +59,14 @@ def cut(batches: Iterable[pa.RecordBatch], *, max_rows: int, max_bytes: int, key
                 held = [joined]
                 break
             chunk = joined.slice(0, place)
-            first, last = _key_at(chunk, 0, key), _key_at(chunk, place - 1, key)
-            yield Chunk(number, chunk, continues=last_key is not None and first == last_key)
-            number, last_key = number + 1, last
+            yield Chunk(number, chunk, continues=before is not None and (serial or _goes_on(before, chunk, key)))
+            number, before = number + 1, chunk
             rest = joined.slice(place)
             held, rows = [rest], rest.num_rows
             size = rest.nbytes
     if rows:
         chunk = _joined(held)
-        yield Chunk(number, chunk, continues=last_key is not None and _key_at(chunk, 0, key) == last_key)
+        yield Chunk(number, chunk, continues=before is not None and (serial or _goes_on(before, chunk, key)))
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -82,17 +85,26 @@ def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
 
 
 def key_changes(rows: pa.RecordBatch, key: Sequence[str]) -> np.ndarray[Any, Any]:
-    """For each row but the last whether the next has another key. Nulls are a key like any other."""
+    """For each row but the last whether the next has another key."""
     last = max(rows.num_rows - 1, 0)
     changes = np.zeros(last, dtype=bool)
     for name in key:
         column = rows.column(name)
-        before, after = column.slice(0, last), column.slice(1, last)
-        differs = pc.fill_null(pc.not_equal(before, after), False)
-        one_is_null = pc.xor(pc.is_null(before), pc.is_null(after))
-        changes |= pc.or_(differs, one_is_null).to_numpy(zero_copy_only=False)
+        if not pa.types.is_null(column.type):
+            changes |= _differ(column.slice(0, last), column.slice(1, last)).to_numpy(zero_copy_only=False)
     return changes
 
 
-def _key_at(rows: pa.RecordBatch, index: int, key: Sequence[str]) -> tuple[Any, ...] | None:
-    return tuple(rows.column(name)[index].as_py() for name in key) if key else None
+def _differ(before: Any, after: Any) -> Any:
+    differs = pc.fill_null(pc.not_equal(before, after), False)
+    if pa.types.is_floating(before.type):
+        differs = pc.and_not(differs, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(after)), False))
+    return pc.or_(differs, pc.xor(pc.is_null(before), pc.is_null(after)))
+
+
+def _goes_on(before: pa.RecordBatch, chunk: pa.RecordBatch, key: Sequence[str]) -> bool:
+    """Whether the first key of `chunk` is the last one of the chunk before."""
+    if not key:
+        return False
+    ends = [before.select(list(key)).slice(before.num_rows - 1), chunk.select(list(key)).slice(0, 1)]
+    return not key_changes(_joined(ends), key)[0]

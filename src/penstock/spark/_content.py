@@ -4,7 +4,9 @@
    not depend on the order of the rows; it wraps at 64 bits.
 2. `xxhash64` skips NULLs. So before each column stands whether it is one: (NULL, 1) and (1, NULL) differ.
 3. Spark hashes no maps; their text as JSON is hashed instead.
-4. Columns are hashed in the order of their names, so that a query may give them in another one.
+4. A `double` is hashed as the `float` next to it: a sum or a mean of doubles depends on the order in which Spark adds them up, which is
+   another in each run, and differs in the last digits.
+5. Columns are hashed in the order of their names, so that a query may give them in another one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pyspark.sql import functions
 
 from .._core import checks
 from .._core.transaction import Counts
-from ._driver import check_columns, typed
+from ._driver import check_there, column_of, typed
 from ._units import CONTENT, wrapped
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class Content:
             return cls(df, ())
         if CONTENT in df.columns:
             raise checks.bad("df", CONTENT, "is the column that the hash of a row travels in; name it otherwise")
-        columns = tuple(df.columns) if chosen is None else check_columns(df, "content", chosen) if chosen else ()
+        columns = tuple(df.columns) if chosen is None else check_there(df, "content", chosen) if chosen else ()
         return cls(df, tuple(sorted(columns)))
 
     @property
@@ -70,9 +72,15 @@ class Content:
         types = {field.name: field.dataType for field in self.df.schema.fields}
         parts: list[Column] = []
         for name in self.columns:
-            column = functions.col(f"`{name.replace('`', '``')}`")
-            parts += [column.isNull(), functions.to_json(column) if _needs_text(types[name]) else column]
+            column = column_of(name)
+            parts += [column.isNull(), _hashed(column, types[name])]
         return functions.xxhash64(*parts)
+
+
+def _hashed(column: Column, kind: Any) -> Column:
+    if _needs_text(kind):
+        return functions.to_json(column)
+    return column.cast("float") if kind.typeName() == "double" else column
 
 
 def _needs_text(kind: Any) -> bool:

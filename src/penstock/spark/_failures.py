@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
+import pyarrow as pa
 
+from .._core.arrow_rows import values_of
 from .._core.errors import KeyStopped, ParkedBehind
 from .._core.key_order import behind
 from .._core.outcome import Outcome
@@ -28,8 +30,6 @@ from ._chunks import key_changes
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import pyarrow as pa
-
     from .._core.arrow import ArrowBatch
     from .._core.batch import Batch
     from .._core.sink import Sink
@@ -40,7 +40,10 @@ POLICIES = ("skip", "park", "stop")
 
 
 class Keys(Sequence[object]):
-    """The keys of a chunk's rows, as tuples. Made when somebody first looks, which only a failure makes them do."""
+    """The keys of a chunk's rows, as tuples. Made at the first access, which only a failure causes.
+
+    NaN stands as text, since it does not equal itself and is one key for Spark; a value that Python has no object for is shown as text.
+    """
 
     def __init__(self, rows: pa.RecordBatch, names: tuple[str, ...]) -> None:
         self._columns = [rows.column(name) for name in names]
@@ -55,8 +58,13 @@ class Keys(Sequence[object]):
     def __getitem__(self, index: slice) -> Sequence[object]: ...
     def __getitem__(self, index: int | slice) -> object:
         if self._made is None:
-            self._made = list(zip(*(column.to_pylist() for column in self._columns), strict=True))
+            self._made = list(zip(*map(_key_values, self._columns), strict=True))
         return self._made[index]
+
+
+def _key_values(column: Any) -> list[Any]:
+    values = values_of(column)[0]
+    return ["NaN" if value != value else value for value in values] if pa.types.is_floating(column.type) else values  # noqa: PLR0124  # NaN
 
 
 class KeyOrder:

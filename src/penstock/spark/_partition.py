@@ -20,10 +20,11 @@ from ._travel import Traveller
 from ._unit_task import UnitTask, check_refused
 from ._units import Summed, Units, by_bucket, wrapped
 from ._worker import worker
+from ._zone import in_zone
 from .report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from .._core.sink import Sink
     from ._task import Cuts
@@ -41,11 +42,22 @@ HOPELESS = 1000
 class Partition(Traveller):
     """What an executor runs: the rows of one partition in, lines of report out. Without `units` the partition is the unit.
 
-    `done` is an accumulator that is told of each unit's rows and dead letters.
+    `done` is an accumulator that is told of each unit's rows and dead letters; `zone` is the session's time zone, where it is known;
+    `names` are those of the columns, which may travel under others.
     """
 
     def __init__(
-        self, description: bytes, cuts: Cuts, job: str, *, keep: int, stop_at: float, units: Units | Epoch | None = None, done: Any = None
+        self,
+        description: bytes,
+        cuts: Cuts,
+        job: str,
+        *,
+        keep: int,
+        stop_at: float,
+        units: Units | Epoch | None = None,
+        done: Any = None,
+        zone: str | None = None,
+        names: Sequence[str] | None = None,
     ) -> None:
         self._description = description
         self._cuts = cuts
@@ -54,6 +66,8 @@ class Partition(Traveller):
         self._stop_at = stop_at
         self._units = units
         self._done = done
+        self._zone = zone
+        self._names = names
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`, with the columns of `LINES`."""
@@ -66,6 +80,8 @@ class Partition(Traveller):
         """Write every row; blocks until all writes have ended."""
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+        named = batches if self._names is None else (batch.rename_columns(self._names) for batch in batches)
+        batches = in_zone(named, self._zone)
         parts = by_bucket(batches) if isinstance(self._units, Units) else iter([(partition, batches)])
         lines: list[Line] = []
         here = worker()

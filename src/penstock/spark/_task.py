@@ -26,7 +26,7 @@ from ._failures import KeyOrder
 from .report import UnitReport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     import pyarrow as pa
@@ -52,9 +52,15 @@ class Cuts:
     chunk_bytes: int
     window: int
     key: tuple[str, ...] = ()
+    is_collated: bool = False
+    """Whether values of the key that differ may be one key for Spark."""
     on_key_failure: OnKeyFailure = "skip"
     patience: float = 300.0
     """Seconds from the first wait of a chunk until its last try."""
+
+    def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+        """The rows, cut."""
+        return cut(batches, max_rows=self.chunk_rows, max_bytes=self.chunk_bytes, key=self.key, serial=self.is_collated)
 
 
 class ChunkHost:
@@ -153,7 +159,7 @@ class Task:
         before: Future[Written] | None = None
         cuts = self._cuts
         try:
-            for chunk in cut(batches, max_rows=cuts.chunk_rows, max_bytes=cuts.chunk_bytes, key=cuts.key):
+            for chunk in cuts.chunks(batches):
                 if chunk.continues and before is not None:
                     before.result()
                 self._free.acquire()
@@ -195,7 +201,7 @@ async def write_chunk(sink: Sink[Any], chunk: Chunk, *, name: str, patience: flo
     lineage = Lineage(id=f"{name}-{chunk.number}", reason=Reason.SIZE, name=name)
     batch = ArrowBatch(chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host), keys=order.keys(chunk.rows))
     errors, stopped = await order.send(sink, batch, chunk)
-    return Written(rows, host.outcomes, host.retries, [(batch[index], errors[index]) for index in sorted(errors)], stopped)
+    return Written(rows, host.outcomes, host.retries, [(batch.shown(index), errors[index]) for index in sorted(errors)], stopped)
 
 
 def add_up(counts: Counter[str], written: Written, on_dead: Callable[[dict[str, Any], BaseException], None]) -> None:

@@ -23,7 +23,6 @@ from .._core.clock import LOOP_CLOCK
 from .._core.errors import ErrorClass, KeyStopped
 from .._core.transaction import Counts, transaction
 from ._again import Again
-from ._chunks import cut
 from ._course import Course
 from ._failures import KeyOrder
 from ._task import add_up, write_chunk
@@ -115,7 +114,7 @@ class UnitTask:
         began = now()
         cuts = self._cuts
         rows = Summed(batches)
-        chunks = Remembered(cut(rows, max_rows=cuts.chunk_rows, max_bytes=cuts.chunk_bytes, key=cuts.key), self._buffer_bytes)
+        chunks = Remembered(cuts.chunks(rows), self._buffer_bytes)
         again = Again(getattr(self._sink, "classify", None), cuts.patience)
         while True:
             try:

@@ -11,7 +11,7 @@ from .._core import checks
 from .._core.function_sink import as_sink
 from ._atomic import Ran, write_atomically
 from ._content import Content
-from ._driver import bucket_count, check_columns, keyed, typed, with_bucket
+from ._driver import bucket_count, check_columns, check_names, is_collated, keyed, plainly_named, typed, with_bucket
 from ._failures import POLICIES
 from ._levels import level
 from ._partition import HOPELESS, LINES, SHOWN, Partition, read_content, read_report, read_stages
@@ -20,6 +20,7 @@ from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 from ._travel import description
 from ._trial import try_out
 from ._types import check_types
+from ._zone import session_zone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,8 +67,11 @@ def write_dataframe(
         df: a DataFrame of classic PySpark or of Spark Connect.
         sink: a sink, a stack of sinks, or a function of a batch. It is pickled here and opened once per worker process, which keeps it open for
             the tasks to come. It gets `ArrowBatch`es; a sink that knows no columns iterates over rows as dictionaries, which is slower.
-        key: the columns by which rows are in order: those of one key are written by one task, in the order of `order_by`.
-        order_by: the columns that order the rows of a key.
+        key: the columns by which rows are in order: those of one key are written by one task, in the order of `order_by`. Names are taken
+            literally, dots and backticks included; arrays, maps, structs and variants are no keys. Keys are equal as Spark groups them. Where
+            one has a collation, only Spark knows which are: chunks are then written one after the other, and `on_key_failure` must be
+            `"skip"`.
+        order_by: the columns that order the rows of a key; no maps and no variants.
         buckets: partitions to spread the keys over; default: `spark.sql.shuffle.partitions`. Only with `key`.
         chunk_rows: rows in a batch, at most; default 50,000.
         chunk_bytes: bytes in a batch, about; default 8 MiB.
@@ -111,16 +115,23 @@ def write_dataframe(
     runs of the job, with nothing published; after the first and the second it logs a warning.
     """
     sink = as_sink(sink)
+    check_names(df)
     names = check_columns(df, "key", key)
     if key is None and (order_by is not None or buckets is not None):
         raise checks.bad("order_by" if order_by is not None else "buckets", order_by or buckets, "has no meaning without key")
     if checks.choice("on_key_failure", on_key_failure, POLICIES) != "skip" and key is None:
         raise checks.bad("on_key_failure", on_key_failure, "has no meaning without key")
+    check_columns(df, "order_by", order_by)
+    collated = is_collated(df, names)
+    if collated and on_key_failure != "skip":
+        rule = "needs a key of which only equal bytes are equal, and this one has a collation; key by a column such as lower(key)"
+        raise checks.bad("on_key_failure", on_key_failure, rule)
     cuts = Cuts(
         chunk_rows=checks.count("chunk_rows", chunk_rows),
         chunk_bytes=checks.count("chunk_bytes", chunk_bytes),
         window=checks.count("max_in_flight", max_in_flight),
         key=names,
+        is_collated=collated,
         on_key_failure=on_key_failure,
         patience=checks.seconds("patience", patience),
     )
@@ -130,7 +141,7 @@ def write_dataframe(
     same = Content.of(df, content, delivery)
     kept = checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0)
     units = promise.units(bucket_count(df, buckets), types=typed(df, names), content_of=same.text, buffer_bytes=kept)
-    epoch = promise.epoch()
+    epoch, zone = promise.epoch(), session_zone(df)
     check_types(sink, df.schema)
     shipped = description(sink)
     if check:
@@ -145,8 +156,18 @@ def write_dataframe(
     def run() -> Ran:
         with watched(df.sparkSession, progress) as write:
             done = None if write is None else write.done
-            writing = Partition(shipped, cuts, uuid4().hex, keep=dead.keep, stop_at=dead.stop_at, units=epoch or units, done=done)
-            lines = rows.mapInArrow(writing, LINES).collect()
+            writing = Partition(
+                shipped,
+                cuts,
+                uuid4().hex,
+                keep=dead.keep,
+                stop_at=dead.stop_at,
+                units=epoch or units,
+                done=done,
+                zone=zone,
+                names=rows.columns,
+            )
+            lines = plainly_named(rows).mapInArrow(writing, LINES).collect()
         report = replace(read_report(lines), settings=settings)
         if report.failed > dead.most:
             report.raise_for_dead_letters()

@@ -1,0 +1,91 @@
+"""Rows of columns that hold values which Python has no object for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+from penstock import ArrowBatch, Batch, Capabilities, DeadLetter, KeyStopped, PermanentError, Retry, Router, send, stack  # noqa: E402
+from penstock._core.arrow_rows import UnreadableRows  # noqa: E402
+
+if TYPE_CHECKING:
+    from penstock.testing import FakeClock
+
+DAYS = [0, 10**7, -(10**6), None, 2**31 - 1]
+BROKEN = pa.array([b"a", b"\xffA"], pa.binary()).view(pa.string())
+
+
+def numbers(kind: Any, values: list[int | None]) -> Any:
+    return pa.array(values, pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+
+
+SHOWN: dict[str, tuple[Any, list[Any]]] = {
+    "date32": (numbers(pa.date32(), DAYS), ["29349-01-26", "-0768-02-04", "5881580-07-11"]),
+    "timestamp s": (numbers(pa.timestamp("s"), [0, 10**12]), ["33658-09-27T01:46:40"]),
+    "timestamp us": (numbers(pa.timestamp("us", "UTC"), [0, 10**18 + 5]), ["33658-09-27T01:46:40.000005Z"]),
+    "duration": (numbers(pa.duration("s"), [0, 2**62]), [str(2**62)]),
+    "text": (BROKEN, ["\\xffA"]),
+    "large text": (BROKEN.cast(pa.binary()).cast(pa.large_binary()).view(pa.large_string()), ["\\xffA"]),
+    "list": (pa.ListArray.from_arrays([0, 1, 2], BROKEN), [["\\xffA"]]),
+    "struct": (pa.StructArray.from_arrays([BROKEN, pa.array([1, None])], ["t", "n"]), [{"t": "\\xffA", "n": None}]),
+    "map": (pa.MapArray.from_arrays([0, 1, 2], pa.array(["k", "l"]), BROKEN), [[{"key": "l", "value": "\\xffA"}]]),
+    "unknown zone": (numbers(pa.timestamp("us", "Nowhere/Land"), [0]), ["1970-01-01T00:00:00Z"]),
+}
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+async def test_a_row_that_python_cannot_hold_fails_alone_and_is_shown(fake_clock: FakeClock, kind: str) -> None:
+    """For a sink that knows no columns, through a stack that tries again and keeps dead letters."""
+    values, shown = SHOWN[kind]
+    rows: list[Any] = []
+    buried: list[Any] = []
+
+    async def keep(batch: Batch[Any]) -> None:
+        rows.extend(batch)
+
+    async def bury(batch: Batch[Any]) -> None:
+        buried.extend(batch)
+
+    batch = ArrowBatch(pa.record_batch({"n": range(len(values)), "v": values}))
+    assert await send(stack(keep, Retry(), DeadLetter(bury)), batch) == {}
+    found = [(letter.item["v"], letter.message) for letter in buried]
+    assert [value for value, _ in found] == shown
+    assert all(message.startswith("column 'v': holds ") for _, message in found)
+    assert len(rows) == len(values) - len(shown)
+
+
+async def test_a_decorator_that_looks_at_rows_gets_the_others(fake_clock: FakeClock) -> None:
+    kept: list[Any] = []
+
+    async def keep(batch: Batch[Any]) -> None:
+        kept.extend(batch)
+
+    batch = ArrowBatch(pa.record_batch({"v": BROKEN}))
+    errors = await send(Router(lambda row: row["v"], {"a": keep}), batch)
+    assert list(errors) == [1]
+    assert isinstance(errors[1], PermanentError)
+    assert kept == [{"v": "a"}]
+    with pytest.raises(UnreadableRows, match=r"1 of 2 rows .*column 'v': holds bytes that are not UTF-8"):
+        batch[0]
+
+
+async def test_what_is_behind_an_unreadable_row_of_its_key_is_left_out(fake_clock: FakeClock) -> None:
+    """Where the sink keeps prefixes of keys by itself, it does not see this failure."""
+
+    class Shelf:
+        capabilities = Capabilities(key_prefix_safe=True)
+
+        def __init__(self) -> None:
+            self.rows: list[Any] = []
+
+        async def write(self, batch: Batch[Any]) -> None:
+            self.rows += [row["n"] for row in batch]
+
+    shelf = Shelf()
+    texts = pa.array([b"a", b"\xff", b"b", b"c"], pa.binary()).view(pa.string())
+    batch = ArrowBatch(pa.record_batch({"n": range(4), "v": texts}), keys=["k", "k", "other", "k"])
+    errors = await send(shelf, batch)
+    assert {index: type(error) for index, error in errors.items()} == {1: PermanentError, 3: KeyStopped}
+    assert shelf.rows == [0, 2]
