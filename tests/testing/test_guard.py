@@ -152,6 +152,15 @@ def test_a_server_that_is_closed_leaves_no_guard() -> None:
     assert not server._folder.path.exists()
 
 
+def test_the_shared_memory_of_a_server_goes_with_its_folder() -> None:
+    """Files of /dev/shm would stay behind at each kill."""
+    with embedded_postgres({"fsync": "off"}) as server:
+        assert server.pid is not None
+        mapped = [each.path for each in psutil.Process(server.pid).memory_maps()]
+        assert [path for path in mapped if path.startswith(str(server._folder.path))]
+        assert not [path for path in mapped if path.startswith("/dev/shm/")]
+
+
 def test_a_server_that_cannot_start_leaves_no_guard() -> None:
     before = set(psutil.Process().children())
     with pytest.raises(EmbeddedUnavailable):

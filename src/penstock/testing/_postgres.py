@@ -184,7 +184,12 @@ class EmbeddedPostgres:
         options = ["--auth=scram-sha-256", f"--pwfile={secret}", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"]
         self._run("initdb", "-D", str(self._data), *options)
         secret.unlink()
-        ours = {"listen_addresses": "127.0.0.1", "port": str(self.port), "unix_socket_directories": ""}
+        ours = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "dynamic_shared_memory_type": "mmap",  # files in the data folder; those in /dev/shm would outlive a kill
+        }
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
             for name, value in {**ours, **settings}.items():
                 escaped = value.replace("\\", "\\\\").replace("'", "''")
