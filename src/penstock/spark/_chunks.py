@@ -33,6 +33,8 @@ class Chunk:
     rows: pa.RecordBatch
     continues: bool = False
     """Whether its first key is also the last of the chunk before."""
+    mark: str = ""
+    """Of its rows' content, at the end of its batch's id."""
 
 
 def cut(

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from ._levels import DeliveryLevel
 
 _WITHOUT_HASH = frozenset({"map", "variant"})
 
@@ -40,11 +39,11 @@ class Content:
     """None: rows are counted, and nothing else."""
 
     @classmethod
-    def of(cls, df: DataFrame, chosen: Sequence[str] | None, delivery: DeliveryLevel) -> Content:
-        """All columns, or the chosen ones. Raises `ConfigError`."""
-        if delivery == "at_least_once":
+    def of(cls, df: DataFrame, chosen: Sequence[str] | None, *, is_named: bool) -> Content:
+        """All columns, or the chosen ones; none where nothing has a name under which it could come again. Raises `ConfigError`."""
+        if not is_named:
             if chosen is not None:
-                raise checks.bad("content", chosen, f"has no meaning at {delivery!r}: what comes again is written again")
+                raise checks.bad("content", chosen, "has no meaning without app_id and version: nothing tells that these rows come again")
             return cls(df, ())
         if CONTENT in df.columns:
             raise checks.bad("df", CONTENT, "is the column that the hash of a row travels in; name it otherwise")

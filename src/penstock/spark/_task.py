@@ -23,6 +23,7 @@ from .._core.outcome import Outcome
 from ._chunks import cut
 from ._course import Course
 from ._failures import KeyOrder
+from ._units import marked
 from .report import UnitReport
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class Task:
         before: Future[Written] | None = None
         cuts = self._cuts
         try:
-            for chunk in cuts.chunks(batches):
+            for chunk in marked(cuts.chunks(batches)):
                 if chunk.continues and before is not None:
                     before.result()
                 self._free.acquire()
@@ -198,7 +199,7 @@ async def write_chunk(sink: Sink[Any], chunk: Chunk, *, name: str, patience: flo
     """Write one chunk of what is called `name`; suspends until its write has ended. Raises `CancelledError` only."""
     host = ChunkHost(patience)
     rows = chunk.rows.num_rows
-    lineage = Lineage(id=f"{name}-{chunk.number}", reason=Reason.SIZE, name=name)
+    lineage = Lineage(id=f"{name}-{chunk.number}{chunk.mark}", reason=Reason.SIZE, name=name)
     batch = ArrowBatch(chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host), keys=order.keys(chunk.rows))
     errors, stopped = await order.send(sink, batch, chunk)
     return Written(rows, host.outcomes, host.retries, [(batch.shown(index), errors[index]) for index in sorted(errors)], stopped)

@@ -7,12 +7,13 @@
 3. A bucket without rows is no unit: nothing is written, and nothing is stored of it.
 4. A hash of each row travels beside it (`_content`). It is taken off and summed as the rows are read, once, whatever is done with them.
 5. The name `application:version:bucket` and the number of a chunk make the id of its batch. Two attempts cut the same rows into the same
-   chunks, so they send the same write keys: idempotency keys over HTTP, transactional ids for Kafka.
+   chunks, so they send the same write keys: idempotency keys over HTTP, transactional ids for Kafka. Where no ledger compares the rows, the
+   hash of a chunk's rows is part of its id, so that a destination never takes other rows for those that it has.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +77,14 @@ class Summed:
         hashes = batch.column(CONTENT).to_numpy().view(np.uint64)
         self.total = wrapped((self.total or 0) + int(hashes.sum(dtype=np.uint64)))
         return batch.drop_columns(CONTENT)
+
+
+def marked(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Chunks without the hashes of their rows, marked by their sums where there are any."""
+    for chunk in chunks:
+        summed = Summed([chunk.rows])
+        rows = next(summed)
+        yield chunk if summed.total is None else replace(chunk, rows=rows, mark=f"-{summed.total % 2**64:016x}")
 
 
 def wrapped(total: int) -> int:

@@ -92,9 +92,10 @@ def write_dataframe(
             and each checkpoint of a query needs one of its own. Writes of one application to several tables do not get in each other's way.
         version: which of its writes this is; a write that is repeated has the version that it had. With `key` both also name the batches
             at `"at_least_once"`, so that a repeated write sends the same idempotency keys; `order_by` must then order the rows of a key fully.
-        content: the columns that a repeated write must repeat, at `"bucket"` and `"atomic"`; default: all. A hash of them is stored for each
-            bucket, or for the whole, and compared when it comes again. Leave out what is made anew in each run (`current_timestamp()`).
-            `()`: only the numbers of rows are compared; so they are where the columns or their types have changed, with a warning.
+        content: the columns that a repeated write must repeat; default: all. A hash of them is stored for each bucket, or for the whole, and
+            compared when it comes again. Leave out what is made anew in each run (`current_timestamp()`). `()`: only the numbers of rows
+            are compared; so they are where the columns or their types have changed, with a warning. At `"at_least_once"` with `app_id` the
+            hash of a batch's rows is part of its idempotency key, so that a destination takes no other rows for those that it has.
         unit_buffer_bytes: how much of a bucket is kept in memory, to be written again inside the task when its transaction is lost; default
             32 MiB. A bucket that is larger is written again by Spark.
         on_key_failure: what becomes of the later rows of a key after one of its rows has failed for good; needs `key`. `"skip"`: they are
@@ -138,7 +139,7 @@ def write_dataframe(
     limit = checks.optional_count("max_tasks", max_tasks)
     promise = level(sink, delivery=delivery, mode=mode, app_id=app_id, version=version, key=names)
     dead = _DeadRows.of(dead_letters, max_dead_letters, in_units=delivery == "bucket")
-    same = Content.of(df, content, delivery)
+    same = Content.of(df, content, is_named=app_id is not None)
     kept = checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0)
     units = promise.units(bucket_count(df, buckets), types=typed(df, names), content_of=same.text, buffer_bytes=kept)
     epoch, zone = promise.epoch(), session_zone(df)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from penstock import ConfigError, Counts, NonDeterministicReplay, Retry, Timeout, UnitRefused, stack
+from penstock import Batch, ConfigError, Counts, NonDeterministicReplay, Retry, Timeout, UnitRefused, stack
 from penstock.sinks import PostgresSink
 from penstock.spark import foreach_batch, write_dataframe
 from penstock.spark._content import Content
@@ -21,6 +21,9 @@ from penstock.spark._travel import description
 from penstock.spark._units import Units
 
 from .conftest import WHOLE, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BUCKET: dict[str, Any] = {"delivery": "bucket", "key": "key", "order_by": "id", "app_id": "job", "buckets": 3, "max_tasks": 1}
 ATOMIC: dict[str, Any] = {"delivery": "atomic", "app_id": "job"}
@@ -81,6 +84,22 @@ def test_a_deleted_checkpoint_under_an_old_name_is_an_error(spark: Any, dsn: str
     assert write.report.total.skipped_units == (3 if options is BUCKET else 1)
 
 
+def test_batches_of_other_rows_have_other_ids_where_no_ledger_compares_them(spark: Any, tmp_path: Path) -> None:
+    """`at_least_once` under a name of its own: a destination that deduplicates must not take them for what it has."""
+    sent = tmp_path / "sent"
+
+    def note(batch: Batch[Any]) -> None:
+        sent.write_text(batch.id)
+
+    write = foreach_batch(note, key="key", order_by="id", buckets=1, app_id="job")
+    ids: list[str] = []
+    for df in (rows(spark, 97), rows(spark, 97, partitions=2), rows(spark, 194).where("id >= 97")):
+        write(df, 0)
+        ids.append(sent.read_text())
+    assert ids[0] == ids[1] != ids[2]
+    assert {each.rpartition("-")[0] for each in ids} == {"job:0:0-0"}
+
+
 def test_a_column_that_is_made_anew_is_left_out(spark: Any, dsn: str) -> None:
     """Else the replay of a bucket has another content. Columns of every kind are hashed, and NULLs count."""
     query(dsn, "ALTER TABLE events ADD COLUMN at timestamptz")
@@ -116,7 +135,7 @@ def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:
 
     def counted(given: list[Any], *columns: str) -> Counts:
         df = spark.createDataFrame(given, pairs)
-        return Content.of(df.select(*columns) if columns else df, None, "bucket").counted()
+        return Content.of(df.select(*columns) if columns else df, None, is_named=True).counted()
 
     first = counted(some)
     assert (first.rows, first.content_of) == (2, "a int, b.c int, m map<string,int>, s struct<x:map<string,int>>")
@@ -128,6 +147,7 @@ def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:
 def test_a_sum_of_doubles_added_up_in_another_order_is_the_same(spark: Any) -> None:
     """It differs in its last digits, as `sum` and `avg` over a shuffle do from run to run."""
     contents = [
-        Content.of(spark.createDataFrame([(value,)], "total double"), None, "bucket").counted().content for value in (0.1 + 0.2, 0.3, 0.31)
+        Content.of(spark.createDataFrame([(value,)], "total double"), None, is_named=True).counted().content
+        for value in (0.1 + 0.2, 0.3, 0.31)
     ]
     assert contents[0] == contents[1] != contents[2]

@@ -276,3 +276,19 @@ def test_units_without_transactions_send_the_same_write_keys(here: Worker) -> No
     assert keys[0] == keys[1]
     assert len(keys[0]) == 4
     assert all(key.startswith("job:7:3-") for key in keys[0])
+
+
+def test_other_rows_under_an_old_name_have_another_write_key(here: Worker) -> None:
+    """A destination that knows idempotency keys would take them for what it has; nothing else compares rows there."""
+    keys: list[str] = []
+    taken: list[dict[str, Any]] = []
+
+    class Keys:
+        async def write(self, batch: Batch[Any]) -> None:
+            keys.append(batch.write_key.rpartition("-")[0])
+            taken.extend(batch)
+
+    for hashes in ([7, -7, 3], [3, 7, -7], [7, -7, 4], [5, -5, 4]):
+        Task(here, Keys(), CUTS, unit=UNITS.unit(3).name, partition=3).run(hashed(hashes), Letters(3, 20, 0).add)
+    assert keys == ["job:7:3-0-0000000000000003"] * 2 + ["job:7:3-0-0000000000000004"] * 2
+    assert taken[:3] == [{"key": 1, "number": place} for place in range(3)]

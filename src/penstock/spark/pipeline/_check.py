@@ -198,11 +198,19 @@ class _Check:
                 self._say(("write", "delivery"), "'bucket' needs key: its ledger counts buckets of keys")
         if write.mode == "overwrite" and write.delivery != "atomic":
             self._say(("write", "mode"), "'overwrite' needs delivery = 'atomic': readers would meet a table that is being filled")
-        if write.content is not None and write.delivery == "at_least_once":
-            self._say(("write", "content"), "has no meaning at 'at_least_once': what comes again is written again")
+        if write.content is not None and write.delivery == "at_least_once" and not self._has_names():
+            self._say(
+                ("write", "content"), "has no meaning here: nothing tells that rows come again without a key, and a version or a stream"
+            )
         self._version()
         self._columns()
         self._numbers()
+
+    def _has_names(self) -> bool:
+        """Whether batches have names that are the same when they come again."""
+        return bool(names(self._pipeline.write.key or ())) and (
+            self._pipeline.stream is not None or self._pipeline.write.version is not None
+        )
 
     def _version(self) -> None:
         write, is_stream = self._pipeline.write, self._pipeline.stream is not None
