@@ -79,10 +79,14 @@ class ExecutorKilled(WrappingSink):
 
 spark = builder.master("local-cluster[2,1,1024]").getOrCreate()
 rows = spark.range(0, 4000, numPartitions=4).selectExpr("id", "id * 7919 % 97 AS key")
-for version, delivery in enumerate(levels):
+upsert = PostgresSink(dsn, table="events", columns=("id", "key"), on_conflict="update", conflict_columns=("id",))
+kinds = {"overwrite": {"delivery": "atomic", "mode": "overwrite"}}
+for version, level in enumerate(levels):
     Path(folder, "note").touch()
     options = {"key": "key", "order_by": "id", "buckets": 4, "chunk_rows": 200, "app_id": "job", "version": version}
-    report = write_dataframe(rows.selectExpr(f"id + {version * 4000} AS id", "key"), stack(sink, lambda inner: ExecutorKilled(inner)), delivery=delivery, **options)
+    options |= kinds.get(level, {"delivery": level})
+    into = stack(upsert if level == "at_least_once" else sink, lambda inner: ExecutorKilled(inner))
+    report = write_dataframe(rows.selectExpr(f"id + {version * 4000} AS id", "key"), into, **options)
     print(json.dumps([report.rows, report.delivered, Path(folder, "note").exists()]), flush=True)
 spark.stop()
 """
@@ -104,7 +108,7 @@ def run(script: str, *arguments: str, folder: Path) -> tuple[int, str, str]:
             start_new_session=True,
         )
         try:
-            process.wait(300)
+            process.wait(900)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -130,9 +134,11 @@ def test_a_driver_killed_after_the_commit_of_the_sink(spark: Any, dsn: str, tmp_
     assert query(dsn, INVERSIONS) == [(0,)]
 
 
-def test_an_executor_killed_in_the_middle(dsn: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("levels", [("bucket", "atomic"), ("bucket", "atomic", "overwrite", "at_least_once") * 5], ids=["two", "twenty"])
+def test_an_executor_killed_in_the_middle(dsn: str, tmp_path: Path, levels: tuple[str, ...]) -> None:
     """P-T22: executors of their own processes; one dies with half a batch in its transaction, or in its stage, and with its shuffle files."""
-    levels = ("bucket", "atomic")
+    query(dsn, "CREATE UNIQUE INDEX ON events (id)")
     work = Path(pyspark.__file__).parent / "work"  # where Spark's workers run, inside of the installed package
     before = set(work.iterdir()) if work.exists() else None
     try:
@@ -144,5 +150,7 @@ def test_an_executor_killed_in_the_middle(dsn: str, tmp_path: Path) -> None:
             shutil.rmtree(work, ignore_errors=True)
     assert code == 0, err[-3000:]
     assert [json.loads(line) for line in out.splitlines()] == [[4000, 4000, False]] * len(levels)
-    assert query(dsn, WHOLE) == [(4000 * len(levels), 4000 * len(levels))]
+    kept = max((version for version, level in enumerate(levels) if level == "overwrite"), default=0) * 4000
+    expected = [(number, number % 4000 * 7919 % 97) for number in range(kept, 4000 * len(levels))]
+    assert query(dsn, "SELECT id, key FROM events ORDER BY id") == expected
     assert query(dsn, INVERSIONS) == [(0,)]
