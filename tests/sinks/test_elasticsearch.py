@@ -25,8 +25,9 @@ from penstock import (
 )
 from penstock.retry import Backoff
 from penstock.sinks import ElasticsearchSink
-from penstock.testing import EmbeddedOpenSearch, EmbeddedUnavailable, skip_or_fail
+from penstock.testing import EmbeddedOpenSearch
 from penstock.testing import embedded_opensearch as start_opensearch
+from penstock.testing._require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -199,13 +200,8 @@ def narrow() -> Iterator[EmbeddedOpenSearch]:
         "thread_pool.write.size": "1",
         "thread_pool.write.queue_size": "1",
     }
-    try:
-        context = start_opensearch(settings)
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("opensearch", str(error))
-    yield server
-    context.__exit__(None, None, None)
+    with there_or_skip("opensearch", start_opensearch(settings)) as server:
+        yield server
 
 
 async def test_a_body_too_large_for_the_server_is_cut(narrow: EmbeddedOpenSearch, real_clock: LoopClock) -> None:

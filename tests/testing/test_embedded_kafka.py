@@ -15,9 +15,10 @@ from aiokafka.errors import InvalidTopicError, TopicAlreadyExistsError
 from aiokafka.structs import TopicPartition
 
 from penstock._maven import fetch
-from penstock.testing import EmbeddedKafka, EmbeddedUnavailable, skip_or_fail
+from penstock.testing import EmbeddedKafka, EmbeddedUnavailable
 from penstock.testing import embedded_kafka as start_kafka
 from penstock.testing._java_server import JAVA
+from penstock.testing._require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,13 +29,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedKafka]:
     """One of the module's own, to be killed."""
-    try:
-        context = start_kafka()
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("kafka", str(error))
-    yield server
-    context.__exit__(None, None, None)
+    with there_or_skip("kafka", start_kafka()) as server:
+        yield server
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import httpx
 import psutil
 import pytest
 
-from penstock.testing import EmbeddedOpenSearch, EmbeddedUnavailable, skip_or_fail
+from penstock.testing import EmbeddedOpenSearch, EmbeddedUnavailable
 from penstock.testing import embedded_opensearch as start_opensearch
+from penstock.testing._require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,13 +22,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedOpenSearch]:
     """One of the module's own, to be killed."""
-    try:
-        context = start_opensearch()
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("opensearch", str(error))
-    yield server
-    context.__exit__(None, None, None)
+    with there_or_skip("opensearch", start_opensearch()) as server:
+        yield server
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.testing import EmbeddedPostgres, EmbeddedUnavailable, skip_or_fail
 from penstock.testing import embedded_postgres as start_postgres
-from penstock.testing._require import is_required
+from penstock.testing._require import is_required, there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -28,13 +28,8 @@ asyncpg = pytest.importorskip("asyncpg")
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedPostgres]:
     """One of the module's own, durable, to be killed."""
-    try:
-        context = start_postgres()
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("postgres", str(error))
-    yield server
-    context.__exit__(None, None, None)
+    with there_or_skip("postgres", start_postgres()) as server:
+        yield server
 
 
 @pytest.fixture

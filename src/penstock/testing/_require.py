@@ -1,9 +1,16 @@
-"""Skip what cannot be had, unless somebody requires it."""
+"""Skip what cannot be had, unless it is required."""
 
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from contextlib import AbstractContextManager
+
+T = TypeVar("T")
 
 
 class EmbeddedUnavailable(RuntimeError):
@@ -23,3 +30,16 @@ def skip_or_fail(what: str, reason: str) -> NoReturn:
     if is_required(what):
         pytest.fail(f"{what} is required and not available: {reason}")
     pytest.skip(f"{what} is not available: {reason}")
+
+
+@contextmanager
+def there_or_skip(what: str, server: AbstractContextManager[T]) -> Generator[T]:
+    """The server of this context, for as long as the test or fixture lasts; `skip_or_fail` where it cannot be started."""
+    try:
+        running = server.__enter__()
+    except EmbeddedUnavailable as error:
+        skip_or_fail(what, str(error))
+    try:
+        yield running
+    finally:
+        server.__exit__(None, None, None)

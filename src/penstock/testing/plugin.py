@@ -15,7 +15,7 @@ import pytest
 
 from penstock._core.clock import LoopClock
 from penstock.testing._clock import FakeClock
-from penstock.testing._require import EmbeddedUnavailable, skip_or_fail
+from penstock.testing._require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,15 +48,8 @@ def embedded_postgres() -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL server for the whole test run, without durability. Skips where it cannot be had, unless `PENSTOCK_REQUIRE` names it."""
     from penstock.testing._postgres import embedded_postgres as start
 
-    context = start({"fsync": "off"})
-    try:
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("postgres", str(error))
-    try:
+    with there_or_skip("postgres", start({"fsync": "off"})) as server:
         yield server
-    finally:
-        context.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="session")
@@ -64,15 +57,8 @@ def embedded_opensearch() -> Iterator[EmbeddedOpenSearch]:
     """An OpenSearch server for the whole test run. Skips where it cannot be had, unless `PENSTOCK_REQUIRE` names it (`opensearch`)."""
     from penstock.testing._opensearch import embedded_opensearch as start
 
-    context = start()
-    try:
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("opensearch", str(error))
-    try:
+    with there_or_skip("opensearch", start()) as server:
         yield server
-    finally:
-        context.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="session")
@@ -80,15 +66,8 @@ def embedded_kafka() -> Iterator[EmbeddedKafka]:
     """A Kafka broker for the whole test run. Skips where it cannot be had, unless `PENSTOCK_REQUIRE` names it (`kafka`)."""
     from penstock.testing._kafka import embedded_kafka as start
 
-    context = start()
-    try:
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("kafka", str(error))
-    try:
+    with there_or_skip("kafka", start()) as server:
         yield server
-    finally:
-        context.__exit__(None, None, None)
 
 
 @pytest.hookimpl(tryfirst=True)

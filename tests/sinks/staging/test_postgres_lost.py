@@ -11,8 +11,8 @@ import pytest
 from penstock import ConfigError, Counts, RowBatch, StagesLost, Unit, send
 from penstock._core.staging import Begun, Epoch, Stage, staged
 from penstock.sinks import PostgresSink
-from penstock.testing import EmbeddedUnavailable, skip_or_fail
 from penstock.testing import embedded_postgres as server_of_its_own
+from penstock.testing._require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,15 +34,8 @@ MODES: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def crashing() -> Iterator[EmbeddedPostgres]:
     """A server for these tests alone, since they crash it."""
-    context = server_of_its_own({"fsync": "off"})
-    try:
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("postgres", str(error))
-    try:
+    with there_or_skip("postgres", server_of_its_own({"fsync": "off"})) as server:
         yield server
-    finally:
-        context.__exit__(None, None, None)
 
 
 @pytest.fixture

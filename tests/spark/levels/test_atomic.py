@@ -23,7 +23,8 @@ from penstock.spark import DeadLettersError, SparkWriteReport, write_dataframe
 from penstock.spark._atomic import Ran, write_atomically
 from penstock.spark._content import Content
 from penstock.spark.report import UnitReport
-from penstock.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
+from penstock.testing import embedded_postgres
+from penstock.testing._require import there_or_skip
 
 from .conftest import INVERSIONS, TABLES, WHOLE, rows
 
@@ -117,16 +118,9 @@ class CrashedOnce(PostgresSink):
 @pytest.fixture
 def crashing() -> Iterator[str]:
     """A server for one test alone, since it is crashed, with an empty table `events`."""
-    context = embedded_postgres({"fsync": "off"})
-    try:
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("postgres", str(error))
-    try:
+    with there_or_skip("postgres", embedded_postgres({"fsync": "off"})) as server:
         query(server.dsn, TABLES)
         yield server.dsn
-    finally:
-        context.__exit__(None, None, None)
 
 
 def test_a_server_that_crashes_before_the_publication_makes_the_job_run_again(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("pyspark")
-from penstock.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
+from penstock.testing import embedded_postgres
+from penstock.testing._require import there_or_skip
 
 from .alone import run
 
@@ -26,13 +27,8 @@ SEEDS = [*SUITE, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(
 @pytest.fixture(scope="module")
 def server() -> Iterator[EmbeddedPostgres]:
     """One of the module's own, durable, to be killed."""
-    try:
-        context = embedded_postgres()
-        server = context.__enter__()
-    except EmbeddedUnavailable as error:
-        skip_or_fail("postgres", str(error))
-    yield server
-    context.__exit__(None, None, None)
+    with there_or_skip("postgres", embedded_postgres()) as server:
+        yield server
 
 
 @pytest.mark.parametrize("seed", SEEDS)
