@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from .._core.errors import StagesLost
 from .._core.result import WriteResult
 from .._core.send import send
 from .._core.staging import Begun, OpenStage
+from .._core.told import for_log
 from ._postgres_errors import LOCK_NOT_AVAILABLE, sqlstate
 from ._postgres_inventory import at, check_mark, check_stages, inventory, leave_mark
 from ._postgres_swap import Swap, check_overwrite
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from ._postgres_ledger import Ledger
     from ._postgres_sql import Plan
     from ._postgres_transaction import PostgresTransaction
+
+logger = logging.getLogger("penstock.postgres")
 
 ORDER = "penstock_order"
 """The column of a stage that numbers its rows, where their order is kept."""
@@ -131,8 +135,11 @@ class Stages:
                 if replaced is not None:
                     await self._ledger.follow(transaction.connection, plan.table.qualified, replaced)
                 transaction.record(counts)
-        async with connections.lent() as con:
-            await _collect(con, plan, epoch.unit, older=True)
+        try:
+            async with connections.lent() as con:
+                await _collect(con, plan, epoch.unit, older=True)
+        except Exception as error:  # it is published
+            logger.warning("stages of %s, or of versions before it, are still there: %s", epoch.unit.name, for_log(error))
         return before
 
     async def discard(self, epoch: Epoch) -> None:

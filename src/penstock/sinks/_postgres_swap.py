@@ -40,7 +40,8 @@ _OBSTACLES = """
         FROM pg_constraint WHERE contype = 'f' AND confrelid = $1::text::regclass
     UNION ALL SELECT 'has row security' FROM pg_class WHERE oid = $1::text::regclass AND relrowsecurity
     UNION ALL SELECT 'has the policy ' || polname FROM pg_policy WHERE polrelid = $1::text::regclass
-    UNION ALL SELECT 'is in a publication' FROM pg_publication_rel WHERE prrelid = $1::text::regclass
+    UNION ALL SELECT 'is in the publication ' || p.pubname FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
+        JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE c.oid = $1::text::regclass
 """
 _FOREIGN_KEYS = """
     SELECT conname, pg_get_constraintdef(oid) AS body FROM pg_constraint
