@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 import tenacity
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
+import pyarrow as pa
+
 from penstock import Batch, DeadLetter, RefusedError, Retry, RowBatch, UnavailableError, send, stack
 from penstock._core.delivery import Delivery
 from penstock.spark._partition import Partition

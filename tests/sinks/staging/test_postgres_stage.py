@@ -219,6 +219,24 @@ async def test_what_would_break_is_refused(embedded_postgres: EmbeddedPostgres, 
                 await sink.begin(epoch(overwrite=True))
 
 
+@pytest.mark.parametrize("identity", ["FULL", "NOTHING", "USING INDEX by_id"])
+async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, identity: str
+) -> None:
+    """The old one was made before the default privileges, which nobody gave it."""
+    shape = "SELECT relreplident, array(SELECT grantee FROM aclexplode(coalesce(relacl, acldefault('r', relowner))) ORDER BY privilege_type) AS may"
+    async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
+        await con.execute(f"CREATE UNIQUE INDEX by_id ON events (id); ALTER TABLE events REPLICA IDENTITY {identity}")
+        before = await con.fetch(f"{shape} FROM pg_class WHERE oid = 'events'::regclass")
+        await con.execute("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
+        try:
+            of = epoch(overwrite=True)
+            await sink.publish(of, [await write(sink, of, [(1, "a")])], Counts(rows=1), NO_MARK)
+        finally:
+            await con.execute("ALTER DEFAULT PRIVILEGES REVOKE SELECT ON TABLES FROM PUBLIC")
+        assert await con.fetch(f"{shape} FROM pg_class WHERE oid = 'events'::regclass") == before
+
+
 @pytest.mark.parametrize("tables", ["TABLE events", "ALL TABLES", "TABLES IN SCHEMA public"])
 async def test_a_published_table_is_not_replaced(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, tables: str) -> None:
     """Subscribers would keep the old rows, however the publication names its tables."""
