@@ -219,6 +219,13 @@ async def test_what_would_break_is_refused(embedded_postgres: EmbeddedPostgres, 
                 await sink.begin(epoch(overwrite=True))
 
 
+async def test_a_role_that_may_make_no_stage_is_told_what_it_lacks(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    async with events(embedded_postgres) as con, role(Database(embedded_postgres.dsn, "events", con)) as writer:
+        async with PostgresSink(writer.dsn, table="events", columns=("id", "name")) as sink:
+            with pytest.raises(ConfigError, match='grant the role CREATE on schema "public" and SELECT on the table'):
+                await write(sink, epoch(), [(1, "a")])
+
+
 @pytest.mark.parametrize("identity", ["FULL", "NOTHING", "USING INDEX by_id"])
 async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, identity: str
