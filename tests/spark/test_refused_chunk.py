@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+import pytest
 import tenacity
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+import pyarrow as pa
 
 from penstock import Batch, DeadLetter, RefusedError, Retry, RowBatch, UnavailableError, send, stack
 from penstock._core.delivery import Delivery
-from penstock.spark._task import ChunkHost
+from penstock.spark._partition import Partition
+from penstock.spark._task import ChunkHost, Cuts
+from penstock.spark._travel import description
 
 if TYPE_CHECKING:
     from penstock.testing import FakeClock
@@ -34,6 +42,22 @@ async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(fake_
     assert len(await send(sink, RowBatch([1, 2], delivery=Delivery(2, host=ChunkHost(300.0))))) == 2
     assert fake_clock.now() >= 300.0
     assert taken == []
+
+
+class Closed:
+    """Takes no write from anybody."""
+
+    async def write(self, batch: Batch[int]) -> None:
+        raise RefusedError("permission denied for table events", repair='grant INSERT on "events" to "etl"')
+
+
+@pytest.mark.parametrize("allowed", [10, math.inf])
+def test_rows_are_not_given_up_for_a_destination_that_refuses_every_write(allowed: float) -> None:
+    """However many dead letters a write may have: these rows are good, and the task fails."""
+    cuts = Cuts(chunk_rows=10, chunk_bytes=1000, window=1)
+    here = Partition(description(Closed()), cuts, "job", keep=10, stop_at=allowed)
+    with pytest.raises(RefusedError, match="permission denied"):
+        here.run([pa.record_batch({"id": [1, 2, 3]})])
 
 
 async def test_a_try_that_follows_without_a_pause_is_counted(fake_clock: FakeClock) -> None:

@@ -6,6 +6,7 @@
    the rows that it stands for, so it is where they are.
 3. A name may be given to a new table. So the table's oid is stored as well, when the rows are in it and hold it in place. A replay that
    finds its unit committed to another table of this name is refused: nobody could tell what is in this one.
+   The same oid under another name is the table renamed, and holds what was committed under that: it is refused too.
 4. The counts come last, with the commit. In between the row is nobody's to see.
 5. Parts, rule and types must be those of the version's other rows of this target. They are compared at both ends, since the rows of
    attempts that run side by side cannot see each other before they commit.
@@ -19,7 +20,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .._core import checks
@@ -67,17 +68,17 @@ class Ledger:
         """The table's name in statements."""
         return quoted(self.table) if self.schema is None else f"{quoted(self.schema)}.{quoted(self.table)}"
 
-    async def begin(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> Committed | None:
+    async def begin(self, con: PoolConnectionProxy[Any], unit: Unit, target: str, home: str) -> Committed | None:
         """Begin the unit's transaction; return what an earlier attempt has committed to `target`. Suspends while another is under way.
 
-        Makes the table where it is missing, and alters one of the first shape. Raises `UnitRefused`, and `ConfigError` where the table cannot
+        Makes the table where it is missing, in the schema `home` of the target unless it has one of its own, and alters one of the first shape. Raises `UnitRefused`, and `ConfigError` where the table cannot
         be made or altered, or is another one.
         """
         for _ in range(2):  # a worker of the first release may be the one that makes it
             try:
                 return await self._begin(con, unit, target)
             except Exception as error:
-                await put_right(con, self.qualified, error)
+                await put_right(con, self.qualified, replace(self, schema=self.schema or home).qualified, error)
         return await self._begin(con, unit, target)
 
     async def _begin(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> Committed | None:
@@ -94,7 +95,7 @@ class Ledger:
         for row in known[1:] if is_new else known:
             self._check_target(unit, target, row)
             return _committed(row)
-        await self._check_kept(con, unit, target)
+        await self._check_new(con, unit, target)
         return None
 
     async def _insert(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> bool:
@@ -117,12 +118,26 @@ class Ledger:
                 f"on as committed: UPDATE {self.qualified} SET target_oid = {row['oid_now']} WHERE {where};"
             )
 
-    async def _check_kept(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> None:
-        later = (
-            f"SELECT count(*) FROM (SELECT DISTINCT version FROM {self.qualified} WHERE application = $1 AND version > $2"
-            " AND target IN ($3, '') LIMIT $4) AS later"
+    async def _check_new(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> None:
+        """Raise `UnitRefused` if the unit may have been committed all the same: under another name of the table, or too long ago."""
+        found = await con.fetchrow(
+            f"SELECT {_OID} AS oid, (SELECT count(*) FROM (SELECT DISTINCT version FROM {self.qualified} WHERE application = $1 AND version > $2"
+            f" AND target IN ($4, '') LIMIT $3) AS later) AS later, (SELECT target FROM {self.qualified} WHERE application = $1 AND version = $2"
+            f" AND target NOT IN ($4, '') AND target_oid = nullif({_OID}, 0) LIMIT 1) AS earlier",
+            unit.application,
+            unit.version,
+            self.versions,
+            target,
         )
-        if await con.fetchval(later, unit.application, unit.version, target, self.versions) == self.versions:
+        assert found is not None
+        if (earlier := found["earlier"]) is not None:
+            where = f"application = {_literal(unit.application)} AND target = {_literal(earlier)} AND target_oid = {found['oid']}"
+            raise UnitRefused(
+                f"unit={unit.name!r}: its version was committed to this table under the name {earlier}, and the table is {target} now. To go on "
+                f"as committed: UPDATE {self.qualified} SET target = {_literal(target)} WHERE {where}; or if the table does not hold its rows, "
+                f"to have them written again: DELETE FROM {self.qualified} WHERE {where} AND version = {unit.version};"
+            )
+        if found["later"] == self.versions:
             raise UnitRefused(
                 f"unit={unit.name!r}: the ledger {self.qualified} keeps {self.versions} versions of an application and has that many later ones, "
                 "so nobody can tell whether this one was committed; keep more (ledger_versions=), or use a later version"
@@ -153,7 +168,7 @@ class Ledger:
     async def follow(self, con: PoolConnectionProxy[Any], target: str, old: int) -> None:
         """Another table has taken the place of the one with the oid `old`, in the transaction that is open: what is said of the one holds for it."""
         now = "pg_catalog.to_regclass($1)::oid"
-        await con.execute(f"UPDATE {self.qualified} SET target_oid = {now} WHERE target = $1 AND target_oid = $2", target, old)
+        await con.execute(f"UPDATE {self.qualified} SET target_oid = {now} WHERE target_oid = $2", target, old)
 
     async def wrote_letters(self, con: PoolConnectionProxy[Any], unit: Unit, target: str, count: int) -> None:
         """So many of the unit's dead letters fewer are held."""

@@ -62,8 +62,8 @@ def alteration(ledger: str, constraint: str) -> str:
     return f"ALTER TABLE {ledger} {added}, DROP CONSTRAINT {quoted(constraint)}, ADD PRIMARY KEY ({', '.join(KEY)})"
 
 
-async def put_right(con: PoolConnectionProxy[Any], ledger: str, error: Exception) -> None:
-    """Make the table that `error` says is missing, or alter one of the first shape; ends the transaction that is open. Suspends.
+async def put_right(con: PoolConnectionProxy[Any], ledger: str, new: str, error: Exception) -> None:
+    """Make the table that `error` says is missing as `new`, or alter one of the first shape; ends the transaction that is open. Suspends.
 
     Raises `ConfigError`, with the statement to run, where the role may not, and for a table of another shape. Raises `error` where it says
     neither.
@@ -73,7 +73,7 @@ async def put_right(con: PoolConnectionProxy[Any], ledger: str, error: Exception
         raise error
     await con.execute("ROLLBACK")
     if state == _NO_TABLE:
-        await _create(con, ledger)
+        await _create(con, new)
     elif await _needed(con, ledger, error) is not None:
         await _alter(con, ledger, error)
 

@@ -15,20 +15,24 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+from .._core.checks import bad
 from .._core.decorator import WrappingSink
 from .._core.errors import StagesLost
 from .._core.result import WriteResult
 from .._core.send import send
 from .._core.staging import Begun, OpenStage
-from ._postgres_errors import LOCK_NOT_AVAILABLE, sqlstate
+from .._core.told import for_log
+from ._postgres_errors import LOCK_NOT_AVAILABLE, NO_PRIVILEGE, sqlstate
 from ._postgres_inventory import at, check_mark, check_stages, inventory, leave_mark
 from ._postgres_swap import Swap, check_overwrite
+from ._postgres_table import quoted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
     from ._postgres_ledger import Ledger
     from ._postgres_sql import Plan
     from ._postgres_transaction import PostgresTransaction
+
+logger = logging.getLogger("penstock.postgres")
 
 ORDER = "penstock_order"
 """The column of a stage that numbers its rows, where their order is kept."""
@@ -68,7 +74,7 @@ class Stages:
         connections, plan = self._opened()
         name = _new_name(plan, epoch.unit)
         async with connections.lent() as con:
-            await con.execute(_creation(plan, name, ordered=epoch.ordered, unlogged=self._stages == "unlogged"))
+            await _make(con, plan, _creation(plan, name, ordered=epoch.ordered, unlogged=self._stages == "unlogged"))
         counted = _Counted(cast("Any", self._onto(name)))
         try:
             yield OpenStage(counted, partial(self._inventory, name, counted))
@@ -131,8 +137,11 @@ class Stages:
                 if replaced is not None:
                     await self._ledger.follow(transaction.connection, plan.table.qualified, replaced)
                 transaction.record(counts)
-        async with connections.lent() as con:
-            await _collect(con, plan, epoch.unit, older=True)
+        try:
+            async with connections.lent() as con:
+                await _collect(con, plan, epoch.unit, older=True)
+        except Exception as error:  # it is published
+            logger.warning("stages of %s, or of versions before it, are still there: %s", epoch.unit.name, for_log(error))
         return before
 
     async def discard(self, epoch: Epoch) -> None:
@@ -194,6 +203,16 @@ def _creation(plan: Plan, name: str, *, ordered: bool, unlogged: bool) -> str:
     order = f", {ORDER} bigint GENERATED ALWAYS AS IDENTITY" if ordered else ""
     kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     return f"CREATE {kind} {at(plan, name)} (LIKE {plan.table.qualified} {like}{order})"
+
+
+async def _make(con: PoolConnectionProxy[Any], plan: Plan, creation: str) -> None:
+    try:
+        await con.execute(creation)
+    except Exception as error:
+        if sqlstate(error) != NO_PRIVILEGE:
+            raise
+        rights = f"grant the role CREATE on schema {quoted(plan.table.schema)} and SELECT on the table"
+        raise bad("delivery", "atomic", f"needs tables beside {plan.table.qualified}, which cannot be made ({error}); {rights}") from error
 
 
 async def _collect(con: PoolConnectionProxy[Any], plan: Plan, unit: Unit, *, older: bool) -> None:

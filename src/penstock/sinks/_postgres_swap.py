@@ -3,7 +3,7 @@
 1. The new one is made `LIKE ... INCLUDING ALL`, filled, and given the old one's name after the old one is dropped. Only dropping and renaming lock
    out readers; until the commit they see the old rows, from then on the new ones, and never none.
 2. What `LIKE` leaves out is carried over: owner, privileges, comment, storage parameters, foreign keys to other tables, sequences with their
-   position, names of indexes.
+   position, names of indexes, replica identity. Default privileges of the role that makes it are taken away.
 3. What would break or silently be gone is refused: views and foreign keys that point at the table, triggers, rules, row security,
    publications, partitions and inheritance. The old table is dropped without `CASCADE`, so what else depends on it ends the transaction.
 4. What others write into the old table until then is gone with it. A transaction of theirs with one snapshot (`REPEATABLE READ`) that began
@@ -40,7 +40,8 @@ _OBSTACLES = """
         FROM pg_constraint WHERE contype = 'f' AND confrelid = $1::text::regclass
     UNION ALL SELECT 'has row security' FROM pg_class WHERE oid = $1::text::regclass AND relrowsecurity
     UNION ALL SELECT 'has the policy ' || polname FROM pg_policy WHERE polrelid = $1::text::regclass
-    UNION ALL SELECT 'is in a publication' FROM pg_publication_rel WHERE prrelid = $1::text::regclass
+    UNION ALL SELECT 'is in the publication ' || p.pubname FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
+        JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE c.oid = $1::text::regclass
 """
 _FOREIGN_KEYS = """
     SELECT conname, pg_get_constraintdef(oid) AS body FROM pg_constraint
@@ -69,7 +70,11 @@ _FACTS = """
     SELECT pg_get_userbyid(relowner) AS owner, relowner = (SELECT oid FROM pg_roles WHERE rolname = current_user) AS is_own,
         relpersistence = 'u' AS is_unlogged, array_to_string(reloptions, ', ') AS options, relacl IS NOT NULL AS has_grants,
         quote_literal(obj_description(oid, 'pg_class')) AS comment,
-        (SELECT spcname FROM pg_tablespace t WHERE t.oid = c.reltablespace) AS tablespace
+        (SELECT spcname FROM pg_tablespace t WHERE t.oid = c.reltablespace) AS tablespace,
+        CASE relreplident WHEN 'f' THEN 'FULL' WHEN 'n' THEN 'NOTHING' WHEN 'i' THEN (
+            SELECT 'USING INDEX ' || quote_ident(relname) FROM pg_index i JOIN pg_class r ON r.oid = i.indexrelid
+            WHERE i.indrelid = c.oid AND i.indisreplident
+        ) END AS identity
     FROM pg_class c WHERE oid = $1::text::regclass
 """
 
@@ -116,9 +121,11 @@ class Swap:
 
     async def end(self, con: PoolConnectionProxy[Any]) -> None:
         """Put the filled table into the old one's place."""
+        facts = await con.fetchrow(_FACTS, self.old.qualified)
+        assert facts is not None
         for row in await con.fetch(_FOREIGN_KEYS, self.old.qualified):
             await con.execute(f"ALTER TABLE {self.table.qualified} ADD CONSTRAINT {quoted(row['conname'])} {row['body']}")
-        await self._carry_over(con)
+        await self._carry_over(con, facts)
         old_indexes, new_indexes = await self._both(con, _INDEXES)
         old_sequences, new_sequences = await self._both(con, _SEQUENCES)
         for row in old_sequences:
@@ -130,16 +137,18 @@ class Swap:
             await con.execute(f"ALTER INDEX {new['path']} RENAME TO {quoted(old['relname'])}")
         for old, new in _pairs(old_sequences, new_sequences, lambda row: row["attname"]):
             await con.execute(f"ALTER SEQUENCE {new['path']} RENAME TO {quoted(old['relname'])}")
+        if facts["identity"] is not None:
+            await con.execute(f"ALTER TABLE {self.old.qualified} REPLICA IDENTITY {facts['identity']}")
 
-    async def _carry_over(self, con: PoolConnectionProxy[Any]) -> None:
-        facts = await con.fetchrow(_FACTS, self.old.qualified)
-        assert facts is not None
+    async def _carry_over(self, con: PoolConnectionProxy[Any], facts: Record) -> None:
         if facts["comment"] is not None:
             await con.execute(f"COMMENT ON TABLE {self.table.qualified} IS {facts['comment']}")
         old, new = await self._both(con, _GRANTS)
-        if facts["has_grants"]:
+        if facts["has_grants"] or new:
             for grantee in {row["grantee"] for row in new} | {"CURRENT_USER"}:
                 await con.execute(f"REVOKE ALL ON {self.table.qualified} FROM {grantee}")
+        if new and not facts["has_grants"]:  # the new one has default privileges, and the old one had the owner's only
+            await con.execute(f"GRANT ALL ON {self.table.qualified} TO CURRENT_USER")
         for row in old:
             further = " WITH GRANT OPTION" if row["is_grantable"] else ""
             await con.execute(f"GRANT {row['privilege']} ON {self.table.qualified} TO {row['grantee']}{further}")

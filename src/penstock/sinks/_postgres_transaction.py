@@ -89,7 +89,7 @@ class PostgresTransaction(Attempt):
             if self.unit is None:
                 await self._con.execute(BEGIN)
             else:
-                self.found(await self._ledger.begin(self._con, self.unit, self.target))
+                self.found(await self._ledger.begin(self._con, self.unit, self.target, self._plan.table.schema))
         except Exception as error:
             raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
         if self.is_replay:

@@ -82,7 +82,7 @@ class PostgresSink(Stages, Openable):
         statement_timeout: seconds that one statement may run on the server; default: the server's. Exceeding it is transient.
         ledger: the table in which `transaction` keeps what was committed; made where it is missing, altered where it is that of an earlier
             release, taken literally.
-        ledger_schema: its schema; default: that of `schema`.
+        ledger_schema: its schema; default: that of `schema`. Without either it is found by the search path, and made beside the table.
         ledger_versions: how many versions of an application it keeps for each table; default 100. An older one is refused.
         stages: how the tables are made that Spark's `delivery="atomic"` writes into first. `"logged"` ones (the default) outlive a crash of
             the server; `"unlogged"` ones spare its log, and a crash empties them: the write then begins again, by itself.
@@ -220,7 +220,7 @@ class PostgresSink(Stages, Openable):
 
         With a unit the ledger has its row, under the name of the table; entering suspends while another attempt of it is under way, and the
         commit waits for the disk whatever the session says. `UnitRefused` also where the unit was committed to an earlier table of this
-        name. Bad rows are refused as by `write`,
+        name, or to this table under another name. Bad rows are refused as by `write`,
         each write in a savepoint. Deferred constraints are checked at once, and isolation is `READ COMMITTED`. If the answer to the COMMIT
         is lost, the ledger is asked on another connection, within `close_timeout`. A refusal ends it: leaving raises `RefusedError`.
         """

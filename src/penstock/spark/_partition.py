@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from .._core.classify import classified
+from .._core.errors import ErrorClass
 from .._core.staging import Epoch, Stage, staged
 from ._again import Again, tried_again
 from ._task import Task
@@ -115,7 +117,7 @@ class Partition(Traveller):
             task = UnitTask(part.here, part.sink, self._cuts, unit, buffer_bytes=kept, letters=part.letters, content_of=units.content_of)
             return task.run(part.rows), ()
         name = units.unit(part.number).name if isinstance(units, Units) else f"{self._job}-{part.number}"
-        return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(part.rows, part.letters.add), ()
+        return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(part.rows, part.add), ()
 
     def _staged(self, part: _Part, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
         """Write into a stage of this attempt, made for the first row, and take its inventory."""
@@ -140,6 +142,12 @@ class _Part:
     number: int
     rows: Iterator[pa.RecordBatch]
     letters: Letters
+
+    def add(self, row: dict[str, Any], error: BaseException) -> None:
+        """A dead row, unless the destination refuses every write: that ends the attempt, and gives no row up."""
+        if classified(error, getattr(self.sink, "classify", None)) is ErrorClass.REFUSED:
+            raise error
+        self.letters.add(row, error)
 
     def add_refused(self, row: dict[str, Any], error: BaseException) -> None:
         """A dead row, if it was refused; another error ends the attempt, since another one may do better."""

@@ -109,9 +109,10 @@ def write_dataframe(
 
     Raises `ConfigError` for a bad argument or a column of a type that the sink cannot write, and `NotPicklableError` for a sink that cannot
     travel; with `check` also whatever opening the sink raises (`UnavailableError` where nobody answers): all before anything runs.
-    Raises `DeadLettersError` for more dead letters than allowed. What ends a task comes as Spark's error, with the task's traceback:
+    Raises `DeadLettersError` for more dead letters than allowed. A destination that refuses every write (`RefusedError`) ends the task, whatever
+    `dead_letters` says. What ends a task comes as Spark's error, with the task's traceback:
     `UnitRefused` for a version that was written with another number of `buckets`, another `key` or a key of another type, or to a table of
-    this name that was since dropped and made anew; `NonDeterministicReplay` for a bucket that was committed with other rows. At `"atomic"`
+    this name that was since dropped and made anew, or to the table under another name; `NonDeterministicReplay` for a bucket that was committed with other rows. At `"atomic"`
     these two come as they are. Raises `StagesLost` at `"atomic"` if the destination has lost what was staged, or was altered, in each of three
     runs of the job, with nothing published; after the first and the second it logs a warning.
     """

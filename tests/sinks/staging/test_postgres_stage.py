@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+from tests.sinks.postgres_help import Database, role
 
 from penstock import Batch, ConfigError, Counts, DeadLetter, Observed, Observer, Timeout, Unit, send, stack, transaction
 from penstock._core.batch import RowBatch
@@ -216,6 +217,60 @@ async def test_what_would_break_is_refused(embedded_postgres: EmbeddedPostgres, 
         async with sink_on(embedded_postgres) as sink:
             with pytest.raises(ConfigError, match=told):
                 await sink.begin(epoch(overwrite=True))
+
+
+async def test_a_role_that_may_make_no_stage_is_told_what_it_lacks(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    async with events(embedded_postgres) as con, role(Database(embedded_postgres.dsn, "events", con)) as writer:
+        async with PostgresSink(writer.dsn, table="events", columns=("id", "name")) as sink:
+            with pytest.raises(ConfigError, match='grant the role CREATE on schema "public" and SELECT on the table'):
+                await write(sink, epoch(), [(1, "a")])
+
+
+@pytest.mark.parametrize("identity", ["FULL", "NOTHING", "USING INDEX by_id"])
+async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, identity: str
+) -> None:
+    """The old one was made before the default privileges, which nobody gave it."""
+    shape = "SELECT relreplident, array(SELECT grantee FROM aclexplode(coalesce(relacl, acldefault('r', relowner))) ORDER BY privilege_type) AS may"
+    async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
+        await con.execute(f"CREATE UNIQUE INDEX by_id ON events (id); ALTER TABLE events REPLICA IDENTITY {identity}")
+        before = await con.fetch(f"{shape} FROM pg_class WHERE oid = 'events'::regclass")
+        await con.execute("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
+        try:
+            of = epoch(overwrite=True)
+            await sink.publish(of, [await write(sink, of, [(1, "a")])], Counts(rows=1), NO_MARK)
+        finally:
+            await con.execute("ALTER DEFAULT PRIVILEGES REVOKE SELECT ON TABLES FROM PUBLIC")
+        assert await con.fetch(f"{shape} FROM pg_class WHERE oid = 'events'::regclass") == before
+
+
+@pytest.mark.parametrize("tables", ["TABLE events", "ALL TABLES", "TABLES IN SCHEMA public"])
+async def test_a_published_table_is_not_replaced(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, tables: str) -> None:
+    """Subscribers would keep the old rows, however the publication names its tables."""
+    async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
+        await con.execute(f"CREATE PUBLICATION penstock_test FOR {tables}")
+        try:
+            with pytest.raises(ConfigError, match="is in the publication penstock_test"):
+                await sink.begin(epoch(overwrite=True))
+        finally:
+            await con.execute("DROP PUBLICATION penstock_test")
+
+
+async def test_what_cannot_be_tidied_does_not_fail_what_is_published(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stage of an older version that another role has left: the rows are committed, and the epoch is complete."""
+    async with events(embedded_postgres) as con, role(Database(embedded_postgres.dsn, "events", con)) as writer:
+        await con.execute(f"GRANT CREATE ON SCHEMA public TO {writer.name}; ALTER TABLE events OWNER TO {writer.name}")
+        async with sink_on(embedded_postgres) as other:
+            left = await write(other, epoch(1), [(9, "left")])
+        async with PostgresSink(writer.dsn, table="events", columns=("id", "name"), ledger="penstock_writers_ledger") as sink:
+            begun = await sink.begin(epoch(2))
+            stages = [await write(sink, epoch(2), [(1, "a")])]
+            assert await sink.publish(epoch(2), stages, Counts(rows=1, delivered=1), begun.mark) is None
+        assert await con.fetch("SELECT id, name FROM events") == [(1, "a")]
+        assert left.name in caplog.text
+        await con.execute(f'DROP TABLE "{left.name}", events')
 
 
 async def test_a_reader_sees_the_old_rows_or_the_new_ones(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:

@@ -78,6 +78,45 @@ async def test_a_table_made_anew_is_not_skipped(
         assert await db.rows() == (words(2) + words(1, 9) if ends is Outcome.DELIVERED else [])
 
 
+@pytest.mark.parametrize(("chosen", "ends"), [("DELETE", Outcome.DELIVERED), ("UPDATE", Outcome.DUPLICATE)])
+async def test_a_table_that_was_renamed_is_not_written_to_twice(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, chosen: str, ends: Outcome
+) -> None:
+    """It holds the unit's rows under another name; the message's statements choose."""
+    async with place(embedded_postgres.dsn) as db:
+        async with db.sink() as sink:
+            await attempt(sink, words(2))
+        await db.con.execute(f"ALTER TABLE {db.table} RENAME TO {db.table}_renamed")
+        try:
+            async with PostgresSink(db.dsn, table=f"{db.table}_renamed", columns=("id", "word"), ledger=db.ledger) as renamed:
+                for part in (1, 2):
+                    with pytest.raises(UnitRefused, match=rf'committed to this table under the name "public"."{db.table}"') as refused:
+                        await attempt(renamed, words(2), replace(UNIT, part=part))
+                assert await attempt(renamed, words(1, 5), replace(UNIT, version=8)) == {Outcome.DELIVERED: 1}
+                statement = re.search(rf"{chosen} .*?;", str(refused.value))
+                assert statement is not None
+                await db.con.execute(f"{statement[0]} DELETE FROM {db.table}_renamed WHERE '{chosen}' = 'DELETE'")
+                assert await attempt(renamed, words(2)) == {ends: 2}
+        finally:
+            await db.con.execute(f"ALTER TABLE {db.table}_renamed RENAME TO {db.table}")
+        assert await db.rows() == words(2) + (words(1, 5) if chosen == "UPDATE" else [])
+
+
+async def test_the_ledger_is_made_beside_the_table(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    """Not in the first schema of a role's search path: another role that repeats the write would have a ledger of its own."""
+    async with place(embedded_postgres.dsn) as db:
+        own = f"{db.table}_own"
+        await db.con.execute(f"CREATE SCHEMA {own}")
+        try:
+            async with db.sink(connect_options={"server_settings": {"search_path": f"{own}, public"}}) as sink:
+                assert await attempt(sink, words(2)) == {Outcome.DELIVERED: 2}
+            async with db.sink() as sink:
+                assert await attempt(sink, words(2)) == {Outcome.DUPLICATE: 2}
+        finally:
+            await db.con.execute(f"DROP SCHEMA {own} CASCADE")
+        assert await db.rows() == words(2)
+
+
 async def test_a_table_made_anew_in_the_midst_is_the_one_that_is_noted(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
     """Until its first row a transaction does not hold the table."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
