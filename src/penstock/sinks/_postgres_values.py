@@ -220,6 +220,8 @@ def _made(numbers: Any, like: Any, kind: Any) -> Any:
 
 def local(instant: Any, zone: str) -> Any:
     """The local time of each instant, both in microseconds."""
+    if (fixed := _fixed(zone)) is not None:
+        return instant + fixed
     inside = _inside(instant)
     offsets = _offsets(np.minimum(inside, _LATE), zone)
     return instant + _with_late(offsets, inside, zone, lambda moment, there: moment.replace(tzinfo=UTC).astimezone(there).utcoffset())
@@ -227,10 +229,20 @@ def local(instant: Any, zone: str) -> Any:
 
 def instants(wall: Any, zone: str) -> Any:
     """The instant of each local time, both in microseconds, as Java tells it: by the offset before a change, both where it skips and repeats."""
+    if (fixed := _fixed(zone)) is not None:
+        return wall - fixed
     inside = _inside(wall)
     naive = pa.array(np.minimum(inside, _LATE)).cast(pa.timestamp("us"))
     near = pc.assume_timezone(naive, zone, ambiguous="earliest", nonexistent="earliest").cast(pa.int64()).to_numpy(zero_copy_only=False)
     return wall - _with_late(_offsets(near, zone), inside, zone, lambda moment, there: moment.replace(tzinfo=there).utcoffset())
+
+
+def _fixed(zone: str) -> int | None:
+    """The microseconds of an offset such as `+05:30`, which older Arrows do not read; `None` for a region."""
+    if not zone.startswith(("+", "-")):
+        return None
+    minutes = int(zone[1:3]) * 60 + int(zone[4:6])
+    return (-minutes if zone[0] == "-" else minutes) * 60_000_000
 
 
 def _offsets(instant: Any, zone: str) -> Any:
@@ -241,7 +253,7 @@ def _offsets(instant: Any, zone: str) -> Any:
 def _with_late(offsets: Any, moments: Any, zone: str, offset: Callable[[datetime, ZoneInfo], timedelta | None]) -> Any:
     """The offsets, those of late moments told by Python, which goes on with the last rule where the table of Arrow ends."""
     late = np.flatnonzero(moments >= _LATE)
-    if len(late) and not zone.startswith(("+", "-")):
+    if len(late):
         there = ZoneInfo(zone)
         for place in late.tolist():
             found = offset(_EPOCH + timedelta(microseconds=int(moments[place])), there)
