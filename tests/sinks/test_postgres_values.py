@@ -119,6 +119,13 @@ async def test_a_batch_taken_apart_keeps_what_only_columns_hold(
         assert [tuple(row) for row in found] == [("10183-09-21", 100), ("9999-12-31", 80)]
 
 
+async def test_a_batch_of_json_taken_apart_refuses_only_what_is_none(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    texts = ["{}" if index % 2 else "none" for index in range(20)]
+    errors, found = await stored(embedded_postgres.dsn, "jsonb", pa.array(texts), way="columns")
+    assert sorted(errors) == [*range(0, 20, 2)]
+    assert found == dict.fromkeys(range(1, 20, 2), "{}")
+
+
 FLOATS = [0.1, 1 / 3, 1e300, -5e-324, 1e22, 123456789.125, 3.0, -0.0, float("nan"), float("inf"), -float("inf")]
 
 

@@ -220,8 +220,10 @@ class Write(Sending):
     # -- sifting ------------------------------------------------------------------------------------------------------
 
     async def _guarded_sift(self) -> None:
-        if isinstance(self._rows, LazyRows):  # columns are staged as such: a value that no tuple holds goes in with the others
+        if isinstance(self._rows, LazyRows) and self._plan.stages_types:  # a value that no tuple holds goes in with the others
             self._drop(self._rows.refused())
+        else:
+            self._as_rows()
         if not self._rows:
             return
         try:
