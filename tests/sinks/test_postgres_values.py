@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -45,6 +45,9 @@ async def stored(dsn: str, kind: str, values: Any, *, way: str, zone: str | None
         return {index: str(error) for index, error in errors.items()}, {row[0]: row[1] for row in found}
 
 
+ENDS = pa.array([-719_162, 2_932_896, None], pa.int32()).cast(pa.date32())
+"""The first and the last day of Python's calendar, which asyncpg takes for infinity."""
+LAST_MOMENTS = pa.array([-62_135_596_800_000_000, 253_402_300_799_999_999, 253_402_300_799_000_000, 0], pa.int64())
 DAYS = pa.array([0, 3_000_000, 2**31 - 1, -(2**31), -800_000, None], pa.int32())
 MICROS = pa.array([0, 10**18, 2**63 - 1, -(2**63), -70_000_000_000_000_000, None], pa.int64())
 TOO = "is out of range for"
@@ -65,6 +68,18 @@ POISON: dict[str, tuple[str, Any, dict[int, str], dict[int, str], list[int]]] = 
     "decimal with a fraction": ("int", pa.array([Decimal("0.75"), Decimal("4.00")]), {0: "is no whole number"}, {1: "4"}, []),
     "38 digits": ("numeric", pa.array([Decimal(10**38 - 1), Decimal(-1)], pa.decimal128(38, 0)), {}, {0: "9" * 38, 1: "-1"}, []),
     "38 places": ("numeric", pa.array([Decimal("0." + "0" * 37 + "1"), None], pa.decimal128(38, 38)), {}, {0: "0." + "0" * 37 + "1"}, []),
+    "first and last day": ("date", ENDS, {}, {0: "0001-01-01", 1: "9999-12-31"}, [0, 1]),
+    "first and last day in arrays": ("date[]", pa.ListArray.from_arrays([0, 2, 3], ENDS), {}, {0: "{0001-01-01,9999-12-31}"}, [0]),
+    "first and last moment": (
+        "timestamp",
+        LAST_MOMENTS.cast(pa.timestamp("us")),
+        {},
+        {0: "0001-01-01 00:00:00", 1: "9999-12-31 23:59:59.999999", 2: "9999-12-31 23:59:59"},
+        [0, 1],
+    ),
+    "decimal to real": ("real", pa.array([Decimal("0.690"), Decimal("0.999")], pa.decimal128(3, 3)), {}, {0: "0.69", 1: "0.999"}, []),
+    "decimal to double": ("double precision", pa.array([Decimal("767.18"), None], pa.decimal128(5, 2)), {}, {0: "767.18"}, []),
+    "arrays without an element": ("numeric[]", pa.array([[], None], pa.list_(pa.decimal128(9, 2))), {}, {0: "{}"}, []),
     "duration": ("interval", pa.array([2**63 - 1, 0], pa.duration("us")), {}, {1: "00:00:00"}, []),
 }
 
@@ -79,11 +94,36 @@ async def test_what_cannot_be_carried_is_refused_alone(
     errors, found = await stored(embedded_postgres.dsn, kind, values, way=way)
     beyond = [] if way == "columns" else only_rows
     assert sorted(errors) == sorted({*refused, *beyond})
-    for index, why in {**dict.fromkeys(beyond, "that Python has no object for"), **refused}.items():
+    beyond_python = "that asyncpg would send as infinity" if what.startswith("first and last") else "that Python has no object for"
+    for index, why in {**dict.fromkeys(beyond, beyond_python), **refused}.items():
         assert why in errors[index]
         assert errors[index].startswith("column 'v': ")
     assert sorted(found) == [index for index in range(len(values)) if index not in errors]
     assert {index: text for index, text in found.items() if index in texts} == {i: text for i, text in texts.items() if i not in beyond}
+
+
+@pytest.mark.parametrize("mode", ["error", "update"])
+async def test_a_batch_taken_apart_keeps_what_only_columns_hold(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: Literal["error", "update"]
+) -> None:
+    """Rows that the server refuses do not take the last day of Python's calendar with them, nor what lies behind it."""
+    async with (
+        database(embedded_postgres.dsn, "id int PRIMARY KEY, v date, n int CHECK (n < 100)") as db,
+        db.sink(("id", "v", "n"), on_conflict=mode) as sink,
+    ):
+        days = pa.array([2_932_896, 3_000_000] * 100, pa.int32()).cast(pa.date32())
+        errors = await send(sink, columns(v=days, n=pa.array([100 * (index % 10 == 0) for index in range(200)])))
+        assert sorted(errors) == [*range(0, 200, 10)]
+        assert all("check" in str(error) for error in errors.values())
+        found = await db.con.fetch(f"SELECT v::text, count(*) FROM {db.table} GROUP BY v ORDER BY 1")
+        assert [tuple(row) for row in found] == [("10183-09-21", 100), ("9999-12-31", 80)]
+
+
+async def test_a_batch_of_json_taken_apart_refuses_only_what_is_none(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+    texts = ["{}" if index % 2 else "none" for index in range(20)]
+    errors, found = await stored(embedded_postgres.dsn, "jsonb", pa.array(texts), way="columns")
+    assert sorted(errors) == [*range(0, 20, 2)]
+    assert found == dict.fromkeys(range(1, 20, 2), "{}")
 
 
 FLOATS = [0.1, 1 / 3, 1e300, -5e-324, 1e22, 123456789.125, 3.0, -0.0, float("nan"), float("inf"), -float("inf")]
@@ -149,6 +189,16 @@ async def test_local_times_and_instants_go_by_the_zone_of_the_rows(
     assert (await stored(dsn, "timestamptz[]", lists, way=way, zone=NEW_YORK))[1][
         0
     ] == '{"2026-03-08 06:30:00+00","2026-03-08 07:30:00+00"}'
+
+
+@pytest.mark.parametrize("zone", ["Australia/Lord_Howe", "America/New_York", "+18:00", "-18:00"])
+def test_the_ends_of_pythons_calendar_have_local_times_too(zone: str) -> None:
+    """They lie beyond it, where only the offset is told: it is that of 400 years before or after."""
+    cycle = 146_097 * 86_400_000_000
+    for moment in (*LAST_MOMENTS[:3].to_pylist(), *in_micros("0001-01-01T12:00", "9999-12-31T12:00")):
+        inward = moment + (cycle if moment < 0 else -cycle)
+        for convert in (local, instants):
+            assert convert(np.array([moment]), zone)[0] - moment == convert(np.array([inward]), zone)[0] - inward
 
 
 @given(moment=st.datetimes(dt.datetime(1900, 1, 2), dt.datetime(9998, 1, 1)), zone=st.sampled_from([NEW_YORK, "Asia/Kathmandu", "+05:30"]))

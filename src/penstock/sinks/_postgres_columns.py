@@ -23,10 +23,10 @@ import pyarrow as pa
 from pyarrow import compute
 
 from .._core.arrow import TIME_ZONE
-from .._core.arrow_rows import refusal, values_of
+from .._core.arrow_rows import refusal
 from ._postgres_rows import LazyRows
 from ._postgres_types import takes
-from ._postgres_values import faults, fitted
+from ._postgres_values import faults, fitted, objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,7 +173,7 @@ def _numerics(values: Any) -> Any:
     for place in range(count - 1, -1, -1):
         out[:, 4 + place] = number % 10_000
         number = number // 10_000
-    return out.view(np.uint8).reshape(len(values), -1)
+    return out.view(np.uint8)
 
 
 def _numerics_one_by_one(values: Any) -> Any:
@@ -377,7 +377,7 @@ class ColumnRows(LazyRows):
         if self._rows is None:
             columns: list[list[Any]] = []
             for column in self._columns:
-                values, unreadable = values_of(self._values.column(column.name))
+                values, unreadable = objects(self._values.column(column.name))
                 columns.append(values)
                 for index, why in unreadable.items():
                     self._unreadable.setdefault(index, refusal(column.name, why))

@@ -195,6 +195,12 @@ class Sending(Remaining):
             await self._con.copy_to_table(table, source=source(), columns=columns, schema_name=schema, format="binary")
 
     async def _stage(self, table: str) -> None:
+        if isinstance(self._rows, LazyRows):
+            data = self._rows.encoded(places=True)
+            if data is not None:
+                self._line = int
+                return await self._copy_binary(table, SCHEMA, staged_columns(self._plan), data)
+            self._as_rows()
         rows = [(place, *row) for place, row in enumerate(self._rows)]
         if not self._plan.copies:
             return await self._insert(self._plan.stage(table), rows)

@@ -250,6 +250,11 @@ END
         return ", ".join(self._staged(self.columns))
 
     @property
+    def stages_types(self) -> bool:
+        """Whether loose staging has the types of the table's columns, and none as text."""
+        return not any(self._casts)
+
+    @property
     def _loose(self) -> list[str]:
         return ["text" if cast else self.table.column(name).loose for name, cast in zip(self.columns, self._casts, strict=True)]
 

@@ -21,17 +21,25 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
+from .._core.arrow_rows import values_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pc: Any = compute  # its functions are made when it is imported, where no checker sees them
 
 _INTEGERS = {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()}
+_FLOATS = {"real": pa.float32(), "double precision": pa.float64()}
 _DAY = 86_400_000_000
 _CYCLE = 146_097 * _DAY
 """Microseconds after which the calendar repeats, weekdays included: 400 years."""
 _YEAR_1 = -719_162 * _DAY
 _YEAR_10_000 = 2_932_897 * _DAY
+_OFFSET = _DAY
+"""No zone is further from UTC: a moment that lies further inside Python's years stays there in every zone."""
+_FIRST_AND_LAST_DAY = (-719_162, 2_932_896)
+_FIRST_AND_LAST_MOMENT = (_YEAR_1, _YEAR_10_000 - 1)
+"""Of Python's calendar; asyncpg sends both as infinity."""
 _LATE = 24_472 * _DAY
 """2037-01-01: tables of zones end with this year, and leave the rest to a rule that Arrow does not read."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # local times, too
@@ -49,7 +57,7 @@ _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"}
 def faults(values: Any, loose: str, exact: str) -> Iterator[tuple[str, Any]]:
     """Why rows cannot be stored in a column of this type, each with a mask of those rows."""
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        rows = np.repeat(np.arange(len(values)), pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False))
+        rows = _rows_of_elements(values)
         for why, mask in faults(values.flatten(), loose.removesuffix("[]"), exact.removesuffix("[]")):
             yield f"an element {why}", np.isin(np.arange(len(values)), rows[mask])
         return
@@ -120,6 +128,9 @@ def _fraction_faults(values: Any, loose: str) -> list[tuple[str, Any]]:
 
 
 def _outside(values: Any, least: int, most: int) -> Any:
+    ends = pc.min_max(values).as_py()
+    if ends["min"] is None or least <= ends["min"] <= ends["max"] <= most:
+        return np.zeros(len(values), bool)
     return _mask(pc.or_(pc.less(values, pa.scalar(least, pa.int64())), pc.greater(values, pa.scalar(most, pa.int64()))))
 
 
@@ -136,6 +147,30 @@ def _numbers(values: Any) -> Any:
     return pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
 
 
+# -- as Python's objects --------------------------------------------------------------------------------------------------
+
+
+def objects(values: Any) -> tuple[list[Any], dict[int, str]]:
+    """A column's values for asyncpg, and the reason for each that it has no object for, or that it would send as infinity."""
+    made, unreadable = values_of(values)
+    is_list = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+    flat = values.flatten() if is_list else values
+    if pa.types.is_date32(flat.type):
+        ends = np.isin(_numbers(flat.cast(pa.int32())), _FIRST_AND_LAST_DAY)
+    elif pa.types.is_timestamp(flat.type) and flat.type.unit == "us":
+        ends = np.isin(_numbers(flat.cast(pa.int64())), _FIRST_AND_LAST_MOMENT)
+    else:
+        return made, unreadable
+    found = np.flatnonzero(ends)
+    places = _rows_of_elements(values)[found] if is_list else found
+    return made, {**dict.fromkeys(places.tolist(), f"holds a {flat.type} that asyncpg would send as infinity"), **unreadable}
+
+
+def _rows_of_elements(values: Any) -> Any:
+    """For each element of a column of arrays the row that it is in."""
+    return np.repeat(np.arange(len(values)), pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False))
+
+
 # -- casts ----------------------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +179,8 @@ def fitted(values: Any, loose: str, zone: str) -> Any:
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _fitted_list(values, loose.removesuffix("[]"), zone)
+    if loose in _FLOATS and pa.types.is_decimal(kind):  # by text, since Arrow's own cast multiplies by a rounded power of ten
+        return values.cast(pa.string()).cast(_FLOATS[loose])
     if loose == "numeric" and pa.types.is_float32(kind):
         return values.cast(pa.string()).cast(pa.float64())
     if loose in _INTEGERS and (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
@@ -183,6 +220,8 @@ def _made(numbers: Any, like: Any, kind: Any) -> Any:
 
 def local(instant: Any, zone: str) -> Any:
     """The local time of each instant, both in microseconds."""
+    if (fixed := _fixed(zone)) is not None:
+        return instant + fixed
     inside = _inside(instant)
     offsets = _offsets(np.minimum(inside, _LATE), zone)
     return instant + _with_late(offsets, inside, zone, lambda moment, there: moment.replace(tzinfo=UTC).astimezone(there).utcoffset())
@@ -190,10 +229,20 @@ def local(instant: Any, zone: str) -> Any:
 
 def instants(wall: Any, zone: str) -> Any:
     """The instant of each local time, both in microseconds, as Java tells it: by the offset before a change, both where it skips and repeats."""
+    if (fixed := _fixed(zone)) is not None:
+        return wall - fixed
     inside = _inside(wall)
     naive = pa.array(np.minimum(inside, _LATE)).cast(pa.timestamp("us"))
     near = pc.assume_timezone(naive, zone, ambiguous="earliest", nonexistent="earliest").cast(pa.int64()).to_numpy(zero_copy_only=False)
     return wall - _with_late(_offsets(near, zone), inside, zone, lambda moment, there: moment.replace(tzinfo=there).utcoffset())
+
+
+def _fixed(zone: str) -> int | None:
+    """The microseconds of an offset such as `+05:30`, which older Arrows do not read; `None` for a region."""
+    if not zone.startswith(("+", "-")):
+        return None
+    minutes = int(zone[1:3]) * 60 + int(zone[4:6])
+    return (-minutes if zone[0] == "-" else minutes) * 60_000_000
 
 
 def _offsets(instant: Any, zone: str) -> Any:
@@ -204,7 +253,7 @@ def _offsets(instant: Any, zone: str) -> Any:
 def _with_late(offsets: Any, moments: Any, zone: str, offset: Callable[[datetime, ZoneInfo], timedelta | None]) -> Any:
     """The offsets, those of late moments told by Python, which goes on with the last rule where the table of Arrow ends."""
     late = np.flatnonzero(moments >= _LATE)
-    if len(late) and not zone.startswith(("+", "-")):
+    if len(late):
         there = ZoneInfo(zone)
         for place in late.tolist():
             found = offset(_EPOCH + timedelta(microseconds=int(moments[place])), there)
@@ -213,7 +262,8 @@ def _with_late(offsets: Any, moments: Any, zone: str, offset: Callable[[datetime
 
 
 def _inside(moments: Any) -> Any:
-    """The same place in the calendar, in a year that tables of zones reach."""
-    later = np.where(moments >= _YEAR_10_000, (moments - _YEAR_10_000) // _CYCLE + 1, 0)
-    earlier = np.where(moments < _YEAR_1, (_YEAR_1 - moments - 1) // _CYCLE + 1, 0)
+    """The same place in the calendar, in a year that tables of zones reach, and Python's times in every zone."""
+    first, beyond = _YEAR_1 + _OFFSET, _YEAR_10_000 - _OFFSET
+    later = np.where(moments >= beyond, (moments - beyond) // _CYCLE + 1, 0)
+    earlier = np.where(moments < first, (first - moments - 1) // _CYCLE + 1, 0)
     return moments + (earlier - later) * _CYCLE

@@ -220,7 +220,10 @@ class Write(Sending):
     # -- sifting ------------------------------------------------------------------------------------------------------
 
     async def _guarded_sift(self) -> None:
-        self._as_rows()
+        if isinstance(self._rows, LazyRows) and self._plan.stages_types:  # a value that no tuple holds goes in with the others
+            self._drop(self._rows.refused())
+        else:
+            self._as_rows()
         if not self._rows:
             return
         try:
@@ -296,6 +299,7 @@ class Write(Sending):
                 if is_lost(error) or not is_about_items(error):
                     raise
                 await self._con.execute("ROLLBACK TO SAVEPOINT penstock")
+                self._as_rows()
                 if not await self._drop_named(error):
                     refused = await refused_rows(self._con, self._plan, self._rows)
                     if not refused:

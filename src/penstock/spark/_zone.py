@@ -33,6 +33,8 @@ def session_zone(df: DataFrame) -> str:
     """The zone of the DataFrame's session, as Arrow spells it. Raises `ConfigError` for one that Arrow does not know."""
     given = str(df.sparkSession.conf.get(SETTING))
     zone = spelt(given)
+    if zone.startswith(("+", "-")):  # Spark has checked it, and older Arrows do not read it
+        return zone
     try:
         pc.local_timestamp(pa.array([0], pa.timestamp("us", zone)))
     except pa.ArrowInvalid as error:

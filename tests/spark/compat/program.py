@@ -25,6 +25,7 @@ VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 def session() -> Any:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.sql.session.timeZone", "+05:30")  # no Arrow before 19 reads it
     spark = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
