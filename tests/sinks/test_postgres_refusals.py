@@ -272,3 +272,15 @@ async def test_a_log_shows_no_value_of_a_row_and_the_error_keeps_all_of_it(
         assert "Failing row contains" in str(errors[1])
         assert "SQLSTATE 23514" in for_log(errors[1])
         assert f"'{db.table}_word_check'" in for_log(errors[1])
+
+
+@pytest.mark.parametrize("size", [1, 5, 100])
+async def test_a_text_that_is_too_long_for_a_name_refuses_its_row_alone(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int
+) -> None:
+    """42622 is of the family of missing tables, and yet about a value."""
+    async with database(embedded_postgres.dsn, "id int, word name") as db, db.sink() as sink:
+        errors = await written(sink, [(number, "x" * 64) for number in range(size)])
+        assert [type(errors[number]) for number in range(size)] == [PermanentError] * size
+        assert list(await written(sink, [(1, "short"), (2, "x" * 64), (3, "short")])) == [1]
+        assert await db.con.fetchval(f"SELECT count(*) FROM {db.table}") == 2

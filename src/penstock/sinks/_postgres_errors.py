@@ -79,6 +79,8 @@ OF_ALL = tuple(sorted(_STATES.keys() - _PERHAPS_ITEMS))
 """States that no row causes."""
 OF_ALL_FAMILIES = ("08", "25", "28", "40", "53", "57", "58")
 NO_PRIVILEGE = "42501"
+NAME_TOO_LONG = "42622"
+"""A value that a column of type `name` does not hold; the only one of its family that is data."""
 LOCK_NOT_AVAILABLE = "55P03"
 _PRIVILEGE_ROUTINES = ("aclcheck_error", "check_enable_rls", "InitTempTableNamespace", "pgfdw_report")
 """Routines of the server (their names begin so) that report what a role lacks; row-level security and RAISE have others."""
@@ -210,15 +212,15 @@ def blames_row(state: str, column: str | None, written: Container[str]) -> bool:
     """
     if state == NOT_NULL and column is not None:
         return column in written
-    return state == NO_PRIVILEGE or (state[:2] in _ITEM_FAMILIES and state not in OF_ALL)
+    return state in {NO_PRIVILEGE, NAME_TOO_LONG} or (state[:2] in _ITEM_FAMILIES and state not in OF_ALL)
 
 
 def is_refusal(error: BaseException) -> bool:
     """Whether an error that is left after rows were tried one by one means that the table takes none of them."""
     state = sqlstate(error)
-    if state is None or not is_from_server(error) or is_stale(error):
+    if state in {None, NAME_TOO_LONG} or not is_from_server(error) or is_stale(error):
         return False
-    return state[:2] == "42" or _class_of(error) is _R
+    return str(state)[:2] == "42" or _class_of(error) is _R
 
 
 def copy_row(error: BaseException, table: str, rows: int) -> int | None:
