@@ -5,13 +5,13 @@
 2. The target is the qualified name of the table that the rows go to. Server and database need no column: a row of the ledger commits with
    the rows that it stands for, so it is where they are.
 3. A name may be given to a new table. So the table's oid is stored as well, when the rows are in it and hold it in place. A replay that
-   finds its unit committed to another table of this name is refused: nobody could tell what is in this one.
+   finds its unit committed to another table of this name is refused, since this one may hold other rows.
    The same oid under another name is the table renamed, and holds what was committed under that: it is refused too.
-4. The counts come last, with the commit. In between the row is nobody's to see.
+4. The counts come last, with the commit. In between, no other session sees the row.
 5. Parts, rule and types must be those of the version's other rows of this target. They are compared at both ends, since the rows of
    attempts that run side by side cannot see each other before they commit.
-6. Of each application and target the last `versions` versions are kept. What is older than these is refused: nobody could tell whether it
-   was committed. Pruning is no part of any transaction, in which it would hold up other parts.
+6. Of each application and target the last `versions` versions are kept. What is older than these is refused, since the ledger
+   does not show whether it was committed. Pruning is no part of any transaction, in which it would hold up other parts.
 7. A row without a target is from a ledger of the first shape, and stands for any. It is never pruned: it is not known who needs it.
 """
 
@@ -113,7 +113,7 @@ class Ledger:
             where = f"application = {_literal(unit.application)} AND target = {_literal(target)} AND target_oid = {row['target_oid']}"
             raise UnitRefused(
                 f"unit={unit.name!r}: it was committed to a table {target} with the oid {row['target_oid']}, and the table of this name now "
-                f"has {row['oid_now']}: it was dropped and made anew, or restored from a dump, so nobody can tell whether it holds the "
+                f"has {row['oid_now']}: it was dropped and made anew, or restored from a dump, so it may not hold the "
                 f"unit's rows. To have them written again: DELETE FROM {self.qualified} WHERE {where} AND version = {unit.version}; or to go "
                 f"on as committed: UPDATE {self.qualified} SET target_oid = {row['oid_now']} WHERE {where};"
             )
@@ -140,7 +140,7 @@ class Ledger:
         if found["later"] == self.versions:
             raise UnitRefused(
                 f"unit={unit.name!r}: the ledger {self.qualified} keeps {self.versions} versions of an application and has that many later ones, "
-                "so nobody can tell whether this one was committed; keep more (ledger_versions=), or use a later version"
+                "so it does not show whether this one was committed; keep more (ledger_versions=), or use a later version"
             )
 
     async def complete(self, con: PoolConnectionProxy[Any], unit: Unit, target: str, counts: Counts, letters_held: int) -> None:

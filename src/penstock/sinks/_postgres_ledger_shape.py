@@ -1,6 +1,6 @@
 """The shape of the ledger's table: how it is made, and how one of the first shape gets what later ones have.
 
-1. Whoever needs the table first makes it, or alters it; others wait for the lock, look again, and find it done.
+1. The first attempt that needs the table makes it, or alters it; others wait for the lock, look again, and find it done.
 2. An alteration is one transaction. Attempts of the first release that are under way end before it, and later ones fail loudly: the unique
    key that they name is gone.
 3. A row of the first shape does not say to which table its unit was written. Its `target` is empty.

@@ -145,7 +145,7 @@ class Stages:
         return before
 
     async def discard(self, epoch: Epoch) -> None:
-        """Drop the stages of the epoch that nobody writes into any more, and its mark. Suspends."""
+        """Drop the stages of the epoch that are no longer written to, and its mark. Suspends."""
         connections, plan = self._opened()
         async with connections.lent() as con:
             await _collect(con, plan, epoch.unit, older=False)
