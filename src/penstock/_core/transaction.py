@@ -119,6 +119,14 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
         """Inside: what an earlier attempt has committed under this unit, `None` if none has. After the commit: what is committed."""
         ...
 
+    @property
+    def history(self) -> str:
+        """What the destination's writes go on from, as text; empty where it does not say.
+
+        Another one than a transaction had before means that another server took over, which may lack what that one had committed.
+        """
+        ...
+
     def record(self, counts: Counts) -> None:
         """Have `counts` stored with the commit; the last call counts. Raises `NonDeterministicReplay` if the unit had other rows before.
 
@@ -181,6 +189,8 @@ class Attempt:
         self._unit = unit
         self._committed: Committed | None = None
         self._found = False
+        self.history = ""
+        """See `Transaction.history`."""
         self.counts = Counts()
         """What the commit stores."""
         self.letters_held = 0
@@ -291,6 +301,10 @@ class _Enlisted(Generic[T]):
     @property
     def committed(self) -> Committed | None:
         return self.within.committed
+
+    @property
+    def history(self) -> str:
+        return self.within.history
 
     @property
     def capabilities(self) -> Capabilities:

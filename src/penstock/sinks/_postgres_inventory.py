@@ -111,14 +111,14 @@ async def _faults(con: PoolConnectionProxy[Any], plan: Plan, stages: Sequence[St
 
 async def leave_mark(con: PoolConnectionProxy[Any], plan: Plan, marker: str, *, is_durable: bool) -> str:
     """The mark of an epoch that begins, with a table of the name `marker` unless what is stored outlives a crash."""
-    timeline = await _timeline(con)
+    began_on = await timeline(con)
     if is_durable and await con.fetchval("SELECT current_setting('synchronous_commit') <> 'off'"):
-        return timeline
+        return began_on
     await con.execute(f"CREATE UNLOGGED TABLE {at(plan, marker)} AS SELECT 1 AS mark")
-    return f"{timeline} {marker}"
+    return f"{began_on} {marker}"
 
 
-async def _timeline(con: PoolConnectionProxy[Any]) -> str:
+async def timeline(con: PoolConnectionProxy[Any]) -> str:
     """The server's timeline; empty where it does not answer that, as some managed servers do not."""
     try:
         return str(await con.fetchval(_TIMELINE))
@@ -130,9 +130,9 @@ async def _timeline(con: PoolConnectionProxy[Any]) -> str:
 
 async def check_mark(con: PoolConnectionProxy[Any], plan: Plan, mark: str) -> str | None:
     """Raise `StagesLost` if the server has crashed or was replaced since `mark` was left; return its marker. In the publishing transaction."""
-    timeline, _, marker = mark.partition(" ")
-    if timeline and (now := await con.fetchval(_TIMELINE)) != timeline:
-        raise StagesLost(f"rows may be lost from any stage: a standby was promoted since the write began (timeline {timeline}, now {now})")
+    began_on, _, marker = mark.partition(" ")
+    if began_on and (now := await con.fetchval(_TIMELINE)) != began_on:
+        raise StagesLost(f"rows may be lost from any stage: a standby was promoted since the write began (timeline {began_on}, now {now})")
     if marker and not await _is_marked(con, plan, marker):
         raise StagesLost("rows may be lost from any stage: the server has crashed since the write began, and emptied its unlogged tables")
     return marker or None

@@ -20,6 +20,7 @@ from .._core.told import for_log, text_of
 from .._core.transaction import Attempt, all_duplicate, has_ended
 from ._causes import caused, causes
 from ._postgres_errors import NO_PRIVILEGE, classify_postgres, is_gone, is_lost, is_refusal, sqlstate
+from ._postgres_inventory import timeline
 from ._postgres_ledger import BEGIN
 from ._postgres_refusals import refusal, refused_again, repair_of
 from ._postgres_scope import SAVEPOINT, WITHIN
@@ -89,6 +90,7 @@ class PostgresTransaction(Attempt):
             if self.unit is None:
                 await self._con.execute(BEGIN)
             else:
+                self.history = await timeline(self._con)
                 self.found(await self._ledger.begin(self._con, self.unit, self.target, self._plan.table.schema))
         except Exception as error:
             raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause

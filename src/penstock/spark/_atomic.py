@@ -11,10 +11,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .._core.errors import StagesLost
@@ -22,6 +20,7 @@ from .._core.opening import opened
 from .._core.staging import check_staging
 from .._core.transaction import Counts, check_same_rows
 from ._again import Again, tried_again
+from ._runs import RUNS, Ran, logger
 from ._travel import description, load
 from ._unit_task import report_skipped
 from .report import SparkWriteReport
@@ -30,29 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from .._core.sink import Sink
-    from .._core.staging import Epoch, Stage, StagingSink
+    from .._core.staging import Epoch, StagingSink
     from ._content import Content
 
 R = TypeVar("R")
 
-logger = logging.getLogger("penstock.spark")
-
 PATIENCE = 300.0
 """Seconds of waiting for a destination that is not there when the driver needs it."""
-
-
-RUNS = 3
-"""How often the job runs in all, where the destination loses what its tasks have staged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """What a job has left."""
-
-    report: SparkWriteReport
-    stages: list[Stage]
-    content: int
-    """The sum of the hashes of their rows."""
 
 
 def write_atomically(sink: Sink[Any], epoch: Epoch, content: Content, run: Callable[[], Ran]) -> SparkWriteReport:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ._worker import Worker
 
 Line = tuple[str, str]
-"""Its kind, `unit`, `stage`, `content`, `refused` or `dead`, and its JSON."""
+"""Its kind, `unit`, `history`, `stage`, `content`, `refused` or `dead`, and its JSON."""
 LINES = "kind string, json string"
 SHOWN = 20
 """Dead rows that a task sends back for the message of an error."""
@@ -115,7 +115,7 @@ class Partition(Traveller):
             unit = units.unit(part.number)
             kept = units.buffer_bytes
             task = UnitTask(part.here, part.sink, self._cuts, unit, buffer_bytes=kept, letters=part.letters, content_of=units.content_of)
-            return task.run(part.rows), ()
+            return task.run(part.rows), (("history", _json(task.history)),)
         name = units.unit(part.number).name if isinstance(units, Units) else f"{self._job}-{part.number}"
         return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(part.rows, part.add), ()
 
@@ -217,6 +217,11 @@ def read_stages(lines: Iterable[Line]) -> list[Stage]:
 def read_content(lines: Iterable[Line]) -> int:
     """The sum of the hashes of all rows that the lines' tasks have staged."""
     return wrapped(sum(json.loads(text) for kind, text in lines if kind == "content"))
+
+
+def read_histories(lines: Iterable[Line]) -> frozenset[str]:
+    """The histories of the destination that the lines' units were committed on; more than one: a standby took over in between."""
+    return frozenset(json.loads(text) for kind, text in lines if kind == "history") - {""}
 
 
 def _refusal(refused: set[int], dead: Iterable[DeadRow], *, committed: int) -> DeadLettersError:

@@ -60,6 +60,8 @@ class Ended:
     counts: Counter[str]
     before: Committed | None
     """What an earlier attempt had committed; then nothing was written."""
+    history: str
+    """The destination's, in that transaction."""
 
 
 class _Feed:
@@ -107,6 +109,8 @@ class UnitTask:
         self._content_of = content_of
         self._writing: asyncio.Task[Any] | None = None
         self._course = Course()
+        self.history = ""
+        """After `run`: the destination's, in the transaction that committed the unit or found it committed."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> UnitReport:
         """Write every row and commit, or find that it is committed; blocks. Raises what ended the last try, and what `Letters` raise."""
@@ -124,6 +128,7 @@ class UnitTask:
                 if wait is None or not chunks.fits:
                     raise
             else:
+                self.history = ended.history
                 return self._report(ended, seconds=now() - began, retries=again.count)
             self._worker.start(LOOP_CLOCK.sleep(wait)).result()
 
@@ -166,7 +171,7 @@ class UnitTask:
                     counts["rows"] += chunk.rows.num_rows
                 feed.done()
             tx.record(_for_ledger(counts, rows.total, self._content_of))
-        return Ended(counts, before)
+        return Ended(counts, before, tx.history)
 
     def _report(self, ended: Ended, *, seconds: float, retries: int) -> UnitReport:
         if ended.before is not None:

@@ -9,13 +9,14 @@ from uuid import uuid4
 
 from .._core import checks
 from .._core.function_sink import as_sink
-from ._atomic import Ran, write_atomically
+from ._atomic import write_atomically
 from ._content import Content
 from ._driver import bucket_count, check_columns, check_names, is_collated, keyed, plainly_named, typed, with_bucket
 from ._failures import POLICIES
 from ._levels import level
-from ._partition import HOPELESS, LINES, SHOWN, Partition, read_content, read_report, read_stages
+from ._partition import HOPELESS, LINES, SHOWN, Partition, read_content, read_histories, read_report, read_stages
 from ._progress import watched
+from ._runs import Ran, write_units
 from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 from ._travel import description
 from ._trial import try_out
@@ -173,9 +174,9 @@ def write_dataframe(
         report = replace(read_report(lines), settings=settings)
         if report.failed > dead.most:
             report.raise_for_dead_letters()
-        return Ran(report, read_stages(lines), read_content(lines))
+        return Ran(report, read_stages(lines), read_content(lines), read_histories(lines))
 
-    return run().report if epoch is None else write_atomically(sink, epoch, same, run)
+    return write_units(run) if epoch is None else write_atomically(sink, epoch, same, run)
 
 
 def _settings(sink: object, cuts: Cuts, **others: object) -> dict[str, str]:
