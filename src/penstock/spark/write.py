@@ -116,6 +116,7 @@ def write_dataframe(
     this name that was since dropped and made anew, or to the table under another name; `NonDeterministicReplay` for a bucket that was committed with other rows. At `"atomic"`
     these two come as they are. Raises `StagesLost` at `"atomic"` if the destination has lost what was staged, or was altered, in each of three
     runs of the job, with nothing published; after the first and the second it logs a warning.
+    At `"bucket"` a job over which a standby is promoted runs again in the same way; `UnknownOutcomeError` after three such runs.
     """
     sink = as_sink(sink)
     check_names(df)
