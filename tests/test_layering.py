@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
+from tests.surface import surface
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -248,6 +249,12 @@ def test_the_wheel_owns_one_name_and_signposts_to_it() -> None:
         text = (root / name / "__init__.py").read_text(encoding="utf-8")
         assert {found.target(known) for found in imports(name, {**known, name: text})} == targets
         assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+
+
+def test_the_public_names_and_signatures_are_those_that_were_stored() -> None:
+    """Whoever changes one on purpose stores the new list: `python tests/surface.py > tests/surface.txt`."""
+    stored = (Path(__file__).parent / "surface.txt").read_text(encoding="utf-8").splitlines()
+    assert surface() == stored
 
 
 def test_a_bare_import_loads_no_client() -> None:

@@ -1,0 +1,79 @@
+"""The public names of the package and their signatures, as text: one line each, to compare with the stored list.
+
+`python tests/surface.py` prints the list. `tests/surface.txt` holds the one that was promised.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PUBLIC = (
+    "penstock",
+    "penstock.batcher",
+    "penstock.retry",
+    "penstock.sinks",
+    "penstock.sinks.elasticsearch",
+    "penstock.sinks.file",
+    "penstock.sinks.http",
+    "penstock.sinks.memory",
+    "penstock.sinks.postgres",
+    "penstock.spark",
+    "penstock.spark.pipeline",
+    "penstock.telemetry",
+    "penstock.testing",
+    "penstock.testing.conformance",
+    "pyspark_penstock",
+)
+
+
+def signature(thing: object) -> str:
+    """The signature, with the annotations as they are written."""
+    try:
+        return str(inspect.signature(thing))  # type: ignore[arg-type]  # refused at run time by what has none
+    except (TypeError, ValueError):
+        return ""
+
+
+def members(kind: type) -> Iterator[str]:
+    """The public members that a class of ours has, its own and inherited ones."""
+    names = sorted({name for base in kind.__mro__ if base.__module__.startswith("penstock") for name in vars(base)})
+    for name in names:
+        if name.startswith("_"):
+            continue
+        member = inspect.getattr_static(kind, name)
+        if isinstance(member, property):
+            yield f"{name}: property{signature(member.fget)[len('(self)') :]}"
+        elif isinstance(member, (classmethod, staticmethod)) or inspect.isfunction(member):
+            prefix = "async " if inspect.iscoroutinefunction(inspect.unwrap(getattr(kind, name))) else ""
+            yield f"{name}{signature(getattr(kind, name))} {prefix}".rstrip()
+        elif isinstance(member, Enum):
+            yield f"{name} = {member.value!r}"
+        else:
+            yield name
+
+
+def surface() -> list[str]:
+    """Every public name, and what it takes."""
+    lines: list[str] = []
+    for path in PUBLIC:
+        module = importlib.import_module(path)
+        for name in sorted(getattr(module, "__all__", ())):
+            thing = getattr(module, name)
+            home = getattr(thing, "__module__", path)
+            if home != path and home in PUBLIC:
+                lines.append(f"{path}.{name} is {home}.{name}")
+                continue
+            lines.append(f"{path}.{name}{signature(thing)}")
+            if isinstance(thing, type):
+                lines += [f"{path}.{name}.{member}" for member in members(thing)]
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join(surface()))  # noqa: T201  # its whole purpose
