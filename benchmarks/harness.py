@@ -1,12 +1,13 @@
 """How a case is measured.
 
-1. Contenders of a case take turns: A B C A B C ..., so that whatever else the machine does hits all of them alike.
-2. One round before the first is not counted. The garbage is collected before each turn, and the collector stays on during it, as it
-   does in a program.
-3. A turn returns the seconds of the part that counts (or another amount, where the case's unit says so); setting up and checking that
-   every item arrived stay outside.
-4. A ratio is taken within each round, between neighbours in time, and the median of those ratios is quoted; the medians of two columns
-   divided by each other may differ from it.
+1. Contenders of a case take turns: A B C A B C ..., so that whatever else the machine does hits all
+   of them alike.
+2. One round before the first is not counted. The garbage is collected before each turn, and the
+   collector stays on during it, as it does in a program.
+3. A turn returns the seconds of the part that counts (or another amount, where the case's unit says
+   so); setting up and checking that every item arrived stay outside.
+4. A ratio is taken within each round, between neighbours in time, and the median of those ratios is
+   quoted; the medians of two columns divided by each other may differ from it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Place:
     at: int | str
 
 
-def placed(line: str, at: int | str, turn: Turn, *, ours: bool = False, items: int | None = None) -> Contender:
+def placed(
+    line: str, at: int | str, turn: Turn, *, ours: bool = False, items: int | None = None
+) -> Contender:
     """A contender of a case that compares ways along something."""
     return Contender(name_of(line, at), turn, ours, Place(line, at), items)
 
@@ -95,7 +98,9 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """What we want to see: the line `name` takes at every point at most `factor` times as long as at its first, and not less by as much."""
+    """What we want to see: the line `name` takes at every point at most `factor` times as long as
+    at its first, and not less by as much.
+    """
 
     name: str
     factor: float
@@ -139,7 +144,9 @@ class Case:
     """The contenders (or lines) that the others are compared with."""
     targets: Sequence[Aim] = ()
     along: str | None = None
-    """What the contenders' places differ in. Rows of the table are then the points, and columns the lines."""
+    """What the contenders' places differ in. Rows of the table are then the points, and columns the
+    lines.
+    """
     notes: Callable[[Results], Sequence[str]] = _nothing
     """What follows from the figures, as sentences beneath the table."""
 
@@ -206,25 +213,42 @@ class Results:
             return Verdict(text, ratio.median >= target.factor)
         if isinstance(target, AtMost):
             ratio = self.ratio(target.peer, target.name)
-            text = f"{target.name} takes at most {target.factor:g} x as long as {target.peer}: {ratio.median:.2f} x"
+            text = (
+                f"{target.name} takes at most {target.factor:g} x as long as {target.peer}: "
+                f"{ratio.median:.2f} x"
+            )
             return Verdict(text, ratio.median <= target.factor)
         if isinstance(target, Flat):
-            first, *others = [name for name, place in self.places.items() if place.line == target.name]
+            first, *others = [
+                name for name, place in self.places.items() if place.line == target.name
+            ]
             medians = [self.ratio(first, other).median for other in others]
-            text = f"{target.name} within a factor of {target.factor:g} of {first}: {min(medians):.2f} to {max(medians):.2f} x"
-            return Verdict(text, 1 / target.factor <= min(medians) and max(medians) <= target.factor)
+            text = (
+                f"{target.name} within a factor of {target.factor:g} of {first}: "
+                f"{min(medians):.2f} to {max(medians):.2f} x"
+            )
+            return Verdict(
+                text, 1 / target.factor <= min(medians) and max(medians) <= target.factor
+            )
         if isinstance(target, Above):
             pairs = zip(self.figures[target.name], self.figures[target.base], strict=True)
             most = max(own - base for own, base in pairs)
-            text = f"{target.name} never more than {target.most:g} {self.case.unit.title} above {target.base}: at most {most:.1f}"
+            text = (
+                f"{target.name} never more than {target.most:g} {self.case.unit.title} "
+                f"above {target.base}: at most {most:.1f}"
+            )
             return Verdict(text, most <= target.most)
         most = self.spread(target.name).most
-        text = f"{target.name} never above {target.most:g} {self.case.unit.title}: at most {most:.1f}"
+        text = (
+            f"{target.name} never above {target.most:g} {self.case.unit.title}: at most {most:.1f}"
+        )
         return Verdict(text, most <= target.most)
 
 
 def measure(case: Case, *, items: int, rounds: int) -> Results:
-    """Run a case: one warm-up, then `rounds` rounds of every contender in turn. Raises `CaseUnavailableError` where it cannot run."""
+    """Run a case: one warm-up, then `rounds` rounds of every contender in turn. Raises
+    `CaseUnavailableError` where it cannot run.
+    """
     with case.prepare(items) as contenders:
         seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
         for number in range(rounds + 1):
@@ -238,7 +262,10 @@ def measure(case: Case, *, items: int, rounds: int) -> Results:
             case=case,
             items=items,
             rounds=rounds,
-            figures={each.name: _scaled(seconds[each.name], unit, each.items or items) for each in contenders},
+            figures={
+                each.name: _scaled(seconds[each.name], unit, each.items or items)
+                for each in contenders
+            },
             ours=frozenset(each.name for each in contenders if each.ours),
             places={each.name: each.place for each in contenders if each.place is not None},
         )

@@ -1,4 +1,6 @@
-"""The docs page and its plots: the text around the figures is written by hand, the figures between two marks by this module."""
+"""The docs page and its plots: the text around the figures is written by hand, the figures between
+two marks by this module.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,31 @@ PLOTS = Path("assets/benchmarks")
 
 
 def write_page(results: Results, machine: str, docs: Path = DOCS) -> Path:
-    """Replace a case's figures in the page. Raises `LookupError` if the page has no marks for the case."""
+    """Replace a case's figures in the page. Raises `LookupError` if the page has no marks for the
+    case.
+    """
     page = docs / PAGE
     name = results.case.name
     marks = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
-    text, count = marks.subn(lambda match: match[1] + _figures(results, machine) + match[2], page.read_text())
+    text, count = marks.subn(
+        lambda match: match[1] + _figures(results, machine) + match[2], page.read_text()
+    )
     if count != 1:
-        raise LookupError(f"{PAGE} must hold the marks '<!-- figures: {name} -->' and '<!-- end: {name} -->' once, not {count} times")
+        raise LookupError(
+            f"{PAGE} must hold the marks '<!-- figures: {name} -->' and '<!-- end: {name} -->' "
+            f"once, not {count} times"
+        )
     page.write_text(text)
     return page
 
 
 def _figures(results: Results, machine: str) -> str:
     case = results.case
-    amount = f"{results.items:,} items, {results.rounds} rounds" if case.unit.per_item else f"{results.rounds} rounds"
+    amount = (
+        f"{results.items:,} items, {results.rounds} rounds"
+        if case.unit.per_item
+        else f"{results.rounds} rounds"
+    )
     picture = f"![{case.title}](../{PLOTS.as_posix()}/{case.name}.svg)"
     return f"\n{machine}; {amount}.\n\n{for_markdown(results)}\n\n{picture}\n\n"
 
@@ -41,7 +54,14 @@ def write_plot(results: Results, docs: Path = DOCS) -> Path:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context({"svg.hashsalt": "penstock", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}):
+    with mpl.rc_context(
+        {
+            "svg.hashsalt": "penstock",
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 9,
+        }
+    ):
         figure = Figure(figsize=(8.0, _height(results)), layout="constrained")
         axes = figure.subplots()
         if results.case.along is None:

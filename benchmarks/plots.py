@@ -1,4 +1,6 @@
-"""The pictures of a case, drawn on given axes: bars, bars in groups, or curves. Lines through a bar's end or point are the spread of its rounds."""
+"""The pictures of a case, drawn on given axes: bars, bars in groups, or curves. Lines through a
+bar's end or point are the spread of its rounds.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ def bars(axes: Any, results: Results) -> None:
     """A bar for each contender."""
     names = list(results.figures)[::-1]
     spreads = [results.spread(name) for name in names]
-    _draw_bars(axes, range(len(names)), spreads, [OURS if name in results.ours else PEER for name in names], height=0.8)
+    _draw_bars(
+        axes,
+        range(len(names)),
+        spreads,
+        [OURS if name in results.ours else PEER for name in names],
+        height=0.8,
+    )
     axes.set_yticks(range(len(names)), names)
     _finish_bars(axes, results, spreads)
 
@@ -33,12 +41,18 @@ def groups(axes: Any, results: Results) -> None:
     wide = len(lines) + 0.8
     drawn: list[Spread] = []
     for place, line in enumerate(lines):
-        found = [(number, name_of(line, at)) for number, at in enumerate(points) if name_of(line, at) in results.figures]
+        found = [
+            (number, name_of(line, at))
+            for number, at in enumerate(points)
+            if name_of(line, at) in results.figures
+        ]
         spreads = [results.spread(name) for _, name in found]
         heights = [-(number * wide + place) for number, _ in found]
         _draw_bars(axes, heights, spreads, [colours[line]] * len(spreads), height=0.85, label=line)
         drawn += spreads
-    axes.set_yticks([-(number * wide + (len(lines) - 1) / 2) for number in range(len(points))], points)
+    axes.set_yticks(
+        [-(number * wide + (len(lines) - 1) / 2) for number in range(len(points))], points
+    )
     axes.legend(frameon=False, loc="best")
     _finish_bars(axes, results, drawn)
 
@@ -52,7 +66,15 @@ def curves(axes: Any, results: Results) -> None:
         below, above = _errors(spreads)
         medians = [spread.median for spread in spreads]
         axes.errorbar(
-            points, medians, yerr=(below, above), label=line, color=colours[line], marker=mark, markersize=4, capsize=2, elinewidth=0.8
+            points,
+            medians,
+            yerr=(below, above),
+            label=line,
+            color=colours[line],
+            marker=mark,
+            markersize=4,
+            capsize=2,
+            elinewidth=0.8,
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -68,15 +90,29 @@ def _colours(results: Results) -> dict[str, str]:
 
 
 def _draw_bars(
-    axes: Any, heights: Sequence[float], spreads: Sequence[Spread], colours: Sequence[str], *, height: float, label: str = ""
+    axes: Any,
+    heights: Sequence[float],
+    spreads: Sequence[Spread],
+    colours: Sequence[str],
+    *,
+    height: float,
+    label: str = "",
 ) -> None:
     below, above = _errors(spreads)
     medians = [spread.median for spread in spreads]
     axes.barh(
-        heights, medians, height=height, color=colours, xerr=(below, above), error_kw={"elinewidth": 1.0, "capsize": 2.0}, label=label
+        heights,
+        medians,
+        height=height,
+        color=colours,
+        xerr=(below, above),
+        error_kw={"elinewidth": 1.0, "capsize": 2.0},
+        label=label,
     )
     for place, median, over in zip(heights, medians, above, strict=True):
-        axes.annotate(_label(median), (median + over, place), (6, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            _label(median), (median + over, place), (6, 0), textcoords="offset points", va="center"
+        )
 
 
 def _label(figure: float) -> str:
@@ -92,4 +128,6 @@ def _finish_bars(axes: Any, results: Results, spreads: Sequence[Spread]) -> None
 
 
 def _errors(spreads: Sequence[Spread]) -> tuple[list[float], list[float]]:
-    return [spread.median - spread.least for spread in spreads], [spread.most - spread.median for spread in spreads]
+    return [spread.median - spread.least for spread in spreads], [
+        spread.most - spread.median for spread in spreads
+    ]

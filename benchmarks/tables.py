@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 def for_terminal(results: Results) -> str:
     """Aligned columns, then the targets and what follows."""
     tables = ["\n".join(_aligned(rows)) for rows in _tables(results)]
-    targets = [f"{'met   ' if verdict.met else 'MISSED'}  {verdict.text}" for verdict in results.verdicts()]
+    targets = [
+        f"{'met   ' if verdict.met else 'MISSED'}  {verdict.text}" for verdict in results.verdicts()
+    ]
     return "\n".join(["\n\n".join(tables), *targets, *results.case.notes(results)])
 
 
 def for_markdown(results: Results) -> str:
     """The tables, then the targets and what follows as lists."""
     parts = ["\n".join(_ruled(rows)) for rows in _tables(results)]
-    targets = [f"- {'met' if verdict.met else '**missed**'}: {verdict.text}" for verdict in results.verdicts()]
+    targets = [
+        f"- {'met' if verdict.met else '**missed**'}: {verdict.text}"
+        for verdict in results.verdicts()
+    ]
     if targets:
         parts += ["Targets:", "\n".join(targets)]
     notes = [f"- {note}" for note in results.case.notes(results)]
@@ -33,7 +38,15 @@ def for_markdown(results: Results) -> str:
 
 def _aligned(rows: list[list[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]) for row in rows]
+    return [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
+        for row in rows
+    ]
 
 
 def _ruled(rows: list[list[str]]) -> list[str]:
@@ -51,7 +64,11 @@ def _figures_along(results: Results) -> list[list[str]]:
     unit = results.case.unit.title
     rows = [[results.case.along or "", *(f"{line}, {unit}" for line in results.lines)]]
     for at in results.points:
-        spreads = {line: results.spread(name) for line in results.lines if (name := name_of(line, at)) in results.figures}
+        spreads = {
+            line: results.spread(name)
+            for line in results.lines
+            if (name := name_of(line, at)) in results.figures
+        }
         rows.append([_point(at), *(_cell(spreads.get(line)) for line in results.lines)])
     return rows
 
@@ -63,7 +80,15 @@ def _ratios_along(results: Results, peer: str) -> list[list[str]]:
         base = name_of(peer, at)
         if base in results.figures:
             names = [name_of(line, at) for line in others]
-            rows.append([_point(at), *(_ratio(results.ratio(name, base)) if name in results.figures else "" for name in names)])
+            rows.append(
+                [
+                    _point(at),
+                    *(
+                        _ratio(results.ratio(name, base)) if name in results.figures else ""
+                        for name in names
+                    ),
+                ]
+            )
     return rows
 
 
@@ -72,7 +97,11 @@ def _point(at: int | str) -> str:
 
 
 def _cell(spread: Spread | None) -> str:
-    return "" if spread is None else f"{_number(spread.median)} ({_number(spread.least)} to {_number(spread.most)})"
+    return (
+        ""
+        if spread is None
+        else f"{_number(spread.median)} ({_number(spread.least)} to {_number(spread.most)})"
+    )
 
 
 def _rows(results: Results) -> list[list[str]]:
@@ -83,7 +112,15 @@ def _rows(results: Results) -> list[list[str]]:
         spread = results.spread(name)
         per_second = [f"{case.unit.per_second / spread.median:,.0f}"] if case.unit.per_item else []
         ratios = ["1" if name == peer else _ratio(results.ratio(name, peer)) for peer in case.peers]
-        rows.append([name, _number(spread.median), f"{_number(spread.least)} to {_number(spread.most)}", *per_second, *ratios])
+        rows.append(
+            [
+                name,
+                _number(spread.median),
+                f"{_number(spread.least)} to {_number(spread.most)}",
+                *per_second,
+                *ratios,
+            ]
+        )
     return rows
 
 

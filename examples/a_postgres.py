@@ -1,4 +1,5 @@
-"""A PostgreSQL to try the examples on, until Ctrl-C. Usage: python a_postgres.py [FILE.sql ...], run on it at the start.
+"""A PostgreSQL to try the examples on, until Ctrl-C. Usage: python a_postgres.py [FILE.sql ...],
+run on it at the start.
 
 SIGHUP makes it crash and start again.
 """

@@ -2,8 +2,8 @@
 
 Usage: python adaptive_scenarios.py [--plots FOLDER]
 
-Prints a table; with `--plots`, which needs matplotlib, also draws each run of the adaptive batcher. The same program gives the same figures
-and the same pictures.
+Prints a table; with `--plots`, which needs matplotlib, also draws each run of the adaptive batcher.
+The same program gives the same figures and the same pictures.
 """
 
 import argparse
@@ -18,7 +18,10 @@ from penstock.testing import Destination, Scenario, Simulated, simulate
 SIZE, WORKERS = 200, 32
 LIMITS = penstock.Limits(max_items=SIZE, workers=WORKERS, max_pending_items=8000)
 USUAL = Destination(seconds=0.05, per_item=0.00025)  # a full batch takes 0.1 s
-ORDINARY, TOO_MUCH = 3_000.0, 50_000.0  # items per second: 1.5 writes at once, and more than anything takes
+ORDINARY, TOO_MUCH = (
+    3_000.0,
+    50_000.0,
+)  # items per second: 1.5 writes at once, and more than anything takes
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,30 @@ class Case:
     scenario: Scenario
 
 
-def case(title: str, *destination: tuple[float, Destination], traffic: Any = ORDINARY, **rest: Any) -> Case:
+def case(
+    title: str, *destination: tuple[float, Destination], traffic: Any = ORDINARY, **rest: Any
+) -> Case:
     rates = ((0.0, traffic),) if isinstance(traffic, float) else traffic
     phases = destination or ((0.0, USUAL),)
-    return Case(title, Scenario(destination=phases, traffic=rates, limits=LIMITS, adaptive=penstock.Adaptive(), seconds=40.0, **rest))
+    return Case(
+        title,
+        Scenario(
+            destination=phases,
+            traffic=rates,
+            limits=LIMITS,
+            adaptive=penstock.Adaptive(),
+            seconds=40.0,
+            **rest,
+        ),
+    )
 
 
 CASES = {
     "steady": case("Steady traffic"),
     "knee": case(
-        "Slower by a tenth with each write beyond ten; as much traffic as it takes", (0.0, replace(USUAL, knee=10)), traffic=TOO_MUCH
+        "Slower by a tenth with each write beyond ten; as much traffic as it takes",
+        (0.0, replace(USUAL, knee=10)),
+        traffic=TOO_MUCH,
     ),
     "halved": case(
         "10,000 items a second, half of that from 20 s on; as much traffic as it takes",
@@ -52,7 +69,9 @@ CASES = {
         traffic=TOO_MUCH,
     ),
     "throttled": case(
-        "Throttles at more than eight writes; as much traffic as it takes", (0.0, replace(USUAL, most_writes=8)), traffic=TOO_MUCH
+        "Throttles at more than eight writes; as much traffic as it takes",
+        (0.0, replace(USUAL, most_writes=8)),
+        traffic=TOO_MUCH,
     ),
     "timeouts": case(
         "From 10 s to 25 s each item takes 40 times as long: full batches time out",
@@ -61,10 +80,18 @@ CASES = {
         (25.0, USUAL),
     ),
     "too-large": case(
-        "Refuses more than 50 items at once", (0.0, replace(USUAL, most_items=50)), traffic=1_500.0, decorators=(penstock.Isolate(),)
+        "Refuses more than 50 items at once",
+        (0.0, replace(USUAL, most_items=50)),
+        traffic=1_500.0,
+        decorators=(penstock.Isolate(),),
     ),
-    "tenfold": case("Ten times the traffic, every other 10 s", traffic=((0.0, 600.0), (10.0, 6_000.0), (20.0, 600.0), (30.0, 6_000.0))),
-    "idle": case("No traffic from 15 s to 25 s", traffic=((0.0, 6_000.0), (15.0, 0.0), (25.0, 6_000.0))),
+    "tenfold": case(
+        "Ten times the traffic, every other 10 s",
+        traffic=((0.0, 600.0), (10.0, 6_000.0), (20.0, 600.0), (30.0, 6_000.0)),
+    ),
+    "idle": case(
+        "No traffic from 15 s to 25 s", traffic=((0.0, 6_000.0), (15.0, 0.0), (25.0, 6_000.0))
+    ),
     "one-error": case(
         "All writes of 0.1 s fail for a reason of their own",
         (0.0, USUAL),
@@ -86,7 +113,10 @@ def row(name: str, kind: str, seen: Simulated) -> str:
     at_once = sum(sample.writing for sample in seen.samples) / len(seen.samples)
     failed = seen.writes.total() - seen.writes["ok"]
     given_up = seen.tally.unknown + seen.tally.rejected
-    return f"{name:<10} {kind:<9} {written:>9,.0f} {at_once:>9.1f} {seen.writes['ok']:>9,} {failed:>9,} {given_up:>9,}"
+    return (
+        f"{name:<10} {kind:<9} {written:>9,.0f} {at_once:>9.1f} {seen.writes['ok']:>9,} "
+        f"{failed:>9,} {given_up:>9,}"
+    )
 
 
 def main(plots: Path | None = None) -> None:

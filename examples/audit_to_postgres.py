@@ -1,4 +1,6 @@
-"""Audit events into PostgreSQL: retried, bounded, drained on SIGTERM. Usage: python audit_to_postgres.py postgresql://..."""
+"""Audit events into PostgreSQL: retried, bounded, drained on SIGTERM. Usage: python
+audit_to_postgres.py postgresql://...
+"""
 
 import sys
 

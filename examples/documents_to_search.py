@@ -1,4 +1,6 @@
-"""Documents to Elasticsearch or OpenSearch. Usage: python documents_to_search.py https://user:password@host:9200"""
+"""Documents to Elasticsearch or OpenSearch. Usage: python documents_to_search.py
+https://user:password@host:9200
+"""
 
 import sys
 

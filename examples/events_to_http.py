@@ -1,4 +1,6 @@
-"""Events to an HTTP endpoint that answers for each of them. Usage: TOKEN=... python events_to_http.py https://host/v1/events"""
+"""Events to an HTTP endpoint that answers for each of them. Usage: TOKEN=... python
+events_to_http.py https://host/v1/events
+"""
 
 import json
 import os

@@ -10,7 +10,9 @@ async def write(batch: penstock.Batch[str]) -> None:
 
 
 async def main() -> None:
-    async with penstock.Batcher(write, limits=penstock.Limits(max_items=3, max_delay=0.5)) as batcher:
+    async with penstock.Batcher(
+        write, limits=penstock.Limits(max_items=3, max_delay=0.5)
+    ) as batcher:
         for name in ("ann", "bob", "cid", "dot"):
             await batcher.add(name)
     print(batcher.report)

@@ -9,7 +9,9 @@ from penstock.sinks import MemorySink
 
 
 class Moody:
-    """A destination that fails at its first call, hangs at its second, and never takes the number 13."""
+    """A destination that fails at its first call, hangs at its second, and never takes the number
+    13.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
@@ -20,7 +22,9 @@ class Moody:
             raise penstock.TransientError("try again")
         if self.calls == 2:
             await asyncio.Event().wait()
-        return penstock.WriteResult.failed(batch, {i: penstock.PermanentError("13") for i, item in enumerate(batch) if item == 13})
+        return penstock.WriteResult.failed(
+            batch, {i: penstock.PermanentError("13") for i, item in enumerate(batch) if item == 13}
+        )
 
 
 letters: MemorySink[penstock.DeadLetterRecord[int]] = MemorySink()
@@ -33,7 +37,12 @@ STACKS: list[tuple[str, list[penstock.Decorator[int]]]] = [
     ("with DeadLetter outside", [timeout, retry, penstock.DeadLetter(letters, take_unknown=True)]),
     (
         "with CircuitBreaker too",
-        [timeout, penstock.CircuitBreaker(consecutive=2, open_for=0.2), retry, penstock.DeadLetter(letters, take_unknown=True)],
+        [
+            timeout,
+            penstock.CircuitBreaker(consecutive=2, open_for=0.2),
+            retry,
+            penstock.DeadLetter(letters, take_unknown=True),
+        ],
     ),
 ]
 
@@ -42,12 +51,17 @@ async def main() -> None:
     limits = penstock.Limits(max_items=20, flush_timeout=0.5)
     for name, decorators in STACKS:
         destination = Moody()
-        async with penstock.Batcher(penstock.stack(destination, *decorators), limits=limits) as batcher:
+        async with penstock.Batcher(
+            penstock.stack(destination, *decorators), limits=limits
+        ) as batcher:
             await batcher.add_many(range(20))
             await batcher.flush()
         print(f"{name}: {batcher.tally()}; {destination.calls} calls")
     for record in letters.items[:1]:
-        print(f"a dead letter: {record.item}, {record.error_type}({record.message!r}) after {record.attempts} tries")
+        print(
+            f"a dead letter: {record.item}, {record.error_type}({record.message!r}) after "
+            f"{record.attempts} tries"
+        )
 
 
 if __name__ == "__main__":

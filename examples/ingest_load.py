@@ -1,4 +1,6 @@
-"""Sends events at a given rate and tells what became of them. Usage: python ingest_load.py URL RATE SECONDS [--first-id N]."""
+"""Sends events at a given rate and tells what became of them. Usage: python ingest_load.py URL RATE
+SECONDS [--first-id N].
+"""
 
 import argparse
 import asyncio
@@ -22,14 +24,19 @@ async def send(client: httpx.AsyncClient, number: int) -> int:
 
 
 async def load(url: str, rate: float, seconds: float, first_id: int = 0) -> Counter[int]:
-    """Send when it is time to, whether or not the earlier ones were answered: a service that is slow does not slow its users down."""
+    """Send when it is time to, whether or not the earlier ones were answered: a service that is
+    slow does not slow its users down.
+    """
     statuses: Counter[int] = Counter()
 
     async def one(number: int) -> None:
         statuses[await send(client, number)] += 1
 
     unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(base_url=url, limits=unlimited, timeout=10.0) as client, asyncio.TaskGroup() as group:
+    async with (
+        httpx.AsyncClient(base_url=url, limits=unlimited, timeout=10.0) as client,
+        asyncio.TaskGroup() as group,
+    ):
         started = CLOCK.now()
         for index in range(round(rate * seconds)):
             await CLOCK.sleep(max(0.0, started + index / rate - CLOCK.now()))

@@ -1,4 +1,6 @@
-"""Events over HTTP into PostgreSQL: 202 when an event is in the ledger, 503 when it is not. Usage: python ingest_service.py DSN [options]."""
+"""Events over HTTP into PostgreSQL: 202 when an event is in the ledger, 503 when it is not. Usage:
+python ingest_service.py DSN [options].
+"""
 
 import argparse
 import asyncio
@@ -35,7 +37,7 @@ Event = tuple[int, str]
 logger = logging.getLogger("ingest")
 
 
-# -- HTTP ---------------------------------------------------------------------------------------------------------------
+# -- HTTP ------------------------------------------------------------------------------------------
 
 
 class Endpoints:
@@ -69,8 +71,14 @@ class Endpoints:
 
     async def stats(self, request: Request) -> Response:
         stats = self.batcher.stats()
-        lines = [f"{field.name} {getattr(stats.tally, field.name)}" for field in fields(stats.tally)]
-        lines += [f"inside {stats.tally.inside}", f"capacity {stats.capacity_items}", f"waiting {stats.waiting_producers}"]
+        lines = [
+            f"{field.name} {getattr(stats.tally, field.name)}" for field in fields(stats.tally)
+        ]
+        lines += [
+            f"inside {stats.tally.inside}",
+            f"capacity {stats.capacity_items}",
+            f"waiting {stats.waiting_producers}",
+        ]
         lines += [f"flushes_{reason} {count}" for reason, count in stats.flushes.items()]
         return PlainTextResponse("\n".join(lines) + "\n")
 
@@ -93,7 +101,9 @@ def busy(why: str, seconds: float) -> Response:
 
 
 async def body_of(request: Request) -> bytes:
-    """The ledger counts items, so an item has to have a largest size, or memory would have no bound."""
+    """The ledger counts items, so an item has to have a largest size, or memory would have no
+    bound.
+    """
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -103,7 +113,9 @@ async def body_of(request: Request) -> bytes:
 
 
 def parsed(body: bytes) -> Event:
-    """After 202 nobody can tell the sender that the table refuses a row, so what the table would refuse is refused here."""
+    """After 202 nobody can tell the sender that the table refuses a row, so what the table would
+    refuse is refused here.
+    """
     try:
         found: object = json.loads(body)
     except (ValueError, RecursionError):
@@ -124,11 +136,13 @@ def storable(text: str) -> bool:
         return False
 
 
-# -- the process --------------------------------------------------------------------------------------------------------
+# -- the process -----------------------------------------------------------------------------------
 
 
 class Server(uvicorn.Server):
-    """Signals are `penstock.run`'s business; uvicorn would raise them again at its end, and the exit code would not be 0."""
+    """Signals are `penstock.run`'s business; uvicorn would raise them again at its end, and the
+    exit code would not be 0.
+    """
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -137,8 +151,14 @@ class Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(app: Starlette, listener: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve until the block ends; then take no more connections, answer what has arrived, and only then let go."""
-    server = Server(uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=5))
+    """Serve until the block ends; then take no more connections, answer what has arrived, and only
+    then let go.
+    """
+    server = Server(
+        uvicorn.Config(
+            app, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=5
+        )
+    )
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield task
@@ -152,7 +172,8 @@ async def serve(batcher: penstock.Batcher[Event], dsn: str, listener: socket.soc
     connection = await asyncpg.connect(dsn)
     await connection.execute(TABLE)
     await connection.close()
-    # Left from the inside out: the server stops, so no request can add; then the batcher drains; then it closes the sink.
+    # Left from the inside out: the server stops, so no request can add; then the batcher drains;
+    # then it closes the sink.
     async with batcher, serving(Endpoints(batcher, REGISTRY).app(), listener) as server:
         host, port = listener.getsockname()[:2]
         logger.info("listening on http://%s:%d", host, port)
@@ -181,7 +202,11 @@ def main() -> int:
     batcher: penstock.Batcher[Event] = penstock.Batcher(
         sink,
         name="ingest",
-        limits=penstock.Limits(max_items=options.max_items, max_delay=options.max_delay, max_pending_items=options.max_pending_items),
+        limits=penstock.Limits(
+            max_items=options.max_items,
+            max_delay=options.max_delay,
+            max_pending_items=options.max_pending_items,
+        ),
         shutdown_deadline=options.shutdown_deadline,
         observers=[PrometheusObserver(REGISTRY)],
     )

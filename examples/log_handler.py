@@ -6,7 +6,9 @@ import penstock
 
 
 class BatchHandler(logging.Handler):
-    """Hands each record to a batcher; never waits, and never lets the batcher's own work back in."""
+    """Hands each record to a batcher; never waits, and never lets the batcher's own work back
+    in.
+    """
 
     def __init__(self, batcher: penstock.BlockingBatcher[str]) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""What the limits of a program of yours would do under a load of yours, on virtual time. Usage: python my_load.py [PICTURE.svg]"""
+"""What the limits of a program of yours would do under a load of yours, on virtual time. Usage:
+python my_load.py [PICTURE.svg]
+"""
 
 import sys
 from dataclasses import replace
@@ -6,7 +8,8 @@ from dataclasses import replace
 import penstock
 from penstock.testing import Destination, Scenario, simulate
 
-# What a write costs, from `penstock tune`: two of its rows give both numbers. It works on six writes at once; from 8 s to 12 s on two.
+# What a write costs, from `penstock tune`: two of its rows give both numbers. It works on six
+# writes at once; from 8 s to 12 s on two.
 DESTINATION = Destination(seconds=0.02, per_item=0.0001, servers=6)
 
 SCENARIO = Scenario(
@@ -23,7 +26,10 @@ def main(picture: str | None = None) -> None:
     for name, scenario in {"adaptive": SCENARIO, "fixed": replace(SCENARIO, adaptive=None)}.items():
         seen = simulate(scenario)
         at_once = max(sample.writing for sample in seen.samples)
-        print(f"{name}: at most {at_once} writes at once, {seen.resent:,} items sent again, {seen.tally}")
+        print(
+            f"{name}: at most {at_once} writes at once, {seen.resent:,} items sent again, "
+            f"{seen.tally}"
+        )
         if scenario.adaptive is not None and picture is not None:
             seen.plot(picture, "A load of mine")
 

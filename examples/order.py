@@ -19,7 +19,11 @@ class Log:
     async def write(self, batch: penstock.Batch[int]) -> penstock.WriteResult:
         self.writes += 1
         await CLOCK.sleep(0.25 if self.writes == 1 else 0.1)
-        errors = {index: penstock.TransientError("busy") for index, item in enumerate(batch) if item == self.stumble}
+        errors = {
+            index: penstock.TransientError("busy")
+            for index, item in enumerate(batch)
+            if item == self.stumble
+        }
         self.lines += [item for item in batch if item != self.stumble]
         self.stumble = None
         return penstock.WriteResult.failed(batch, errors)

@@ -1,4 +1,6 @@
-"""Balances per account: in order for each account, four writes at a time, and what happens behind a movement that is refused."""
+"""Balances per account: in order for each account, four writes at a time, and what happens behind a
+movement that is refused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ import asyncio
 from collections import defaultdict
 from typing import NamedTuple
 
-from penstock import Batch, Batcher, DeadLetter, DeadLetterRecord, Limits, PermanentError, WriteResult, stack
+from penstock import (
+    Batch,
+    Batcher,
+    DeadLetter,
+    DeadLetterRecord,
+    Limits,
+    PermanentError,
+    WriteResult,
+    stack,
+)
 
 
 class Movement(NamedTuple):
@@ -55,13 +66,22 @@ async def main() -> None:
                 await batcher.add(Movement(account, number, amount))
         await batcher.flush()
         for account, numbers in book.numbers.items():
-            print(f"{account}: {len(numbers)} movements in order: {numbers == sorted(numbers)}, balance {book.balances[account]}")
-        print(f"refused: {[(letter.item.account, letter.item.number, letter.message) for letter in letters]}")
+            print(
+                f"{account}: {len(numbers)} movements in order: {numbers == sorted(numbers)}, "
+                f"balance {book.balances[account]}"
+            )
+        print(
+            "refused: "
+            f"{[(letter.item.account, letter.item.number, letter.message) for letter in letters]}"
+        )
         print(f"parked behind it: {batcher.stats().held_items}")
         book.balances["eve"] += 1_000  # the account is put right
         print(f"unparked: {batcher.unpark('eve')}")
         await batcher.flush()
-        print(f"eve: balance {book.balances['eve'] - 1_000}, in order: {book.numbers['eve'] == sorted(book.numbers['eve'])}")
+        print(
+            f"eve: balance {book.balances['eve'] - 1_000}, in order: "
+            f"{book.numbers['eve'] == sorted(book.numbers['eve'])}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Orders from Spark into PostgreSQL, in three ways. Usage: python orders_from_spark.py postgresql://..."""
+"""Orders from Spark into PostgreSQL, in three ways. Usage: python orders_from_spark.py
+postgresql://...
+"""
 
 import sys
 from pathlib import Path
@@ -42,7 +44,9 @@ def by_action(df: Any, dsn: str) -> SparkWriteReport:
 def by_micro_batches(stream: Any, dsn: str, checkpoint: Path) -> None:
     # --8<-- [start:stream]
     query = (
-        stream.writeStream.foreachBatch(foreach_batch(orders_sink(dsn), key="id", order_by="version", on_report=print))
+        stream.writeStream.foreachBatch(
+            foreach_batch(orders_sink(dsn), key="id", order_by="version", on_report=print)
+        )
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()

@@ -39,4 +39,6 @@ class SqliteSink(penstock.Openable):
     def classify(self, error: BaseException) -> penstock.ErrorClass | None:
         if isinstance(error, sqlite3.IntegrityError):
             return penstock.ErrorClass.PERMANENT
-        return penstock.ErrorClass.TRANSIENT if isinstance(error, sqlite3.OperationalError) else None
+        return (
+            penstock.ErrorClass.TRANSIENT if isinstance(error, sqlite3.OperationalError) else None
+        )

@@ -17,9 +17,13 @@ def append(path: Path, batch: penstock.Batch[str]) -> None:
 
 async def main(path: Path) -> None:
     lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
+    )
     limits = penstock.Limits(max_items=100, max_delay=5.0)
-    async with penstock.Batcher(partial(append, path), limits=limits, name="lines", shutdown_deadline=10.0) as batcher:
+    async with penstock.Batcher(
+        partial(append, path), limits=limits, name="lines", shutdown_deadline=10.0
+    ) as batcher:
         while line := await lines.readline():
             await batcher.add(line.decode())
 

@@ -1,4 +1,5 @@
-"""Three shapes of a batcher under the same load, 1,000 items a second in batches of 100, with a fast destination and a slow one.
+"""Three shapes of a batcher under the same load, 1,000 items a second in batches of 100, with a
+fast destination and a slow one.
 
 On the virtual clock, so the figures are exact and nobody waits for them.
 """
@@ -38,7 +39,9 @@ class Synchronous:
 
 
 async def produce(add: Callable[[int], Awaitable[None]], clock: FakeClock) -> float:
-    """Add each item at its time, or as soon after it as possible; return the longest wait of one `add`, in seconds."""
+    """Add each item at its time, or as soon after it as possible; return the longest wait of one
+    `add`, in seconds.
+    """
     longest = 0.0
     began = clock.now()
     for item in range(ITEMS):
@@ -55,7 +58,9 @@ async def by_hand(clock: FakeClock, seconds: float) -> None:
     tell("synchronous", "", longest, clock.now() - began)
 
 
-async def with_batcher(shape: str, clock: FakeClock, seconds: float, *, workers: int, ledger: int) -> None:
+async def with_batcher(
+    shape: str, clock: FakeClock, seconds: float, *, workers: int, ledger: int
+) -> None:
     began = clock.now()
     limits = penstock.Limits(max_items=SIZE, workers=workers, max_pending_items=ledger)
     async with penstock.Batcher[int](Destination(seconds), limits=limits) as batcher:
@@ -64,7 +69,10 @@ async def with_batcher(shape: str, clock: FakeClock, seconds: float, *, workers:
 
 
 def tell(shape: str, limits: str, longest: float, written: float) -> None:
-    print(f"  {shape:<14}{limits:<34}longest add {longest * 1000:3.0f} ms, all written after {written:.2f} s")
+    print(
+        f"  {shape:<14}{limits:<34}longest add {longest * 1000:3.0f} ms, all written after "
+        f"{written:.2f} s"
+    )
 
 
 async def main(clock: FakeClock) -> None:

@@ -1,4 +1,6 @@
-"""Ten producers of 50 items a second each: with one batcher for all, and with a batcher for each. On the virtual clock."""
+"""Ten producers of 50 items a second each: with one batcher for all, and with a batcher for each.
+On the virtual clock.
+"""
 
 import asyncio
 
@@ -22,7 +24,10 @@ def batcher(sink: penstock.Sink[int]) -> penstock.Batcher[int]:
 
 
 def tell(what: str, sink: MemorySink[int]) -> None:
-    print(f"{what}: {len(sink.batches)} writes, {len(sink.items) / len(sink.batches):.0f} items in each")
+    print(
+        f"{what}: {len(sink.batches)} writes, {len(sink.items) / len(sink.batches):.0f} items "
+        "in each"
+    )
 
 
 async def main(clock: FakeClock) -> None:

@@ -1,4 +1,6 @@
-"""A test of your own code with a Kafka that is killed on the way; needs `penstock[testing,kafka]`, Java and Maven."""
+"""A test of your own code with a Kafka that is killed on the way; needs `penstock[testing,kafka]`,
+Java and Maven.
+"""
 
 from __future__ import annotations
 
@@ -24,5 +26,7 @@ async def test_an_order_outlives_the_broker(real_clock: LoopClock) -> None:
         await send(server, b"a hundred bolts")
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
-        async with AIOKafkaConsumer("orders", bootstrap_servers=server.bootstrap, auto_offset_reset="earliest") as consumer:
+        async with AIOKafkaConsumer(
+            "orders", bootstrap_servers=server.bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
             assert (await consumer.getone()).value == b"a hundred bolts"

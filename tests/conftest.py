@@ -11,12 +11,17 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
 SPARK = Path(__file__).parent / "spark"
-WITH_A_SPARK_OF_THEIR_OWN = {"tests/spark/kafka/test_windows.py", "tests/spark/source/test_connect.py"}
+WITH_A_SPARK_OF_THEIR_OWN = {
+    "tests/spark/kafka/test_windows.py",
+    "tests/spark/source/test_connect.py",
+}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """A file at a time, in the order of their names; what shares the session of Spark stays together."""
+    """A file at a time, in the order of their names; what shares the session of Spark stays
+    together.
+    """
     from xdist.scheduler import LoadFileScheduling
     from xdist.workermanage import NodeManager
 
@@ -25,7 +30,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     class Shares(LoadFileScheduling):  # type: ignore[misc]  # it comes without types for mypy
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return "tests/spark" if file.startswith("tests/spark/") and file not in WITH_A_SPARK_OF_THEIR_OWN else file
+            return (
+                "tests/spark"
+                if file.startswith("tests/spark/") and file not in WITH_A_SPARK_OF_THEIR_OWN
+                else file
+            )
 
     config.option.loadscopereorder = False
     return Shares(config, log)

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def run_by(command: str) -> Iterator[None]:
-    """Whatever is raised gets a note with the statement that raises it again, to be given to Python in the folder of the project."""
+    """Whatever is raised gets a note with the statement that raises it again, to be given to Python
+    in the folder of the project.
+    """
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,5 @@
-"""The public names of the package and their signatures, as text: one line each, to compare with the stored list.
+"""The public names of the package and their signatures, as text: one line each, to compare with the
+stored list.
 
 `python tests/surface.py` prints the list. `tests/surface.txt` holds the one that was promised.
 """
@@ -42,7 +43,14 @@ def signature(thing: object) -> str:
 
 def members(kind: type) -> Iterator[str]:
     """The public members that a class of ours has, its own and inherited ones."""
-    names = sorted({name for base in kind.__mro__ if base.__module__.startswith("penstock") for name in vars(base)})
+    names = sorted(
+        {
+            name
+            for base in kind.__mro__
+            if base.__module__.startswith("penstock")
+            for name in vars(base)
+        }
+    )
     for name in names:
         if name.startswith("_"):
             continue
@@ -50,7 +58,9 @@ def members(kind: type) -> Iterator[str]:
         if isinstance(member, property):
             yield f"{name}: property{signature(member.fget)[len('(self)') :]}"
         elif isinstance(member, (classmethod, staticmethod)) or inspect.isfunction(member):
-            prefix = "async " if inspect.iscoroutinefunction(inspect.unwrap(getattr(kind, name))) else ""
+            prefix = (
+                "async " if inspect.iscoroutinefunction(inspect.unwrap(getattr(kind, name))) else ""
+            )
             yield f"{name}{signature(getattr(kind, name))} {prefix}".rstrip()
         elif isinstance(member, Enum):
             yield f"{name} = {member.value!r}"

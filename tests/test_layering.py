@@ -1,13 +1,17 @@
 """Imports go down only, nothing goes round, and a bare import stays light.
 
-The rules read the sources and never run them; each takes a mapping of module names to sources, so that a violation can be planted.
+The rules read the sources and never run them; each takes a mapping of module names to sources, so
+that a violation can be planted.
 
-1. `edges` finds every import inside the package. An import for the type checkers counts as an edge between parts, not towards a cycle;
-   an import inside a function counts for both, so deferring one hides nothing.
-2. What a part may import stands in `BELOW`. A part that is not in the table is a violation: new parts declare themselves there.
+1. `edges` finds every import inside the package. An import for the type checkers counts as an edge
+   between parts, not towards a cycle; an import inside a function counts for both, so deferring one
+   hides nothing.
+2. What a part may import stands in `BELOW`. A part that is not in the table is a violation: new
+   parts declare themselves there.
 3. Imports inside functions are for optional third-party packages.
 4. Only `send` hands a batch to a sink.
-5. The wheel owns one name, and a second one that only points into the first: Spark looks for data sources in modules named `pyspark_*`.
+5. The wheel owns one name, and a second one that only points into the first: Spark looks for data
+   sources in modules named `pyspark_*`.
 """
 
 from __future__ import annotations
@@ -52,17 +56,50 @@ SIGNPOSTS = {"pyspark_penstock": {"penstock.spark.source"}}
 
 # Imports inside functions that reach a module of our own, and why.
 DEFERRED = {
-    ("penstock.spark._register", "penstock.spark.source"): "PySpark 3.5 has no data sources of Python",
-    ("penstock.cli", "penstock.cli._demo"): "the demo's modules import the packages of its extra, which may be missing",
-    ("penstock.testing._guard", "penstock.testing._processes"): "a guard that waits needs little memory",
-    ("penstock.testing.plugin", "penstock.testing._kafka"): "only tests that ask for the server pay for it",
-    ("penstock.cli", "penstock.cli._pipeline"): "PySpark takes a second to load, and only pipelines need it",
-    ("penstock.spark.pipeline.pipeline", "penstock.spark.pipeline._run"): "a pipeline is checked without Spark, which only a run needs",
-    ("penstock.cli._tune", "penstock.cli._tune_plot"): "drawing needs a package that measuring does not",
-    ("penstock.testing.plugin", "penstock.testing._opensearch"): "only tests that ask for the server pay for it",
-    ("penstock.sinks.postgres", "penstock.sinks._postgres_columns"): "pyarrow and numpy are there when a batch of columns is",
-    ("penstock.sinks.postgres", "penstock.sinks._postgres_types"): "pyarrow is there when a schema is",
-    ("penstock.testing.plugin", "penstock.testing._postgres"): "only tests that ask for the server pay for it",
+    (
+        "penstock.spark._register",
+        "penstock.spark.source",
+    ): "PySpark 3.5 has no data sources of Python",
+    (
+        "penstock.cli",
+        "penstock.cli._demo",
+    ): "the demo's modules import the packages of its extra, which may be missing",
+    (
+        "penstock.testing._guard",
+        "penstock.testing._processes",
+    ): "a guard that waits needs little memory",
+    (
+        "penstock.testing.plugin",
+        "penstock.testing._kafka",
+    ): "only tests that ask for the server pay for it",
+    (
+        "penstock.cli",
+        "penstock.cli._pipeline",
+    ): "PySpark takes a second to load, and only pipelines need it",
+    (
+        "penstock.spark.pipeline.pipeline",
+        "penstock.spark.pipeline._run",
+    ): "a pipeline is checked without Spark, which only a run needs",
+    (
+        "penstock.cli._tune",
+        "penstock.cli._tune_plot",
+    ): "drawing needs a package that measuring does not",
+    (
+        "penstock.testing.plugin",
+        "penstock.testing._opensearch",
+    ): "only tests that ask for the server pay for it",
+    (
+        "penstock.sinks.postgres",
+        "penstock.sinks._postgres_columns",
+    ): "pyarrow and numpy are there when a batch of columns is",
+    (
+        "penstock.sinks.postgres",
+        "penstock.sinks._postgres_types",
+    ): "pyarrow is there when a schema is",
+    (
+        "penstock.testing.plugin",
+        "penstock.testing._postgres",
+    ): "only tests that ask for the server pay for it",
 }
 
 CLIENTS = [
@@ -103,8 +140,12 @@ def sources() -> dict[str, str]:
 
 
 def is_package(module: str, known: Mapping[str, str]) -> bool:
-    """Whether relative imports in `module` start from itself: it has modules below it, or it is a part."""
-    return any(name.startswith(f"{module}.") for name in known) or (module.count(".") < 2 and part_of(module) in BELOW)
+    """Whether relative imports in `module` start from itself: it has modules below it, or it is a
+    part.
+    """
+    return any(name.startswith(f"{module}.") for name in known) or (
+        module.count(".") < 2 and part_of(module) in BELOW
+    )
 
 
 def imports(module: str, known: Mapping[str, str]) -> Iterator[Import]:
@@ -123,13 +164,18 @@ def imports(module: str, known: Mapping[str, str]) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield Import(module, absolute(node), alias.name, node.lineno, typing, deferred)
-        elif isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in {
+            "TYPE_CHECKING",
+            "typing.TYPE_CHECKING",
+        }:
             for statement in node.body:
                 yield from visit(statement, typing=True, deferred=deferred)
             for statement in node.orelse:
                 yield from visit(statement, typing=typing, deferred=deferred)
         else:
-            inside = deferred or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            inside = deferred or isinstance(
+                node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+            )
             for child in ast.iter_child_nodes(node):
                 yield from visit(child, typing=typing, deferred=inside)
 
@@ -138,7 +184,12 @@ def imports(module: str, known: Mapping[str, str]) -> Iterator[Import]:
 
 def edges(known: Mapping[str, str]) -> list[Import]:
     """Every import of the package's own modules."""
-    return [edge for module in known for edge in imports(module, known) if edge.module.split(".")[0] == PACKAGE]
+    return [
+        edge
+        for module in known
+        for edge in imports(module, known)
+        if edge.module.split(".")[0] == PACKAGE
+    ]
 
 
 def part_of(module: str) -> str:
@@ -177,44 +228,83 @@ def top_level_imports(known: Mapping[str, str]) -> list[str]:
 def strangers_in_core(known: Mapping[str, str]) -> list[str]:
     """What `_core` imports besides the standard library and itself."""
     allowed = sys.stdlib_module_names | {PACKAGE}
-    core = (found for module in known if part_of(module) == "_core" for found in imports(module, known))
+    core = (
+        found for module in known if part_of(module) == "_core" for found in imports(module, known)
+    )
     return [str(found) for found in core if found.module.split(".")[0] not in allowed]
 
 
 def needless_deferrals(known: Mapping[str, str]) -> list[str]:
     """Imports inside functions of anything that is always there."""
     always = sys.stdlib_module_names | REQUIRED | {PACKAGE}
-    deferred = (found for module in known for found in imports(module, known) if found.is_deferred and not found.is_typing)
+    deferred = (
+        found
+        for module in known
+        for found in imports(module, known)
+        if found.is_deferred and not found.is_typing
+    )
     return [
-        str(found) for found in deferred if found.module.split(".")[0] in always and (found.source, found.target(known)) not in DEFERRED
+        str(found)
+        for found in deferred
+        if found.module.split(".")[0] in always
+        and (found.source, found.target(known)) not in DEFERRED
     ]
 
 
 def foreign_writes(known: Mapping[str, str]) -> list[str]:
-    """Calls of a sink's `write` by others than `send`: awaited ones, and those that pass something called a batch.
+    """Calls of a sink's `write` by others than `send`: awaited ones, and those that pass something
+    called a batch.
 
-    The parts that stand at the top, `cli` and `testing`, write to files and servers of their own and are not looked at.
+    The parts that stand at the top, `cli` and `testing`, write to files and servers of their own
+    and are not looked at.
     """
-    looked_at = (module for module in known if part_of(module) in LIBRARY and module != "penstock._core.send")
-    return [f"{module}:{line} writes to a sink" for module in looked_at for line in _writes(ast.parse(known[module]))]
+    looked_at = (
+        module for module in known if part_of(module) in LIBRARY and module != "penstock._core.send"
+    )
+    return [
+        f"{module}:{line} writes to a sink"
+        for module in looked_at
+        for line in _writes(ast.parse(known[module]))
+    ]
 
 
 def _writes(tree: ast.Module) -> Iterator[int]:
     awaited = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Await)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "write":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "write"
+        ):
             names = [argument.id for argument in node.args if isinstance(argument, ast.Name)]
             if id(node) in awaited or any("batch" in name for name in names):
                 yield node.lineno
 
 
-RULES: list[Rule] = [cycles, forbidden_edges, undeclared_parts, top_level_imports, strangers_in_core, needless_deferrals, foreign_writes]
+RULES: list[Rule] = [
+    cycles,
+    forbidden_edges,
+    undeclared_parts,
+    top_level_imports,
+    strangers_in_core,
+    needless_deferrals,
+    foreign_writes,
+]
 
 
 def loaded_by(statement: str, *suspects: str) -> list[str]:
     """Which of `suspects` a clean interpreter has loaded after `statement`."""
-    program = f"{statement}\nimport sys\nprint(*sorted({{n.split('.')[0] for n in sys.modules}} & {set(suspects)!r}))"
-    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    program = (
+        f"{statement}\nimport sys\nprint(*sorted({{n.split('.')[0] for n in "
+        f"sys.modules}} & {set(suspects)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -240,19 +330,32 @@ def test_the_wheel_owns_one_name_and_signposts_to_it() -> None:
     """Each is one file that imports nothing else and defines nothing of its own."""
     root = SOURCE.parent
     shipped = {f"src/{PACKAGE}", *(f"src/{name}" for name in SIGNPOSTS)}
-    assert {f"src/{path.name}" for path in root.iterdir() if path.is_dir() and path.name != "__pycache__"} == shipped
+    assert {
+        f"src/{path.name}"
+        for path in root.iterdir()
+        if path.is_dir() and path.name != "__pycache__"
+    } == shipped
     with (root.parent / "pyproject.toml").open("rb") as file:
-        assert set(tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == shipped
+        assert (
+            set(tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+            == shipped
+        )
     known = sources()
     for name, targets in SIGNPOSTS.items():
         assert [path.name for path in (root / name).glob("*.py")] == ["__init__.py"]
         text = (root / name / "__init__.py").read_text(encoding="utf-8")
         assert {found.target(known) for found in imports(name, {**known, name: text})} == targets
-        assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+        assert not [
+            node
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        ]
 
 
 def test_the_public_names_and_signatures_are_those_that_were_stored() -> None:
-    """Whoever changes one on purpose stores the new list: `python tests/surface.py > tests/surface.txt`."""
+    """Whoever changes one on purpose stores the new list: `python tests/surface.py >
+    tests/surface.txt`.
+    """
     stored = (Path(__file__).parent / "surface.txt").read_text(encoding="utf-8").splitlines()
     assert surface() == stored
 
@@ -268,12 +371,24 @@ def test_the_look_at_a_clean_interpreter_sees_what_is_loaded() -> None:
 TYPING_ONLY = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from {0} import {1}"
 PLANTED: list[tuple[Rule, dict[str, str]]] = [
     (cycles, {"penstock._core.a": "from .b import x", "penstock._core.b": "from . import a"}),
-    (cycles, {"penstock._core.a": "from .b import x", "penstock._core.b": "def f():\n    from .a import y"}),
+    (
+        cycles,
+        {
+            "penstock._core.a": "from .b import x",
+            "penstock._core.b": "def f():\n    from .a import y",
+        },
+    ),
     (cycles, {"penstock.batcher": "from .a import x", "penstock.batcher.a": "from . import y"}),
     (forbidden_edges, {"penstock._core.a": "from ..batcher.b import x", "penstock.batcher.b": ""}),
     (forbidden_edges, {"penstock.retry.a": "from .. import sinks", "penstock.sinks": ""}),
     (forbidden_edges, {"penstock.sinks.a": "import penstock.batcher", "penstock.batcher": ""}),
-    (forbidden_edges, {"penstock.consumer.a": TYPING_ONLY.format("penstock.sources.b", "x"), "penstock.sources.b": ""}),
+    (
+        forbidden_edges,
+        {
+            "penstock.consumer.a": TYPING_ONLY.format("penstock.sources.b", "x"),
+            "penstock.sources.b": "",
+        },
+    ),
     (forbidden_edges, {"penstock.flow.a": "from ..spark.b import x", "penstock.spark.b": ""}),
     (forbidden_edges, {"penstock.sinks.a": "from .. import _maven", "penstock._maven": ""}),
     (forbidden_edges, {"penstock": "from .testing import FakeClock", "penstock.testing": ""}),
@@ -284,22 +399,55 @@ PLANTED: list[tuple[Rule, dict[str, str]]] = [
     (top_level_imports, {"penstock.testing.a": "import penstock", "penstock": ""}),
     (strangers_in_core, {"penstock._core.a": "import tenacity"}),
     (strangers_in_core, {"penstock._core.a": TYPING_ONLY.format("asyncpg.pool", "Pool")}),
-    (needless_deferrals, {"penstock.sinks.a": "def f():\n    from .b import x", "penstock.sinks.b": ""}),
+    (
+        needless_deferrals,
+        {"penstock.sinks.a": "def f():\n    from .b import x", "penstock.sinks.b": ""},
+    ),
     (needless_deferrals, {"penstock.sinks.a": "async def f():\n    import json"}),
-    (needless_deferrals, {"penstock.retry.a": "class A:\n    def f(self):\n        import tenacity"}),
-    (foreign_writes, {"penstock.sinks.a": "async def f(sink, items):\n    return await sink.write(items)"}),
-    (foreign_writes, {"penstock.retry.a": "def f(self, batch):\n    return self.inner.write(batch)"}),
+    (
+        needless_deferrals,
+        {"penstock.retry.a": "class A:\n    def f(self):\n        import tenacity"},
+    ),
+    (
+        foreign_writes,
+        {"penstock.sinks.a": "async def f(sink, items):\n    return await sink.write(items)"},
+    ),
+    (
+        foreign_writes,
+        {"penstock.retry.a": "def f(self, batch):\n    return self.inner.write(batch)"},
+    ),
     (foreign_writes, {"penstock._core.a": "async def f(sink, b):\n    await sink.write(b)"}),
 ]
 HARMLESS: list[tuple[Rule, dict[str, str]]] = [
-    (cycles, {"penstock._core.a": "from .b import x", "penstock._core.b": TYPING_ONLY.format("penstock._core.a", "y")}),
+    (
+        cycles,
+        {
+            "penstock._core.a": "from .b import x",
+            "penstock._core.b": TYPING_ONLY.format("penstock._core.a", "y"),
+        },
+    ),
     (forbidden_edges, {"penstock.flow.a": "from ..consumer.b import x", "penstock.consumer.b": ""}),
     (forbidden_edges, {"penstock.cli.a": "from ..testing import x", "penstock.testing": ""}),
-    (top_level_imports, {"penstock.cli.a": "from penstock import sinks", "penstock": "", "penstock.sinks": ""}),
-    (strangers_in_core, {"penstock._core.a": "import asyncio\nfrom collections.abc import Mapping\nfrom .b import x"}),
-    (needless_deferrals, {"penstock.sinks.a": "def f():\n    import asyncpg\n    from httpx import Client"}),
+    (
+        top_level_imports,
+        {"penstock.cli.a": "from penstock import sinks", "penstock": "", "penstock.sinks": ""},
+    ),
+    (
+        strangers_in_core,
+        {
+            "penstock._core.a": "import asyncio\nfrom collections.abc import Mapping\nfrom .b "
+            "import x"
+        },
+    ),
+    (
+        needless_deferrals,
+        {"penstock.sinks.a": "def f():\n    import asyncpg\n    from httpx import Client"},
+    ),
     (foreign_writes, {"penstock.sinks.a": "def f(file, text):\n    file.write(text)"}),
-    (foreign_writes, {"penstock._core.send": "async def f(sink, batch):\n    await sink.write(batch)"}),
+    (
+        foreign_writes,
+        {"penstock._core.send": "async def f(sink, batch):\n    await sink.write(batch)"},
+    ),
 ]
 
 

@@ -1,4 +1,6 @@
-"""What it costs to hand in an item, with everything drained at the end, into a sink that does nothing."""
+"""What it costs to hand in an item, with everything drained at the end, into a sink that does
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,19 @@ import contextlib
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..feeds import DEPTH, LINGER, SIZE, add, add_many, check, ours, recipe, submit, submit_each, try_add
+from ..feeds import (
+    DEPTH,
+    LINGER,
+    SIZE,
+    add,
+    add_many,
+    check,
+    ours,
+    recipe,
+    submit,
+    submit_each,
+    try_add,
+)
 from ..harness import NS_PER_ITEM, Case, Contender, Target
 from ..peers import opentelemetry_batch
 
@@ -22,12 +36,16 @@ ON_EMIT = "OpenTelemetry, on_emit"
 
 
 def _emit(items: Sequence[int]) -> Turn:
-    """The processor without the copy that `on_emit` makes of each record: the part that corresponds to `try_add`."""
+    """The processor without the copy that `on_emit` makes of each record: the part that corresponds
+    to `try_add`.
+    """
 
     def turn() -> float:
         exporter = opentelemetry_batch.CountingExporter()
         began = perf_counter()
-        processor = opentelemetry_batch.processor(exporter, size=SIZE, linger=LINGER, depth=len(items) + SIZE)
+        processor = opentelemetry_batch.processor(
+            exporter, size=SIZE, linger=LINGER, depth=len(items) + SIZE
+        )
         batches = processor._batch_processor
         for item in items:
             batches.emit(item)  # type: ignore[arg-type]  # it never looks at what it is given
@@ -45,7 +63,9 @@ def _on_emit(items: Sequence[int]) -> Turn:
         exporter = opentelemetry_batch.CountingExporter()
         record = opentelemetry_batch.record()
         began = perf_counter()
-        processor = opentelemetry_batch.processor(exporter, size=SIZE, linger=LINGER, depth=len(items) + SIZE)
+        processor = opentelemetry_batch.processor(
+            exporter, size=SIZE, linger=LINGER, depth=len(items) + SIZE
+        )
         for _ in items:
             processor.on_emit(record)
         processor.force_flush()

@@ -1,4 +1,6 @@
-"""What decorators cost when all goes well: a stack of them beside the bare sink, in processor time."""
+"""What decorators cost when all goes well: a stack of them beside the bare sink, in processor
+time.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
     items = range(count)
     yield (
         Contender(BARE, _turn(items), ours=True),
-        *(Contender(name, _turn(items, _around(made)), ours=True) for name, made in DECORATORS.items()),
+        *(
+            Contender(name, _turn(items, _around(made)), ours=True)
+            for name, made in DECORATORS.items()
+        ),
     )
 
 

@@ -1,6 +1,8 @@
-"""Does an item cost the same, however many came before it? From ten thousand to ten million through one batcher.
+"""Does an item cost the same, however many came before it? From ten thousand to ten million through
+one batcher.
 
-Processor time is what counts here: nothing waits, and a turn is long enough for other work on the machine to come in between.
+Processor time is what counts here: nothing waits, and a turn is long enough for other work on the
+machine to come in between.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ ITEMS = 10_000_000
 STEPS = (1_000, 100, 10, 1)
 """What the greatest number is divided by."""
 KEPT = 5_000
-"""Receipts that the producer keeps at a time; to keep ten million would measure the garbage collector."""
+"""Receipts that the producer keeps at a time; to keep ten million would measure the garbage
+collector.
+"""
 
 ADD, SUBMIT = "add", f"submit, gathered by {KEPT:,}"
 
@@ -38,7 +42,9 @@ async def _submit(batcher: Batcher[int], items: Sequence[int]) -> None:
 
 
 def _turn(feed: Feed, items: Sequence[int], times: int) -> Turn:
-    """Feed and flush, without opening and closing, which cost the same for any number; `times` over, so that small numbers are timed as long."""
+    """Feed and flush, without opening and closing, which cost the same for any number; `times`
+    over, so that small numbers are timed as long.
+    """
 
     async def turn() -> float:
         sink = NullSink()
@@ -62,7 +68,11 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
         items = range(count // step)
         times = max(1, step // 10)
         for line, feed in ((ADD, add), (SUBMIT, _submit)):
-            contenders.append(placed(line, len(items), _turn(feed, items, times), ours=True, items=times * len(items)))
+            contenders.append(
+                placed(
+                    line, len(items), _turn(feed, items, times), ours=True, items=times * len(items)
+                )
+            )
     yield contenders
 
 

@@ -1,4 +1,6 @@
-"""Items to bulk endpoints that do nothing: `HttpSink` beside a loop written by hand, `ElasticsearchSink` beside elasticsearch-py."""
+"""Items to bulk endpoints that do nothing: `HttpSink` beside a loop written by hand,
+`ElasticsearchSink` beside elasticsearch-py.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ DELAY = 20
 
 
 def _items(count: int) -> list[dict[str, Any]]:
-    return [{"id": number, "user": f"user-{number % 997}", "action": "login", "at": 1.7e9 + number} for number in range(count)]
+    return [
+        {"id": number, "user": f"user-{number % 997}", "action": "login", "at": 1.7e9 + number}
+        for number in range(count)
+    ]
 
 
 async def _through(sink: Sink[Any], items: Sequence[Any], workers: int) -> float:

@@ -35,7 +35,9 @@ PATIENCE = 120.0
 
 
 def interpreters() -> dict[str, str]:
-    """The Pythons that can be found: this one, those on the path and pyenv's; by version, such as `3.12.1`."""
+    """The Pythons that can be found: this one, those on the path and pyenv's; by version, such as
+    `3.12.1`.
+    """
     here = ".".join(map(str, sys.version_info[:3]))
     found = {here: sys.executable}
     for version in VERSIONS:
@@ -54,17 +56,31 @@ def interpreters() -> dict[str, str]:
 def _version(executable: str) -> str:
     ask = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
     try:
-        return subprocess.run([executable, "-c", ask], check=True, capture_output=True, text=True, timeout=PATIENCE).stdout.strip()
+        return subprocess.run(
+            [executable, "-c", ask], check=True, capture_output=True, text=True, timeout=PATIENCE
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):  # a shim without its version
         return ""
 
 
 def _turn(executable: str, way: str, items: int, packages: str) -> Turn:
     command = [executable, "-m", "benchmarks.programs.feed", way, str(items)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT), packages)), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT), packages)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
     def turn() -> float:
-        done = subprocess.run(command, env=environment, cwd=packages, check=True, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=packages,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
         return float(done.stdout)
 
     return turn
@@ -75,7 +91,9 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
     tenacity = importlib.util.find_spec("tenacity")
     if tenacity is None or tenacity.origin is None:
         raise CaseUnavailableError("tenacity is not installed")
-    with tempfile.TemporaryDirectory() as packages:  # pure Python, so that one copy serves every version
+    with (
+        tempfile.TemporaryDirectory() as packages
+    ):  # pure Python, so that one copy serves every version
         Path(packages, "tenacity").symlink_to(Path(tenacity.origin).parent)
         contenders: list[Contender] = []
         for way, title in WAYS.items():

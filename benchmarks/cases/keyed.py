@@ -1,4 +1,6 @@
-"""Order per key: what a key costs an item, and what many keys gain over one worker that keeps everything in order."""
+"""Order per key: what a key costs an item, and what many keys gain over one worker that keeps
+everything in order.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,12 @@ class SlowSink:
 
 
 def _turn(
-    items: Sequence[int], key: Callable[[int], object] | None, limits: Limits, *, seconds: float = 0.0, prefix_safe: bool = False
+    items: Sequence[int],
+    key: Callable[[int], object] | None,
+    limits: Limits,
+    *,
+    seconds: float = 0.0,
+    prefix_safe: bool = False,
 ) -> Turn:
     async def turn() -> float:
         sink = SlowSink(seconds, prefix_safe=prefix_safe)
@@ -84,7 +91,11 @@ def prepare_cost(count: int) -> Iterator[Sequence[Contender]]:
         Contender(KEYED, _turn(items, _key, limits), ours=True),
         Contender(ONCE, _turn(items, _own, limits), ours=True),
         Contender(KEYED_SAFE, _turn(items, _key, limits, prefix_safe=True), ours=True),
-        Contender("one hot key, safe for prefixes", _turn(items, _hot, limits, prefix_safe=True), ours=True),
+        Contender(
+            "one hot key, safe for prefixes",
+            _turn(items, _hot, limits, prefix_safe=True),
+            ours=True,
+        ),
     )
 
 

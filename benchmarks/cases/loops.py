@@ -25,7 +25,9 @@ ACK = b"\x06"
 
 
 class SocketSink:
-    """Sends a batch as one line over a connection and waits for the answer, as a client of a server does."""
+    """Sends a batch as one line over a connection and waits for the answer, as a client of a server
+    does.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -80,14 +82,43 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
     few = range(count // 5)
     loops: tuple[tuple[str, Run], ...] = ((ASYNCIO, asyncio.run), (UVLOOP, uvloop.run))
     yield (
-        *(placed(name, f"add, batches of {SIZE}", ours(add, items, run=run), ours=True) for name, run in loops),
-        *(placed(name, f"add, batches of {SOCKET_SIZE}", ours(add, items, size=SOCKET_SIZE, run=run), ours=True) for name, run in loops),
-        *(placed(name, "submit, then gather", ours(submit, items, run=run), ours=True) for name, run in loops),
         *(
-            placed(name, f"add, batches of {SOCKET_SIZE} over a socket", _over_a_socket(few, run), ours=True, items=len(few))
+            placed(name, f"add, batches of {SIZE}", ours(add, items, run=run), ours=True)
             for name, run in loops
         ),
-        *(placed(name, "asyncio.Queue + wait_for", recipe(few, eager=False, run=run), ours=True, items=len(few)) for name, run in loops),
+        *(
+            placed(
+                name,
+                f"add, batches of {SOCKET_SIZE}",
+                ours(add, items, size=SOCKET_SIZE, run=run),
+                ours=True,
+            )
+            for name, run in loops
+        ),
+        *(
+            placed(name, "submit, then gather", ours(submit, items, run=run), ours=True)
+            for name, run in loops
+        ),
+        *(
+            placed(
+                name,
+                f"add, batches of {SOCKET_SIZE} over a socket",
+                _over_a_socket(few, run),
+                ours=True,
+                items=len(few),
+            )
+            for name, run in loops
+        ),
+        *(
+            placed(
+                name,
+                "asyncio.Queue + wait_for",
+                recipe(few, eager=False, run=run),
+                ours=True,
+                items=len(few),
+            )
+            for name, run in loops
+        ),
     )
 
 

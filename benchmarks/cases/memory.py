@@ -1,4 +1,6 @@
-"""What a full ledger holds: the peak of a process whose batcher is filled with items of 1 KiB while its sink stands still."""
+"""What a full ledger holds: the peak of a process whose batcher is filled with items of 1 KiB while
+its sink stands still.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ if TYPE_CHECKING:
     from ..harness import Turn
 
 ITEMS = 100 * 1024
-NOTHING, ADD, SUBMIT, QUEUE = "empty batcher", "ledger of 100 MiB, by add", "ledger of 100 MiB, by submit", "asyncio.Queue of as much"
+NOTHING, ADD, SUBMIT, QUEUE = (
+    "empty batcher",
+    "ledger of 100 MiB, by add",
+    "ledger of 100 MiB, by submit",
+    "asyncio.Queue of as much",
+)
 ALLOWED = 1.3
 PATIENCE = 120.0
 
@@ -27,7 +34,9 @@ def _peak(what: str, items: int) -> Turn:
     folder = Path(__file__).resolve().parents[2]
 
     def turn() -> float:
-        done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, text=True, timeout=PATIENCE
+        )
         return float(done.stdout)
 
     return turn

@@ -1,4 +1,6 @@
-"""Flights into a PostgreSQL of our own, with its default durability: a batcher with a COPY sink beside a loop written by hand."""
+"""Flights into a PostgreSQL of our own, with its default durability: a batcher with a COPY sink
+beside a loop written by hand.
+"""
 
 from __future__ import annotations
 

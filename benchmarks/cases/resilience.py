@@ -1,4 +1,6 @@
-"""Retry and circuit breaker beside libraries for functions: what one call costs, in processor time, since nothing waits here."""
+"""Retry and circuit breaker beside libraries for functions: what one call costs, in processor time,
+since nothing waits here.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,12 @@ if TYPE_CHECKING:
 US_PER_CALL = Unit("us per call", 1e6)
 FAILURES = 2
 OURS, TENACITY, STAMINA, PURGATORY = "Penstock", "tenacity", "stamina", "purgatory"
-BARE, WELL, FAILING, BREAKER = "no decorator", "retry, all goes well", f"retry, {FAILURES} failures first", "breaker, all goes well"
+BARE, WELL, FAILING, BREAKER = (
+    "no decorator",
+    "retry, all goes well",
+    f"retry, {FAILURES} failures first",
+    "breaker, all goes well",
+)
 
 
 class FailingError(Exception):
@@ -75,7 +82,11 @@ def _ours(count: int, size: int, *decorators: Decorator[int], failures: int = 0)
     return _turn(count, destination, calls)
 
 
-def _function(count: int, decorate: Callable[[Callable[[], Awaitable[None]]], Callable[[], Awaitable[None]]], failures: int = 0) -> Turn:
+def _function(
+    count: int,
+    decorate: Callable[[Callable[[], Awaitable[None]]], Callable[[], Awaitable[None]]],
+    failures: int = 0,
+) -> Turn:
     destination = Destination(failures)
     call = decorate(destination.call)
 
@@ -109,8 +120,12 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
         raise CaseUnavailableError(str(missing)) from missing
     hooks = stamina.instrumentation.get_on_retry_hooks()
     stamina.instrumentation.set_on_retry_hooks([])  # nobody else reports a retry either
-    by_tenacity = tenacity.retry(stop=tenacity.stop_after_attempt(5), retry=tenacity.retry_if_exception_type(FailingError))
-    by_stamina = stamina.retry(on=FailingError, attempts=5, timeout=None, wait_initial=0, wait_max=0, wait_jitter=0)
+    by_tenacity = tenacity.retry(
+        stop=tenacity.stop_after_attempt(5), retry=tenacity.retry_if_exception_type(FailingError)
+    )
+    by_stamina = stamina.retry(
+        on=FailingError, attempts=5, timeout=None, wait_initial=0, wait_max=0, wait_jitter=0
+    )
     no_wait = tenacity.wait_none()
     try:
         yield (
@@ -120,12 +135,27 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
             placed(f"{OURS}, a batch of {SIZE}", WELL, _ours(count, SIZE, Retry()), ours=True),
             placed(TENACITY, WELL, _function(count, by_tenacity)),
             placed(STAMINA, WELL, _function(count, by_stamina)),
-            placed(f"{OURS}, a batch of 1", FAILING, _ours(count, 1, Retry(backoff=no_wait), failures=FAILURES), ours=True),
-            placed(f"{OURS}, a batch of {SIZE}", FAILING, _ours(count, SIZE, Retry(backoff=no_wait), failures=FAILURES), ours=True),
+            placed(
+                f"{OURS}, a batch of 1",
+                FAILING,
+                _ours(count, 1, Retry(backoff=no_wait), failures=FAILURES),
+                ours=True,
+            ),
+            placed(
+                f"{OURS}, a batch of {SIZE}",
+                FAILING,
+                _ours(count, SIZE, Retry(backoff=no_wait), failures=FAILURES),
+                ours=True,
+            ),
             placed(TENACITY, FAILING, _function(count, by_tenacity, FAILURES)),
             placed(STAMINA, FAILING, _function(count, by_stamina, FAILURES)),
             placed(f"{OURS}, a batch of 1", BREAKER, _ours(count, 1, CircuitBreaker()), ours=True),
-            placed(f"{OURS}, a batch of {SIZE}", BREAKER, _ours(count, SIZE, CircuitBreaker()), ours=True),
+            placed(
+                f"{OURS}, a batch of {SIZE}",
+                BREAKER,
+                _ours(count, SIZE, CircuitBreaker()),
+                ours=True,
+            ),
             placed(PURGATORY, BREAKER, _with_purgatory(count)),
         )
     finally:

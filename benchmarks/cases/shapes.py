@@ -1,4 +1,6 @@
-"""Three ways to couple a producer to its sink, as settings of one batcher, against a sink of fixed latency: how much goes through."""
+"""Three ways to couple a producer to its sink, as settings of one batcher, against a sink of fixed
+latency: how much goes through.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Shape:
 
 
 SYNCHRONOUS = Shape("synchronous", Limits(max_items=SIZE), waits=True)
-SMALLEST = Shape(f"double buffer, {2 * SIZE:,} inside", Limits(max_items=SIZE, max_pending_items=2 * SIZE))
+SMALLEST = Shape(
+    f"double buffer, {2 * SIZE:,} inside", Limits(max_items=SIZE, max_pending_items=2 * SIZE)
+)
 LARGER = Shape(f"double buffer, {DEPTH:,} inside", Limits(max_items=SIZE))
 FOUR = Shape("pipeline, 4 workers", Limits(max_items=SIZE, workers=4))
 SHAPES = (SYNCHRONOUS, SMALLEST, LARGER, FOUR)
@@ -43,7 +47,9 @@ RECIPE = "asyncio.Queue, get_nowait first"
 
 @dataclass(frozen=True)
 class Source:
-    """Where the producer reads its items: `together` after `pause` seconds of waiting, and so on."""
+    """Where the producer reads its items: `together` after `pause` seconds of waiting, and so
+    on.
+    """
 
     name: str
     together: int
@@ -67,7 +73,9 @@ class SlowSink:
         self.count += len(batch)
 
 
-async def _feed(batcher: Batcher[int], items: Sequence[int], source: Source, *, waits: bool) -> None:
+async def _feed(
+    batcher: Batcher[int], items: Sequence[int], source: Source, *, waits: bool
+) -> None:
     for start in range(0, len(items), source.together):
         await asyncio.sleep(source.pause)
         for number, item in enumerate(items[start : start + source.together], 1):
@@ -93,7 +101,9 @@ def _recipe(source: Source, items: Sequence[int]) -> Turn:
     async def turn() -> float:
         sink = SlowSink()
         began = perf_counter()
-        async with QueueRecipe(sink.write, size=SIZE, linger=LINGER, depth=DEPTH, eager=True) as queue:
+        async with QueueRecipe(
+            sink.write, size=SIZE, linger=LINGER, depth=DEPTH, eager=True
+        ) as queue:
             for start in range(0, len(items), source.together):
                 await asyncio.sleep(source.pause)
                 for item in items[start : start + source.together]:
@@ -110,7 +120,10 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
     items = range(count)
     contenders: list[Contender] = []
     for source in SOURCES:
-        contenders += [placed(shape.name, source.name, _ours(shape, source, items), ours=True) for shape in SHAPES]
+        contenders += [
+            placed(shape.name, source.name, _ours(shape, source, items), ours=True)
+            for shape in SHAPES
+        ]
         contenders.append(placed(RECIPE, source.name, _recipe(source, items)))
     yield contenders
 

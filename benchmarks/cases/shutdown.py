@@ -44,13 +44,22 @@ def _shutdown() -> float:
             report = await batcher.shutdown(DEADLINE)
             took = perf_counter() - began
             report.verify()
-            if (report.tally.unknown, len(report.unsent), report.left_behind) != (SIZE, ITEMS - SIZE, 1):
-                raise AssertionError(f"expected one write left behind and the rest handed back: {report}, {report.left_behind} left behind")
+            if (report.tally.unknown, len(report.unsent), report.left_behind) != (
+                SIZE,
+                ITEMS - SIZE,
+                1,
+            ):
+                raise AssertionError(
+                    f"expected one write left behind and the rest handed back: {report}, "
+                    f"{report.left_behind} left behind"
+                )
             told = report.tally
             await sink.ended.wait()  # the late completion must change nothing
             await asyncio.sleep(0)
             if batcher.tally() != told:
-                raise AssertionError(f"a late completion changed the tally from {told} to {batcher.tally()}")
+                raise AssertionError(
+                    f"a late completion changed the tally from {told} to {batcher.tally()}"
+                )
         return took
 
     return asyncio.run(turn())
@@ -74,7 +83,9 @@ def _recipe() -> float:
 def _process() -> float:
     command = [sys.executable, "-m", "benchmarks.peers.deaf_program", str(DEADLINE), str(PATIENCE)]
     folder = Path(__file__).resolve().parents[2]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=folder, text=True) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=folder, text=True
+    ) as child:
         if child.stdout is None or child.stdout.readline() != "shutting down\n":
             raise AssertionError("the program did not come as far as its shutdown")
         began = perf_counter()

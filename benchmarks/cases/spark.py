@@ -1,7 +1,8 @@
-"""A DataFrame into PostgreSQL: `write_dataframe` beside Spark's own JDBC writer, and beside `psql` without Spark.
+"""A DataFrame into PostgreSQL: `write_dataframe` beside Spark's own JDBC writer, and beside `psql`
+without Spark.
 
-Two partitions, two cores, one Spark for all contenders, the rows cached before anything is timed. The tables are emptied before each turn
-and counted after it.
+Two partitions, two cores, one Spark for all contenders, the rows cached before anything is timed.
+The tables are emptied before each turn and counted after it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,14 @@ if TYPE_CHECKING:
 
 TASKS = 2
 COLUMNS = ("id", "amount", "at", "rate", "note")
-PLAIN_TABLE = "CREATE TABLE facts (id bigint, amount integer, at timestamptz, rate double precision, note text)"
-KEYED_TABLE = "CREATE TABLE facts (id bigint PRIMARY KEY, amount integer, at timestamptz, rate double precision, note text)"
+PLAIN_TABLE = (
+    "CREATE TABLE facts (id bigint, amount integer, at timestamptz, rate double "
+    "precision, note text)"
+)
+KEYED_TABLE = (
+    "CREATE TABLE facts (id bigint PRIMARY KEY, amount integer, at timestamptz, rate "
+    "double precision, note text)"
+)
 
 OURS = "write_dataframe"
 STACK = "write_dataframe, full stack"
@@ -59,15 +66,32 @@ class Bench:
 
     def psql(self, *arguments: str) -> str:
         """Run `psql` and return what it prints."""
-        done = subprocess.run(self.psql_command(*arguments), capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            self.psql_command(*arguments), capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     def psql_command(self, *arguments: str) -> list[str]:
-        return [_psql(), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", self.server.dsn, *arguments]
+        return [
+            _psql(),
+            "-X",
+            "-q",
+            "-A",
+            "-t",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-d",
+            self.server.dsn,
+            *arguments,
+        ]
 
     def fresh(self, *statements: str) -> None:
         """A fresh table, and no writing left over from the turn before."""
-        self.psql("-c", "DROP TABLE IF EXISTS facts, staging", *(part for each in (*statements, "CHECKPOINT") for part in ("-c", each)))
+        self.psql(
+            "-c",
+            "DROP TABLE IF EXISTS facts, staging",
+            *(part for each in (*statements, "CHECKPOINT") for part in ("-c", each)),
+        )
 
     def timed(self, work: Callable[[], object], *, expect: int) -> float:
         began = perf_counter()
@@ -84,12 +108,22 @@ class Bench:
         credentials, _, place = rest.rpartition("@")
         user, _, password = credentials.partition(":")
         url = f"jdbc:postgresql://{place}" + ("?reWriteBatchedInserts=true" if rewrite else "")
-        writer = df.write.format("jdbc").mode("append").option("url", url).option("dbtable", table).option("batchsize", size)
-        writer.option("user", user).option("password", password).option("driver", "org.postgresql.Driver").save()
+        writer = (
+            df.write.format("jdbc")
+            .mode("append")
+            .option("url", url)
+            .option("dbtable", table)
+            .option("batchsize", size)
+        )
+        writer.option("user", user).option("password", password).option(
+            "driver", "org.postgresql.Driver"
+        ).save()
 
     def jdbc_turn(self, *, size: int, rewrite: bool) -> float:
         self.fresh(PLAIN_TABLE)
-        return self.timed(lambda: self.jdbc(self.rows, "facts", size=size, rewrite=rewrite), expect=self.count)
+        return self.timed(
+            lambda: self.jdbc(self.rows, "facts", size=size, rewrite=rewrite), expect=self.count
+        )
 
     def our_turn(self, *, full: bool) -> float:
         from penstock.spark import write_dataframe
@@ -103,14 +137,21 @@ class Bench:
         self.fresh(PLAIN_TABLE)
         self.jdbc(self.rows, "facts", size=10_000, rewrite=True)
         for part in range(TASKS):
-            self.psql("-c", f"\\copy (SELECT * FROM facts WHERE id % {TASKS} = {part}) TO '{self._file(part)}' (FORMAT binary)")
+            self.psql(
+                "-c",
+                f"\\copy (SELECT * FROM facts WHERE id % {TASKS} = {part}) TO "
+                f"'{self._file(part)}' (FORMAT binary)",
+            )
 
     def psql_turn(self) -> float:
         self.fresh(PLAIN_TABLE)
         return self.timed(self._load, expect=self.count)
 
     def _load(self) -> None:
-        commands = [self.psql_command("-c", f"\\copy facts FROM '{self._file(part)}' (FORMAT binary)") for part in range(TASKS)]
+        commands = [
+            self.psql_command("-c", f"\\copy facts FROM '{self._file(part)}' (FORMAT binary)")
+            for part in range(TASKS)
+        ]
         running = [subprocess.Popen(command) for command in commands]
         statuses = [process.wait() for process in running]
         if any(statuses):
@@ -136,7 +177,11 @@ class Bench:
 
     def half_full(self, keys: int) -> None:
         """A table with a key that holds every other one."""
-        self.fresh(KEYED_TABLE, f"INSERT INTO facts SELECT id, 0, now(), 0, '' FROM generate_series(0, {keys - 1}, 2) id")
+        self.fresh(
+            KEYED_TABLE,
+            f"INSERT INTO facts SELECT id, 0, now(), 0, '' FROM generate_series(0, {keys - 1}, "
+            "2) id",
+        )
 
     def upsert_turn(self, rows_per_key: int) -> float:
         from penstock.spark import write_dataframe
@@ -144,7 +189,9 @@ class Bench:
         keys = self.count // rows_per_key
         self.half_full(keys)
         rows, sink = self.history(rows_per_key), _sink(self.server.dsn, on_conflict="update")
-        return self._newest(lambda: write_dataframe(rows, sink, key="id", order_by="amount", buckets=TASKS), keys)
+        return self._newest(
+            lambda: write_dataframe(rows, sink, key="id", order_by="amount", buckets=TASKS), keys
+        )
 
     def merge_turn(self, rows_per_key: int) -> float:
         keys = self.count // rows_per_key
@@ -166,7 +213,9 @@ class Bench:
         took = self.timed(work, expect=keys)
         least = int(self.psql("-c", "SELECT min(amount) FROM facts"))
         if least < self.count - keys:
-            raise AssertionError(f"version {least} stayed; the oldest of the last ones is {self.count - keys}")
+            raise AssertionError(
+                f"version {least} stayed; the oldest of the last ones is {self.count - keys}"
+            )
         return took
 
 
@@ -181,7 +230,14 @@ def _stack(dsn: str, folder: Path) -> Any:
     from penstock.sinks.file import FileSink
 
     dead = DeadLetter(FileSink(folder / "dead-letters.jsonl", per_process=True))
-    return stack(_sink(dsn), Timeout(60.0), CircuitBreaker(failure_rate=0.5, window=30.0), Retry(attempts=5), dead, Metrics("facts"))
+    return stack(
+        _sink(dsn),
+        Timeout(60.0),
+        CircuitBreaker(failure_rate=0.5, window=30.0),
+        Retry(attempts=5),
+        dead,
+        Metrics("facts"),
+    )
 
 
 def _psql() -> str:
@@ -204,7 +260,9 @@ def _bench(count: int) -> Generator[Bench]:
     except ImportError as missing:
         raise CaseUnavailableError(str(missing)) from missing
     if SparkSession.getActiveSession() is not None:
-        raise CaseUnavailableError("another Spark runs in this process; its settings are not this case's")
+        raise CaseUnavailableError(
+            "another Spark runs in this process; its settings are not this case's"
+        )
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with contextlib.ExitStack() as opened:
         try:
@@ -213,8 +271,14 @@ def _bench(count: int) -> Generator[Bench]:
         except (EmbeddedUnavailable, MissingJars) as missing:
             raise CaseUnavailableError(str(missing)) from missing
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        builder = SparkSession.builder.master(f"local[{TASKS}]").config("spark.jars", jars).config("spark.ui.enabled", "false")
-        builder = builder.config("spark.driver.memory", "3g").config("spark.driver.host", "127.0.0.1")
+        builder = (
+            SparkSession.builder.master(f"local[{TASKS}]")
+            .config("spark.jars", jars)
+            .config("spark.ui.enabled", "false")
+        )
+        builder = builder.config("spark.driver.memory", "3g").config(
+            "spark.driver.host", "127.0.0.1"
+        )
         spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
         opened.callback(spark.stop)
         spark.sparkContext.setLogLevel("OFF")
@@ -255,7 +319,12 @@ CASE = Case(
     quick_items=2_000,
     unit=US_PER_ITEM,
     peers=(JDBC_BEST,),
-    targets=(Target(OURS, JDBC_BEST, 1.5), Target(OURS, JDBC, 2.5), Target(OURS, PSQL, 0.5), Target(STACK, OURS, 0.9)),
+    targets=(
+        Target(OURS, JDBC_BEST, 1.5),
+        Target(OURS, JDBC, 2.5),
+        Target(OURS, PSQL, 0.5),
+        Target(STACK, OURS, 0.9),
+    ),
 )
 
 UPSERT_CASE = Case(

@@ -1,6 +1,8 @@
-"""INSERT row by row, INSERT of many rows, unnest and COPY, by the size of the batch: `PostgresSink`'s own statements, and asyncpg by hand.
+"""INSERT row by row, INSERT of many rows, unnest and COPY, by the size of the batch:
+`PostgresSink`'s own statements, and asyncpg by hand.
 
-Commits do not wait for the disk here (`synchronous_commit` is off). That wait is the same for every statement, and on a busy disk it hides them all.
+Commits do not wait for the disk here (`synchronous_commit` is off). That wait is the same for every
+statement, and on a busy disk it hides them all.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ def rows_of(size: int, most: int) -> int:
 
 def _batches(size: int, rows: int, start: int = 0) -> Iterator[list[Row]]:
     for first in range(start, start + rows, size):
-        yield [(n, n % 977, f"action {n % 31}", EPOCH + timedelta(seconds=n)) for n in range(first, first + size)]
+        yield [
+            (n, n % 977, f"action {n % 31}", EPOCH + timedelta(seconds=n))
+            for n in range(first, first + size)
+        ]
 
 
 def _ours(dsn: str, way: Way, size: int, rows: int, *, conflicts: bool) -> Turn:
@@ -92,8 +97,13 @@ def _ours(dsn: str, way: Way, size: int, rows: int, *, conflicts: bool) -> Turn:
 def _by_hand(dsn: str, size: int, rows: int, *, conflicts: bool) -> Turn:
     import asyncpg
 
-    places = ", ".join("(" + ", ".join(f"${row * len(COLUMNS) + n + 1}" for n in range(len(COLUMNS))) + ")" for row in range(size))
-    statement = f"INSERT INTO events ({', '.join(COLUMNS)}) VALUES {places}" + (" ON CONFLICT DO NOTHING" if conflicts else "")
+    places = ", ".join(
+        "(" + ", ".join(f"${row * len(COLUMNS) + n + 1}" for n in range(len(COLUMNS))) + ")"
+        for row in range(size)
+    )
+    statement = f"INSERT INTO events ({', '.join(COLUMNS)}) VALUES {places}" + (
+        " ON CONFLICT DO NOTHING" if conflicts else ""
+    )
 
     async def turn() -> float:
         await _prepare_table(dsn, conflicts=conflicts)
@@ -111,7 +121,9 @@ def _by_hand(dsn: str, size: int, rows: int, *, conflicts: bool) -> Turn:
 
 
 async def _timed(dsn: str, write: Write, size: int, rows: int) -> float:
-    """One batch that is not timed, since a connection that has been open for long has prepared its statements; then the rest."""
+    """One batch that is not timed, since a connection that has been open for long has prepared its
+    statements; then the rest.
+    """
     import asyncpg
 
     batches = list(_batches(size, rows + size))
@@ -156,15 +168,30 @@ def _prepare(count: int, ways: Sequence[Way], *, conflicts: bool) -> Iterator[Se
         contenders: list[Contender] = []
         for size in (size for size in SIZES if size <= max(count, SIZES[1])):
             rows = rows_of(size, count)
-            contenders += [placed(way.name, size, _ours(dsn, way, size, rows, conflicts=conflicts), ours=True, items=rows) for way in ways]
+            contenders += [
+                placed(
+                    way.name,
+                    size,
+                    _ours(dsn, way, size, rows, conflicts=conflicts),
+                    ours=True,
+                    items=rows,
+                )
+                for way in ways
+            ]
             if size * len(COLUMNS) <= MOST_PARAMETERS:
-                contenders.append(placed(VALUES, size, _by_hand(dsn, size, rows, conflicts=conflicts), items=rows))
+                contenders.append(
+                    placed(VALUES, size, _by_hand(dsn, size, rows, conflicts=conflicts), items=rows)
+                )
         yield contenders
 
 
 def overtakes(results: Results, line: str, other: str) -> str:
     """From which size on `line` is the faster of the two."""
-    both = [at for at in results.points if {name_of(line, at), name_of(other, at)} <= results.figures.keys()]
+    both = [
+        at
+        for at in results.points
+        if {name_of(line, at), name_of(other, at)} <= results.figures.keys()
+    ]
     ahead: int | str | None = None
     for at in reversed(both):
         if results.ratio(name_of(line, at), name_of(other, at)).median <= 1:
@@ -172,16 +199,27 @@ def overtakes(results: Results, line: str, other: str) -> str:
         ahead = at
     if ahead is None:
         return f"{line} is not ahead of {other} at {both[-1]:,} rows."
-    return f"{line} is ahead of {other} from {ahead:,} rows on." if ahead != both[0] else f"{line} is ahead of {other} at every size."
+    return (
+        f"{line} is ahead of {other} from {ahead:,} rows on."
+        if ahead != both[0]
+        else f"{line} is ahead of {other} at every size."
+    )
 
 
 def _how_much(results: Results, line: str, other: str, least: int) -> str:
     """The range of the ratio at the larger sizes."""
-    both = [at for at in results.points if isinstance(at, int) and at >= least and name_of(other, at) in results.figures]
+    both = [
+        at
+        for at in results.points
+        if isinstance(at, int) and at >= least and name_of(other, at) in results.figures
+    ]
     if not both:
         return ""
     ratios = [results.ratio(name_of(line, at), name_of(other, at)).median for at in both]
-    return f"With {least:,} rows and more {line} is {min(ratios):.1f} to {max(ratios):.1f} times as fast as {other}."
+    return (
+        f"With {least:,} rows and more {line} is {min(ratios):.1f} to {max(ratios):.1f} "
+        f"times as fast as {other}."
+    )
 
 
 def _plain_notes(results: Results) -> Sequence[str]:
@@ -204,7 +242,14 @@ def _conflict_notes(results: Results) -> Sequence[str]:
     return [note for note in notes if note]
 
 
-def _case(name: str, title: str, ways: Sequence[Way], notes: Callable[[Results], Sequence[str]], *, conflicts: bool) -> Case:
+def _case(
+    name: str,
+    title: str,
+    ways: Sequence[Way],
+    notes: Callable[[Results], Sequence[str]],
+    *,
+    conflicts: bool,
+) -> Case:
     def prepare(count: int) -> contextlib.AbstractContextManager[Sequence[Contender]]:
         return _prepare(count, ways, conflicts=conflicts)
 
@@ -221,5 +266,17 @@ def _case(name: str, title: str, ways: Sequence[Way], notes: Callable[[Results],
     )
 
 
-CASE = _case("statements", "Rows into PostgreSQL, by statement and batch", PLAIN, _plain_notes, conflicts=False)
-CONFLICTS_CASE = _case("conflicts", "Rows into a table with a key, ON CONFLICT DO NOTHING", CONFLICTS, _conflict_notes, conflicts=True)
+CASE = _case(
+    "statements",
+    "Rows into PostgreSQL, by statement and batch",
+    PLAIN,
+    _plain_notes,
+    conflicts=False,
+)
+CONFLICTS_CASE = _case(
+    "conflicts",
+    "Rows into a table with a key, ON CONFLICT DO NOTHING",
+    CONFLICTS,
+    _conflict_notes,
+    conflicts=True,
+)

@@ -1,4 +1,6 @@
-"""What it costs a thread to hand in an item, with one thread and with four, into a sink that does nothing."""
+"""What it costs a thread to hand in an item, with one thread and with four, into a sink that does
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def _ours(items: Sequence[int], threads: int) -> Turn:
     def turn() -> float:
         sink = Counted()
         began = perf_counter()
-        with BlockingBatcher(sink, limits=Limits(max_items=SIZE, max_delay=LINGER, max_pending_items=DEPTH)) as batcher:
+        with BlockingBatcher(
+            sink, limits=Limits(max_items=SIZE, max_delay=LINGER, max_pending_items=DEPTH)
+        ) as batcher:
             _feed(batcher.add, items, threads)
         return _checked(sink, items, began)
 

@@ -1,4 +1,6 @@
-"""The same shapes under bursts that come when they come: how long an item waits to be accepted, and until it is delivered."""
+"""The same shapes under bursts that come when they come: how long an item waits to be accepted, and
+until it is delivered.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 CASE = Case(
     name="waits",
-    title=f"{BURST:,} items every {PERIOD * 1000:g} ms, and a write takes {LATENCY * 1000:g} ms: how long an item waits",
+    title=f"{BURST:,} items every {PERIOD * 1000:g} ms, and a write takes {LATENCY * 1000:g} "
+    "ms: how long an item waits",
     prepare=prepare,
     items=30 * BURST,
     quick_items=3 * BURST,

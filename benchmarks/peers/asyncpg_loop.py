@@ -19,7 +19,9 @@ async def copy_rows(
     row: Callable[[Any], tuple[Any, ...]],
     size: int,
 ) -> None:
-    """COPY `items` in batches of `size`, one after the other; no retry, no timeout, nothing counted."""
+    """COPY `items` in batches of `size`, one after the other; no retry, no timeout, nothing
+    counted.
+    """
     batch: list[tuple[Any, ...]] = []
     for item in items:
         batch.append(row(item))

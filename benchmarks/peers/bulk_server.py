@@ -1,7 +1,9 @@
-"""A server that takes bulk requests and does nothing with them but count; in a process of its own, so that it costs the clients nothing.
+"""A server that takes bulk requests and does nothing with them but count; in a process of its own,
+so that it costs the clients nothing.
 
-`POST /lines` counts lines. `POST /_bulk` counts pairs of lines and answers for each as Elasticsearch does, with what a filtered answer
-holds. `GET /count` tells how many items came since it was asked last. `delay=20/` in the path waits 20 ms.
+`POST /lines` counts lines. `POST /_bulk` counts pairs of lines and answers for each as
+Elasticsearch does, with what a filtered answer holds. `GET /count` tells how many items came since
+it was asked last. `delay=20/` in the path waits 20 ms.
 """
 
 from __future__ import annotations
@@ -70,25 +72,35 @@ class Connection(asyncio.Protocol):
 
 @functools.cache
 def _bulk_answer(count: int) -> bytes:
-    items = [{"index": {"_id": f"{number:032}", "_version": 1, "result": "created", "status": 201}} for number in range(count)]
+    items = [
+        {"index": {"_id": f"{number:032}", "_version": 1, "result": "created", "status": 201}}
+        for number in range(count)
+    ]
     return _response(json.dumps({"errors": False, "items": items}, separators=(",", ":")).encode())
 
 
 def _response(body: bytes) -> bytes:
-    head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Elastic-Product: Elasticsearch\r\nContent-Length: {}\r\n\r\n"
+    head = (
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Elastic-Product: "
+        "Elasticsearch\r\nContent-Length: {}\r\n\r\n"
+    )
     return head.format(len(body)).encode() + body
 
 
 async def serve() -> None:
     server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)  # until whoever started it is gone
+    await asyncio.get_running_loop().run_in_executor(
+        None, sys.stdin.read
+    )  # until whoever started it is gone
 
 
 @contextmanager
 def running() -> Iterator[str]:
     """Its URL, while it runs."""
-    with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         if process.stdin is None or process.stdout is None:
             raise AssertionError
         try:

@@ -1,4 +1,6 @@
-"""A destination that hangs and swallows every attempt to cancel it, as client libraries with a broad `except` do."""
+"""A destination that hangs and swallows every attempt to cancel it, as client libraries with a
+broad `except` do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A program whose destination never answers and cannot be cancelled: `python -m benchmarks.peers.deaf_program DEADLINE PATIENCE`.
+"""A program whose destination never answers and cannot be cancelled: `python -m
+benchmarks.peers.deaf_program DEADLINE PATIENCE`.
 
 It says when it begins to shut down and what the report was; then it should end.
 """
@@ -16,7 +17,9 @@ NEVER = 3600.0
 
 async def main(deadline: float) -> None:
     """Add, begin a write, shut down."""
-    async with penstock.Batcher(DeafSink(NEVER), limits=penstock.Limits(max_items=10), name="deaf") as batcher:
+    async with penstock.Batcher(
+        DeafSink(NEVER), limits=penstock.Limits(max_items=10), name="deaf"
+    ) as batcher:
         await batcher.add_many(range(25))
         print("shutting down", flush=True)
         report = await batcher.shutdown(deadline)

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk._logs import ReadWriteLogRecord
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter, LogRecordExportResult
+from opentelemetry.sdk._logs.export import (
+    BatchLogRecordProcessor,
+    LogRecordExporter,
+    LogRecordExportResult,
+)
 from opentelemetry.sdk.resources import Resource
 
 if TYPE_CHECKING:
@@ -30,7 +34,9 @@ class CountingExporter(LogRecordExporter):
         return True
 
 
-def processor(exporter: LogRecordExporter, *, size: int, linger: float, depth: int) -> BatchLogRecordProcessor:
+def processor(
+    exporter: LogRecordExporter, *, size: int, linger: float, depth: int
+) -> BatchLogRecordProcessor:
     """The SDK's processor with our limits and metrics that do nothing."""
     return BatchLogRecordProcessor(
         exporter,

@@ -1,4 +1,6 @@
-"""The recipe that most services start with: an `asyncio.Queue` and a task that collects up to `size` items or `linger` seconds."""
+"""The recipe that most services start with: an `asyncio.Queue` and a task that collects up to
+`size` items or `linger` seconds.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ Write = Callable[[Sequence[Any]], Awaitable[None]]
 
 
 class QueueRecipe:
-    """A bounded queue and one collecting task. `async with` starts it; leaving waits until everything is written."""
+    """A bounded queue and one collecting task. `async with` starts it; leaving waits until
+    everything is written.
+    """
 
-    def __init__(self, write: Write, *, size: int, linger: float, depth: int, eager: bool = False) -> None:
+    def __init__(
+        self, write: Write, *, size: int, linger: float, depth: int, eager: bool = False
+    ) -> None:
         self._write = write
         self._size = size
         self._linger = linger
@@ -58,7 +64,9 @@ class QueueRecipe:
         return False
 
     async def _collect_eagerly(self, batch: list[Any]) -> bool:
-        """As the plain one, but take what lies ready without a timer. Few write it, so it is compared too."""
+        """As the plain one, but take what lies ready without a timer. Few write it, so it is
+        compared too.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._linger
         while len(batch) < self._size:

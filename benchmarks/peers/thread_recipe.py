@@ -1,4 +1,6 @@
-"""The recipe of threaded programs: a `queue.Queue` and a thread that collects up to `size` items or `linger` seconds."""
+"""The recipe of threaded programs: a `queue.Queue` and a thread that collects up to `size` items or
+`linger` seconds.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,13 @@ _END: Any = object()
 
 
 class ThreadRecipe:
-    """A bounded queue and one collecting thread. `with` starts it; leaving waits until everything is written."""
+    """A bounded queue and one collecting thread. `with` starts it; leaving waits until everything
+    is written.
+    """
 
-    def __init__(self, write: Callable[[Sequence[Any]], object], *, size: int, linger: float, depth: int) -> None:
+    def __init__(
+        self, write: Callable[[Sequence[Any]], object], *, size: int, linger: float, depth: int
+    ) -> None:
         self._write = write
         self._size = size
         self._linger = linger

@@ -1,4 +1,6 @@
-"""One turn of one way in, for an interpreter of any version: `python -m benchmarks.programs.feed WAY ITEMS` prints its processor seconds."""
+"""One turn of one way in, for an interpreter of any version: `python -m benchmarks.programs.feed
+WAY ITEMS` prints its processor seconds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The ways in, one after the other, for a profiler to watch: `python -m benchmarks.programs.hot_path ITEMS`."""
+"""The ways in, one after the other, for a profiler to watch: `python -m
+benchmarks.programs.hot_path ITEMS`.
+"""
 
 from __future__ import annotations
 

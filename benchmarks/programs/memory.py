@@ -1,6 +1,8 @@
-"""Fill something with items of 1 KiB, empty it, and print the bytes held at the peak: `python -m benchmarks.programs.memory WHAT ITEMS`.
+"""Fill something with items of 1 KiB, empty it, and print the bytes held at the peak: `python -m
+benchmarks.programs.memory WHAT ITEMS`.
 
-WHAT is `nothing` (an interpreter with an empty batcher), `add` or `submit` (a batcher's ledger, full) or `queue` (an `asyncio.Queue`).
+WHAT is `nothing` (an interpreter with an empty batcher), `add` or `submit` (a batcher's ledger,
+full) or `queue` (an `asyncio.Queue`).
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def item(number: int) -> bytes:
 async def fill_batcher(items: int, *, receipts: bool) -> None:
     """Fill the ledger to its last byte while the sink stands still, then drain."""
     sink = GatedSink()
-    limits = Limits(max_items=min(500, items // 2), max_pending_items=items, max_pending_bytes=items * SIZE)
+    limits = Limits(
+        max_items=min(500, items // 2), max_pending_items=items, max_pending_bytes=items * SIZE
+    )
     kept: list[Receipt] = []
     async with Batcher(sink, limits=limits, size_of=len) as batcher:
         for number in range(items):

@@ -1,4 +1,6 @@
-"""Step 2: define the sink. The slow call moves into it, and `write` says what it will be asked for."""
+"""Step 2: define the sink. The slow call moves into it, and `write` says what it will be asked
+for.
+"""
 
 import asyncio
 import logging

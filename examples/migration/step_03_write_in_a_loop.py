@@ -1,4 +1,6 @@
-"""Step 3: write in a loop. No faster, but the sink is complete, and an event that is refused fails alone."""
+"""Step 3: write in a loop. No faster, but the sink is complete, and an event that is refused fails
+alone.
+"""
 
 import asyncio
 import logging

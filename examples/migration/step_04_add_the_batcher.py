@@ -1,4 +1,6 @@
-"""Step 4: add the batcher in front of the sink. It opens and closes the sink; nothing goes through it yet."""
+"""Step 4: add the batcher in front of the sink. It opens and closes the sink; nothing goes through
+it yet.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,6 @@
-"""Step 5: switch the call. `add` returns when the event is in memory; what fails later is told to `not_recorded`."""
+"""Step 5: switch the call. `add` returns when the event is in memory; what fails later is told to
+`not_recorded`.
+"""
 
 import asyncio
 import logging
@@ -52,7 +54,9 @@ async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
 async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
     sink = AuditSink(dsn)
     limits = penstock.Limits(max_items=500, max_delay=0.2)
-    async with penstock.Batcher(sink, name="audit", limits=limits, on_failure=not_recorded) as batcher:
+    async with penstock.Batcher(
+        sink, name="audit", limits=limits, on_failure=not_recorded
+    ) as batcher:
         async for event in requests:
             await handle(batcher, event)
 

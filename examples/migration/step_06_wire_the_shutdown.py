@@ -1,4 +1,6 @@
-"""Step 6: wire the shutdown. A signal ends the producers, then the batcher drains, within a deadline of its own."""
+"""Step 6: wire the shutdown. A signal ends the producers, then the batcher drains, within a
+deadline of its own.
+"""
 
 import logging
 import sys
@@ -51,7 +53,9 @@ async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
 async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
     sink = AuditSink(dsn)
     limits = penstock.Limits(max_items=500, max_delay=0.2)
-    async with penstock.Batcher(sink, name="audit", limits=limits, on_failure=not_recorded, shutdown_deadline=10.0) as batcher:
+    async with penstock.Batcher(
+        sink, name="audit", limits=limits, on_failure=not_recorded, shutdown_deadline=10.0
+    ) as batcher:
         async for event in requests:
             await handle(batcher, event)
 

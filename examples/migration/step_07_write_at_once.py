@@ -22,7 +22,9 @@ async def handle(batcher: penstock.Batcher[Event], event: Event) -> None:
 async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
     sink = PostgresSink(dsn, table="audit_events", columns=("id", "action"), on_conflict="ignore")
     limits = penstock.Limits(max_items=500, max_delay=0.2)
-    async with penstock.Batcher(sink, name="audit", limits=limits, on_failure=not_recorded, shutdown_deadline=10.0) as batcher:
+    async with penstock.Batcher(
+        sink, name="audit", limits=limits, on_failure=not_recorded, shutdown_deadline=10.0
+    ) as batcher:
         async for event in requests:
             await handle(batcher, event)
 

@@ -1,4 +1,6 @@
-"""Step 8: add metrics. How large the batches are and why they end, how long a write takes, how much is waiting."""
+"""Step 8: add metrics. How large the batches are and why they end, how long a write takes, how much
+is waiting.
+"""
 
 import logging
 import sys

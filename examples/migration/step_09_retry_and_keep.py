@@ -33,7 +33,9 @@ async def serve(dsn: str, requests: AsyncIterator[Event]) -> None:
         PostgresSink(dsn, table="audit_events", columns=("id", "action"), on_conflict="ignore"),
         penstock.Timeout(5.0),
         penstock.Retry(attempts=5),
-        penstock.DeadLetter(PostgresSink(dsn, table="audit_refused", columns=("event", "error")), record=refused),
+        penstock.DeadLetter(
+            PostgresSink(dsn, table="audit_refused", columns=("event", "error")), record=refused
+        ),
     )
     limits = penstock.Limits(max_items=500, max_delay=0.2)
     async with penstock.Batcher(

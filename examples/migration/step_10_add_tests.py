@@ -1,4 +1,6 @@
-"""Step 10: add tests. `protected` and `serve` take any sink, so a test gives them a scripted one."""
+"""Step 10: add tests. `protected` and `serve` take any sink, so a test gives them a scripted
+one.
+"""
 
 import json
 import logging
@@ -24,7 +26,9 @@ def refused(record: penstock.DeadLetterRecord[Event]) -> tuple[str, str]:
     return json.dumps(record.item), record.message
 
 
-def protected(table: penstock.Sink[Event], refusals: penstock.Sink[tuple[str, str]]) -> penstock.Sink[Event]:
+def protected(
+    table: penstock.Sink[Event], refusals: penstock.Sink[tuple[str, str]]
+) -> penstock.Sink[Event]:
     return penstock.stack(
         table,
         penstock.Timeout(5.0),

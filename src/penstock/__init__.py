@@ -1,4 +1,6 @@
-"""Penstock: move records from code that makes them one at a time to places that want them in groups, and account for every one."""
+"""Penstock: move records from code that makes them one at a time to places that want them in
+groups, and account for every one.
+"""
 
 from ._core.arrow import ArrowBatch
 from ._core.batch import Batch, Lineage, Reason, RowBatch
@@ -49,7 +51,14 @@ from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSi
 from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
-from ._core.transaction import Committed, Counts, Transaction, Unit, check_transactional, transaction
+from ._core.transaction import (
+    Committed,
+    Counts,
+    Transaction,
+    Unit,
+    check_transactional,
+    transaction,
+)
 from .batcher import (
     Adaptive,
     Batcher,
@@ -70,7 +79,17 @@ from .batcher import (
     run,
 )
 from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
-from .sinks import Combine, DeadLetter, DeadLetterRecord, FanOut, Isolate, RateLimit, Router, Split, Timeout
+from .sinks import (
+    Combine,
+    DeadLetter,
+    DeadLetterRecord,
+    FanOut,
+    Isolate,
+    RateLimit,
+    Router,
+    Split,
+    Timeout,
+)
 from .telemetry import Metrics, Observed, Tracing
 
 __version__ = "0.1.0.dev0"

@@ -1,7 +1,10 @@
-"""Jars from Maven: fetched once, by a small pom that comes with the package, and kept in the user's cache folder.
+"""Jars from Maven: fetched once, by a small pom that comes with the package, and kept in the user's
+cache folder.
 
-1. A folder of jars is named after its pom and the pom's content, so another version of Penstock has a folder of its own.
-2. A folder that is there is complete: it is made aside and renamed. Whoever wants the same one meanwhile waits.
+1. A folder of jars is named after its pom and the pom's content, so another version of Penstock has
+   a folder of its own.
+2. A folder that is there is complete: it is made aside and renamed. Whoever wants the same one
+   meanwhile waits.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencie
 
 
 def fetch(pom: Path) -> Path:
-    """The folder that holds the jars that `pom` asks for. Blocks while Maven fetches them, the first time.
+    """The folder that holds the jars that `pom` asks for. Blocks while Maven fetches them, the
+    first time.
 
     Raises `MissingJars` where there is no Maven, or it cannot get them.
     """
@@ -48,11 +52,32 @@ def _fetch(source: Path, folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
         pom = Path(shutil.copy(source, Path(aside) / "pom.xml"))
         arriving = Path(aside) / "jars"
-        command = [maven, "--batch-mode", "--quiet", "--file", str(pom), _COPY, f"-DoutputDirectory={arriving}", "-DincludeScope=runtime"]
+        command = [
+            maven,
+            "--batch-mode",
+            "--quiet",
+            "--file",
+            str(pom),
+            _COPY,
+            f"-DoutputDirectory={arriving}",
+            "-DincludeScope=runtime",
+        ]
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)  # noqa: S603  # all of it is ours
+            done = subprocess.run(  # noqa: S603  # all of it is ours
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=FETCH_SECONDS,
+            )
         except subprocess.TimeoutExpired as error:
-            raise MissingJars(f"Maven did not have the jars of {source.stem} within {FETCH_SECONDS} s") from error
+            raise MissingJars(
+                f"Maven did not have the jars of {source.stem} within {FETCH_SECONDS} s"
+            ) from error
         if done.returncode:
-            raise MissingJars(f"Maven could not get the jars of {source.stem}:\n{(done.stdout + done.stderr)[-2000:]}")
+            raise MissingJars(
+                "Maven could not get the jars of "
+                f"{source.stem}:\n{(done.stdout + done.stderr)[-2000:]}"
+            )
         arriving.rename(folder)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 class Recording:
     """Keeps every batch; optionally takes `seconds` per write, and answers as `answer` says."""
 
-    def __init__(self, seconds: float = 0.0, answer: Callable[[Batch[Any]], WriteResult | None] | None = None) -> None:
+    def __init__(
+        self, seconds: float = 0.0, answer: Callable[[Batch[Any]], WriteResult | None] | None = None
+    ) -> None:
         self.seconds = seconds
         self.answer = answer
         self.batches: list[tuple[Any, ...]] = []

@@ -47,9 +47,13 @@ def on_virtual_time(main: Callable[[FakeClock], Coroutine[Any, Any, None]]) -> N
 
 
 class Destination:
-    """Applies what `perform` says; sees to it that no key is in two writes at once, and that a batch has its keys in order."""
+    """Applies what `perform` says; sees to it that no key is in two writes at once, and that a
+    batch has its keys in order.
+    """
 
-    def __init__(self, perform: Callable[[Any, Batch[Item]], Any] | None = None, *, prefix_safe: bool = False) -> None:
+    def __init__(
+        self, perform: Callable[[Any, Batch[Item]], Any] | None = None, *, prefix_safe: bool = False
+    ) -> None:
         self.capabilities = Capabilities(key_prefix_safe=prefix_safe)
         self.batches: list[tuple[Item, ...]] = []
         self.reasons: list[str] = []
@@ -119,9 +123,13 @@ class Gate(Destination):
 
 
 class Setting:
-    """A destination that refuses what `bad` says, and dead letters around it. Both take `seconds` per write."""
+    """A destination that refuses what `bad` says, and dead letters around it. Both take `seconds`
+    per write.
+    """
 
-    def __init__(self, *bad: Item, prefix_safe: bool = False, dead_letters: bool = True, seconds: float = 0.1) -> None:
+    def __init__(
+        self, *bad: Item, prefix_safe: bool = False, dead_letters: bool = True, seconds: float = 0.1
+    ) -> None:
         self.seconds = seconds
         self.bad = set(bad)
         self.sink = Destination(self._perform, prefix_safe=prefix_safe)

@@ -1,4 +1,6 @@
-"""What adapts, decided without a clock: the batch size, the workers, and what neither learns from."""
+"""What adapts, decided without a clock: the batch size, the workers, and what neither learns
+from.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ def items_after(start: int, tries: Iterable[Try], *, least: int = 1, most: int =
 
 def ten(items: int, *, seconds: float = 0.1, one: Load = Load.FINE, at: float = 0.0) -> list[Try]:
     """Ten tries of one size, the last of them as `one`."""
-    fine = [Try(ended=at + number + seconds, seconds=seconds, items=items) for number in range(TRIES - 1)]
+    fine = [
+        Try(ended=at + number + seconds, seconds=seconds, items=items)
+        for number in range(TRIES - 1)
+    ]
     return [*fine, Try(ended=at + 9 + seconds, seconds=seconds, items=items, load=one)]
 
 
@@ -108,19 +113,38 @@ def test_a_small_size_grows_and_shrinks_by_one(start: int) -> None:
 
 
 def test_a_size_that_was_too_large_is_approached_and_not_tried_again_at_once() -> None:
-    """B-T29: after an answer of too large the size grows back to just below; after a throttle, all the way."""
+    """B-T29: after an answer of too large the size grows back to just below; after a throttle, all
+    the way.
+    """
     for load, after in ((Load.TOO_LARGE, 99), (Load.TOO_MUCH, 100)):
         control = ItemsControl(start=100, least=1, most=100, patience=PATIENCE)
         for one in ten(100, one=load):
-            control.heard(one.ended, one.ended, 100, fine=False, too_much=load is Load.TOO_MUCH, too_large=load is Load.TOO_LARGE)
+            control.heard(
+                one.ended,
+                one.ended,
+                100,
+                fine=False,
+                too_much=load is Load.TOO_MUCH,
+                too_large=load is Load.TOO_LARGE,
+            )
         for number in range(10 * TRIES):
-            control.heard(100.0 + number, 100.0 + number, control.now, fine=True, too_much=False, too_large=False)
+            control.heard(
+                100.0 + number,
+                100.0 + number,
+                control.now,
+                fine=True,
+                too_much=False,
+                too_large=False,
+            )
         assert control.now == after
 
 
 def test_tries_that_began_before_the_size_was_halved_do_not_halve_it_again() -> None:
     """B-T29: a hundred writes under way that all time out are one objection."""
-    flood = [Try(ended=5.0 + number / 100, seconds=5.0, items=100, load=Load.TOO_MUCH) for number in range(100)]
+    flood = [
+        Try(ended=5.0 + number / 100, seconds=5.0, items=100, load=Load.TOO_MUCH)
+        for number in range(100)
+    ]
     assert items_after(100, flood) == 50
 
 
@@ -158,7 +182,14 @@ class Steady:
         for length in seconds:
             self.time += length + 10.0  # so that each is a decision of its own
             busy = self.control.now if in_flight is None else in_flight
-            self.control.heard(self.time, self.time - length, self.items, busy, fine=load is Load.FINE, too_much=load is Load.TOO_MUCH)
+            self.control.heard(
+                self.time,
+                self.time - length,
+                self.items,
+                busy,
+                fine=load is Load.FINE,
+                too_much=load is Load.TOO_MUCH,
+            )
         return self.control.now
 
 
@@ -199,7 +230,9 @@ def test_a_slower_round_trip_takes_a_tenth_and_a_little_slower_one_waits() -> No
 
 
 def test_variation_is_not_slowness() -> None:
-    """2.5 standard deviations: what varies by half all the time is not slow when it is half as slow again."""
+    """2.5 standard deviations: what varies by half all the time is not slow when it is half as slow
+    again.
+    """
     steady = grown(20)
     steady.trips(*[0.7, 1.3] * 20)
     before = steady.control.now
@@ -215,7 +248,9 @@ def test_half_as_long_again_as_at_best_halves() -> None:
 
 
 def test_variation_is_not_half_as_long_again() -> None:
-    """The best of means that vary is low by chance: what is more than it by less than they vary halves nothing."""
+    """The best of means that vary is low by chance: what is more than it by less than they vary
+    halves nothing.
+    """
     steady = grown(20)
     for _ in range(30):
         assert steady.trips(0.2, 2.4, in_flight=0) >= 18
@@ -223,11 +258,15 @@ def test_variation_is_not_half_as_long_again() -> None:
 
 @pytest.mark.parametrize(("silent", "after"), [(0, 22), (2, 22), (3, 21), (5, 21)])
 def test_errors_that_say_nothing_freeze(silent: int, after: int) -> None:
-    """decisions 0.3: a decision is left out if half of its tries or more ended so; with fewer the others tell."""
+    """decisions 0.3: a decision is left out if half of its tries or more ended so; with fewer the
+    others tell.
+    """
     control = grown(20).control
     for number in range(7):  # the first is due, and the last is: five in between
         ended = 1000.0 + number / 6
-        control.heard(ended, ended - 1.0, 100, control.now, fine=not 1 <= number <= silent, too_much=False)
+        control.heard(
+            ended, ended - 1.0, 100, control.now, fine=not 1 <= number <= silent, too_much=False
+        )
     assert control.now == after
 
 
@@ -238,10 +277,14 @@ def test_round_trips_of_errors_that_say_nothing_are_not_taken_in() -> None:
 
 
 def test_throttles_of_one_round_trip_take_a_tenth_once() -> None:
-    """batcher/4a.11: they come back at once, so many of them begin and end within one round trip; they are one objection."""
+    """batcher/4a.11: they come back at once, so many of them begin and end within one round trip;
+    they are one objection.
+    """
     control = grown(20).control
     for number in range(100):
-        control.heard(1000.0 + number / 101, 1000.0 + number / 101, 100, 20, fine=False, too_much=True)
+        control.heard(
+            1000.0 + number / 101, 1000.0 + number / 101, 100, 20, fine=False, too_much=True
+        )
     assert control.now == 18
     control.heard(1001.2, 1001.2, 100, 20, fine=False, too_much=True)
     assert control.now == 16
@@ -276,13 +319,19 @@ def test_it_begins_with_one_worker_and_full_batches() -> None:
 
 
 def test_idle_tries_change_nothing_unless_they_failed_for_load() -> None:
-    """batcher/4a.11, 4c: neither grows nor shrinks on low traffic; the next burst finds what the last one had."""
+    """batcher/4a.11, 4c: neither grows nor shrinks on low traffic; the next burst finds what the
+    last one had.
+    """
     control = control_of(Limits(max_items=500, workers=8))
     for load in (Load.FINE, Load.SILENT):
         for number in range(100):
-            assert control.heard(Try(ended=number + 0.1, seconds=0.1, items=1, idle=True, load=load)) == Setting(1, 500)
+            assert control.heard(
+                Try(ended=number + 0.1, seconds=0.1, items=1, idle=True, load=load)
+            ) == Setting(1, 500)
     for number in range(TRIES):
-        control.heard(Try(ended=2000.0 + number, seconds=0.1, items=500, idle=True, load=Load.TOO_MUCH))
+        control.heard(
+            Try(ended=2000.0 + number, seconds=0.1, items=500, idle=True, load=Load.TOO_MUCH)
+        )
     assert control.setting == Setting(1, 250)
 
 
@@ -295,9 +344,13 @@ def test_too_large_says_nothing_about_the_workers() -> None:
 
 @settings(deadline=None)
 @given(st.integers(), st.integers(1, 64), st.integers(1, 2000), st.integers(1, 50))
-def test_no_sequence_leaves_the_bounds(seed: int, workers: int, max_items: int, min_items: int) -> None:
+def test_no_sequence_leaves_the_bounds(
+    seed: int, workers: int, max_items: int, min_items: int
+) -> None:
     """B-T29: clamped, whatever is heard; equal sequences give equal settings."""
-    limits = Limits(max_items=max_items, workers=workers, max_pending_items=(workers + 1) * max_items)
+    limits = Limits(
+        max_items=max_items, workers=workers, max_pending_items=(workers + 1) * max_items
+    )
 
     def run() -> list[Setting]:
         chance, now = random.Random(seed), 0.0
@@ -349,7 +402,9 @@ def busy() -> UnavailableError:
     ],
 )
 def test_what_an_error_says_about_load(error: Exception, load: Load) -> None:
-    """decisions 0.3, adaptive size: timeouts, throttles and too-large answers count; what says nothing about load does not."""
+    """decisions 0.3, adaptive size: timeouts, throttles and too-large answers count; what says
+    nothing about load does not.
+    """
     assert load_of(error) is load
     wrapped = RuntimeError("a client's own")
     wrapped.__cause__ = error
@@ -358,7 +413,9 @@ def test_what_an_error_says_about_load(error: Exception, load: Load) -> None:
 
 
 def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting:
-    """The setting after one try, which comes after a pause, and ten more without any between them. All are of one item."""
+    """The setting after one try, which comes after a pause, and ten more without any between them.
+    All are of one item.
+    """
     governor = Governor(Adaptive(), Limits(max_items=100, workers=8), MemorySink())
     for number in range(1 + TRIES):
         one = governor.begins(1, float(number))
@@ -377,7 +434,9 @@ def test_which_tries_are_told() -> None:
 
 
 def test_what_a_tenant_tells() -> None:
-    """batcher/4b.6: its throttle and its sparse batches are its own; its timeouts and its full batches count."""
+    """batcher/4b.6: its throttle and its sparse batches are its own; its timeouts and its full
+    batches count.
+    """
     for error, full, after in (
         (ThrottledError("slow down"), True, Setting(1, 100)),
         (TimedOutError("cut off"), True, Setting(1, 50)),

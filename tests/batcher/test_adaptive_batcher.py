@@ -45,7 +45,9 @@ async def fill(batcher: Batcher[int], batches: int) -> None:
 
 
 async def test_workers_grow_while_all_are_busy(fake_clock: FakeClock) -> None:
-    """batcher/4a.11: from one to the limit, seen in `stats()` and at the destination; the limits stay what they are."""
+    """batcher/4a.11: from one to the limit, seen in `stats()` and at the destination; the limits
+    stay what they are.
+    """
     sink = Recording(0.1)
     async with Batcher(sink, limits=LIMITS, adaptive=Adaptive()) as batcher:
         assert batcher.stats().workers == 1
@@ -65,7 +67,9 @@ async def test_each_change_is_told(fake_clock: FakeClock, caplog: pytest.LogCapt
             self.seen.append((name, workers, max_items))
 
     caplog.set_level("DEBUG", "penstock.batcher")
-    async with Batcher(Recording(0.1), limits=LIMITS, adaptive=Adaptive(), observers=[Settings()], name="audit") as batcher:
+    async with Batcher(
+        Recording(0.1), limits=LIMITS, adaptive=Adaptive(), observers=[Settings()], name="audit"
+    ) as batcher:
         await fill(batcher, 40)
     assert Settings.seen == [("audit", 2, 100), ("audit", 3, 100), ("audit", 4, 100)]
     told = [record.getMessage() for record in caplog.records if record.levelname == "DEBUG"]
@@ -83,7 +87,9 @@ async def test_without_it_everything_stays(fake_clock: FakeClock) -> None:
 
 
 async def test_one_worker_keeps_order_while_the_size_changes(fake_clock: FakeClock) -> None:
-    """batcher/B22, B-T14: with one worker only the size adapts, and what was sealed larger is cut in place."""
+    """batcher/B22, B-T14: with one worker only the size adapts, and what was sealed larger is cut
+    in place.
+    """
     calls = 0
 
     def answer(batch: Batch[Any]) -> None:
@@ -103,7 +109,9 @@ async def test_one_worker_keeps_order_while_the_size_changes(fake_clock: FakeClo
 
 
 async def test_throttles_behind_a_retry_are_heard(fake_clock: FakeClock) -> None:
-    """batcher/B45: the batcher sees no failure, since the retry succeeds, and the size halves all the same. Backoffs are no round trips."""
+    """batcher/B45: the batcher sees no failure, since the retry succeeds, and the size halves all
+    the same. Backoffs are no round trips.
+    """
     throttled = 0
 
     def answer(batch: Batch[Any]) -> None:
@@ -112,7 +120,9 @@ async def test_throttles_behind_a_retry_are_heard(fake_clock: FakeClock) -> None
             throttled += 1
             raise ThrottledError("slow down", retry_after=1.0)
 
-    async with Batcher(stack(Recording(0.1, answer), Retry()), limits=LIMITS, adaptive=Adaptive(start_workers=4)) as batcher:
+    async with Batcher(
+        stack(Recording(0.1, answer), Retry()), limits=LIMITS, adaptive=Adaptive(start_workers=4)
+    ) as batcher:
         adding = asyncio.create_task(fill(batcher, 10))
         await fake_clock.advance(20.0)
         assert batcher.stats().max_items <= 50
@@ -135,23 +145,31 @@ async def test_timeouts_are_heard(around: bool, fake_clock: FakeClock) -> None:
     assert batcher.tally().unknown == 110
 
 
-async def test_half_of_the_shortest_timeout_is_how_long_a_growing_batch_may_take(fake_clock: FakeClock) -> None:
+async def test_half_of_the_shortest_timeout_is_how_long_a_growing_batch_may_take(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/B45: of the `Timeout` in the stack, not of the flush timeout around it."""
     for seconds, grown in ((0.4, True), (0.6, False)):
         sink = stack(Recording(seconds), Timeout(1.0))
-        async with Batcher(sink, limits=LIMITS, adaptive=Adaptive(start_items=50, min_workers=4)) as batcher:
+        async with Batcher(
+            sink, limits=LIMITS, adaptive=Adaptive(start_items=50, min_workers=4)
+        ) as batcher:
             await fill(batcher, 10)
             assert (batcher.stats().max_items > 50) is grown
 
 
 async def test_bad_items_change_nothing(fake_clock: FakeClock) -> None:
-    """decisions 0.3: an error that says nothing about load freezes, whether or not the dead letters take it."""
+    """decisions 0.3: an error that says nothing about load freezes, whether or not the dead letters
+    take it.
+    """
 
     def answer(batch: Batch[Any]) -> WriteResult:
         return WriteResult.failed(batch, {0: PermanentError("a bad row")})
 
     for decorators in ([], [Retry()], [Retry(), DeadLetter(MemorySink())]):
-        async with Batcher(stack(Recording(0.1, answer), *decorators), limits=LIMITS, adaptive=Adaptive()) as batcher:
+        async with Batcher(
+            stack(Recording(0.1, answer), *decorators), limits=LIMITS, adaptive=Adaptive()
+        ) as batcher:
             await fill(batcher, 30)
             assert (batcher.stats().workers, batcher.stats().max_items) == (1, 100)
 
@@ -171,7 +189,9 @@ async def test_too_large_is_heard_though_the_batch_is_saved(fake_clock: FakeCloc
 
 
 async def test_waiting_for_a_rate_limit_is_no_round_trip(fake_clock: FakeClock) -> None:
-    """A try that ends in a wait, and without an error, tells nothing: the destination was not asked."""
+    """A try that ends in a wait, and without an error, tells nothing: the destination was not
+    asked.
+    """
     sink = stack(Recording(0.1), RateLimit(1000, burst=100))
     async with Batcher(sink, limits=LIMITS, adaptive=Adaptive()) as batcher:
         await fill(batcher, 60)
@@ -190,9 +210,13 @@ async def test_a_shutdown_is_no_objection(fake_clock: FakeClock) -> None:
 
 
 async def test_receipts_and_flushes_survive_a_cut(fake_clock: FakeClock) -> None:
-    """batcher/4b.1, 4b.4: a batch that is cut when it is taken keeps every receipt, and a flush waits for all its parts."""
+    """batcher/4b.1, 4b.4: a batch that is cut when it is taken keeps every receipt, and a flush
+    waits for all its parts.
+    """
     sink = Gated()
-    async with Batcher(sink, limits=Limits(max_items=10, max_pending_items=1000), adaptive=Adaptive(min_items=1)) as batcher:
+    async with Batcher(
+        sink, limits=Limits(max_items=10, max_pending_items=1000), adaptive=Adaptive(min_items=1)
+    ) as batcher:
         receipts = [await batcher.submit(number) for number in range(40)]
         batcher._engine.accumulator.resize(3, fake_clock.now())
         batcher._engine.refresh()
@@ -233,12 +257,16 @@ def test_bad_arguments_are_refused() -> None:
     """batcher/B46."""
     with pytest.raises(ConfigError, match="adaptive=True: must be an Adaptive"):
         Batcher(MemorySink(), adaptive=True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="start_workers=4: must not be above the limit, which is 1"):
+    with pytest.raises(
+        ConfigError, match="start_workers=4: must not be above the limit, which is 1"
+    ):
         Batcher(MemorySink(), adaptive=Adaptive(start_workers=4))
 
 
 async def test_a_drain_is_not_held_to_the_workers_found_so_far(fake_clock: FakeClock) -> None:
-    """batcher/4b.3: a shutdown right after the start finds the workers that it needs; with one it would take 20 s."""
+    """batcher/4b.3: a shutdown right after the start finds the workers that it needs; with one it
+    would take 20 s.
+    """
     sink = Recording(0.1)
     limits = Limits(max_items=10, workers=16, max_pending_items=2000)
     batcher = Batcher[int](sink, limits=limits, adaptive=Adaptive(), shutdown_deadline=5.0)

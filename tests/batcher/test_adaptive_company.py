@@ -63,11 +63,13 @@ async def trickle(batcher: Batcher[Any], tenants: int, seconds: float, clock: Fa
         await clock.sleep(0.02)
 
 
-# -- keys ---------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
 async def test_waiting_for_a_key_is_no_round_trip(fake_clock: FakeClock) -> None:
-    """batcher/4a.10, 4a.11: of eight hot keys eight batches go at once; what waits for its key has no slot, and does not count as slow."""
+    """batcher/4a.10, 4a.11: of eight hot keys eight batches go at once; what waits for its key has
+    no slot, and does not count as slow.
+    """
 
     async def perform(sink: Destination, batch: Batch[Item]) -> None:
         await asyncio.sleep(0.1)
@@ -91,14 +93,20 @@ async def test_a_key_that_backs_off_is_no_round_trip_either(fake_clock: FakeCloc
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult | None:
         await asyncio.sleep(0.1)
-        bad = {index: TransientError("locked") for index, item in enumerate(batch) if item.key == 0 and failed[item.number] < 2}
+        bad = {
+            index: TransientError("locked")
+            for index, item in enumerate(batch)
+            if item.key == 0 and failed[item.number] < 2
+        }
         failed.update(batch[index].number for index in bad)
         sink.apply(*(item for index, item in enumerate(batch) if index not in bad))
         return WriteResult.failed(batch, bad) if bad else None
 
     sink = Destination(perform)
     wait = Retry(attempts=5, backoff=lambda retry_state: 10.0)
-    async with Batcher(stack(sink, wait), limits=LIMITS, key=key_of, adaptive=Adaptive()) as batcher:
+    async with Batcher(
+        stack(sink, wait), limits=LIMITS, key=key_of, adaptive=Adaptive()
+    ) as batcher:
         for number in range(50):
             for key in range(0 if number < 4 else 1, 200):
                 await batcher.add(Item(key, number))
@@ -108,11 +116,15 @@ async def test_a_key_that_backs_off_is_no_round_trip_either(fake_clock: FakeCloc
     assert sink.applied[0] == [0, 1, 2, 3]
 
 
-# -- tenants ------------------------------------------------------------------------------------------------------------
+# -- tenants ---------------------------------------------------------------------------------------
 
 
-async def test_a_throttled_tenant_costs_the_others_neither_workers_nor_size(fake_clock: FakeClock) -> None:
-    """batcher/4b.6: what throttles one tenant is that tenant's own, for the workers and the size as for the retry."""
+async def test_a_throttled_tenant_costs_the_others_neither_workers_nor_size(
+    fake_clock: FakeClock,
+) -> None:
+    """batcher/4b.6: what throttles one tenant is that tenant's own, for the workers and the size as
+    for the retry.
+    """
     throttled = 0
 
     def answer(batch: Batch[Any]) -> None:
@@ -121,7 +133,9 @@ async def test_a_throttled_tenant_costs_the_others_neither_workers_nor_size(fake
             throttled += 1
             raise ThrottledError("slow down", retry_after=0.2)
 
-    batcher = Batcher[Any](stack(Recording(0.1, answer), Retry()), limits=LIMITS, tenant=tenant_of, adaptive=Adaptive())
+    batcher = Batcher[Any](
+        stack(Recording(0.1, answer), Retry()), limits=LIMITS, tenant=tenant_of, adaptive=Adaptive()
+    )
     async with batcher:
         await add_all(batcher, "bad", 300)
         await add_all(batcher, "good", 30_000)
@@ -137,7 +151,9 @@ async def test_timeouts_of_a_tenant_are_everybodys(fake_clock: FakeClock) -> Non
         raise TimeoutError
 
     adaptive = Adaptive(start_workers=16)
-    batcher = Batcher[Any](stack(Recording(0.1, answer), Retry()), limits=LIMITS, tenant=tenant_of, adaptive=adaptive)
+    batcher = Batcher[Any](
+        stack(Recording(0.1, answer), Retry()), limits=LIMITS, tenant=tenant_of, adaptive=adaptive
+    )
     async with batcher:
         await add_all(batcher, "slow", 2000)
         await fake_clock.advance(5.0)
@@ -146,8 +162,12 @@ async def test_timeouts_of_a_tenant_are_everybodys(fake_clock: FakeClock) -> Non
         await batcher.shutdown(deadline=0.0)
 
 
-async def test_many_small_tenants_do_not_make_the_batches_of_a_large_one_small(fake_clock: FakeClock) -> None:
-    """batcher/4c: most batches hold three items, since most tenants send little; full ones stay full."""
+async def test_many_small_tenants_do_not_make_the_batches_of_a_large_one_small(
+    fake_clock: FakeClock,
+) -> None:
+    """batcher/4c: most batches hold three items, since most tenants send little; full ones stay
+    full.
+    """
     sink = Recording(0.1)
     async with Batcher[Any](sink, limits=LIMITS, tenant=tenant_of, adaptive=Adaptive()) as batcher:
         small = asyncio.create_task(trickle(batcher, 20, 8.0, fake_clock))
@@ -158,7 +178,9 @@ async def test_many_small_tenants_do_not_make_the_batches_of_a_large_one_small(f
     assert sum(count for size, count in sizes.items() if size < 10) > sizes[100] > 100
 
 
-async def test_a_smaller_size_holds_for_tenants_that_have_items_inside(fake_clock: FakeClock) -> None:
+async def test_a_smaller_size_holds_for_tenants_that_have_items_inside(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/4a.11: what a tenant had queued before is cut too."""
     taken: list[tuple[int, int]] = []
 
@@ -167,7 +189,12 @@ async def test_a_smaller_size_holds_for_tenants_that_have_items_inside(fake_cloc
         if len(batch) > 40:
             raise TooLargeError("413")
 
-    batcher = Batcher[Any](stack(Recording(0.0, answer), Isolate()), limits=LIMITS, tenant=tenant_of, adaptive=Adaptive())
+    batcher = Batcher[Any](
+        stack(Recording(0.0, answer), Isolate()),
+        limits=LIMITS,
+        tenant=tenant_of,
+        adaptive=Adaptive(),
+    )
     async with batcher:
         await asyncio.gather(*(add_all(batcher, tenant, 3000) for tenant in ("a", "b")))
         await batcher.flush()
@@ -176,8 +203,12 @@ async def test_a_smaller_size_holds_for_tenants_that_have_items_inside(fake_cloc
     assert batcher.tally().delivered == 6000
 
 
-async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(fake_clock: FakeClock) -> None:
-    """A write of one takes ten times as long as the other's: round trips vary, and that is not congestion."""
+async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(
+    fake_clock: FakeClock,
+) -> None:
+    """A write of one takes ten times as long as the other's: round trips vary, and that is not
+    congestion.
+    """
     written: Counter[str] = Counter()
 
     class Uneven:
@@ -186,8 +217,12 @@ async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(
             written[str(batch.tenant)] += len(batch)
 
     share = Tenants(max_pending_items=2000)
-    async with Batcher[Any](Uneven(), limits=LIMITS, tenant=tenant_of, tenants=share, adaptive=Adaptive()) as batcher:
-        adding = [asyncio.create_task(add_all(batcher, tenant, 40_000)) for tenant in ("slow", "fast")]
+    async with Batcher[Any](
+        Uneven(), limits=LIMITS, tenant=tenant_of, tenants=share, adaptive=Adaptive()
+    ) as batcher:
+        adding = [
+            asyncio.create_task(add_all(batcher, tenant, 40_000)) for tenant in ("slow", "fast")
+        ]
         await fake_clock.sleep(5.0)
         before = written.total()
         await fake_clock.sleep(10.0)
@@ -199,7 +234,7 @@ async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(
         await batcher.shutdown(deadline=0.0)
 
 
-# -- everything at once -------------------------------------------------------------------------------------------------
+# -- everything at once ----------------------------------------------------------------------------
 
 
 class Chaotic:
@@ -227,7 +262,11 @@ class Chaotic:
                 raise _busy()
             if lot < 0.12:
                 raise TransientError("a deadlock")
-            bad = {index: PermanentError("a bad row") for index in range(len(batch)) if self.chance.random() < 0.002}
+            bad = {
+                index: PermanentError("a bad row")
+                for index in range(len(batch))
+                if self.chance.random() < 0.002
+            }
             for index, (tenant, key, number) in enumerate(batch):
                 if index not in bad:
                     self.taken[tenant, key].append(number)
@@ -247,7 +286,9 @@ COMPANY = ["nothing", "key", "tenant", "both"]
 
 @pytest.mark.parametrize("of", COMPANY)
 def test_nothing_is_lost_or_out_of_order_in_any_company(of: str) -> None:
-    """B-T29, B-T14, batcher/4b.1: keys, tenants, both, behind a full stack that fails in every way: conservation, order, bounds."""
+    """B-T29, B-T14, batcher/4b.1: keys, tenants, both, behind a full stack that fails in every way:
+    conservation, order, bounds.
+    """
     with FakeClock() as clock:
         clock.run(_chaos(of, 1))
 
@@ -278,7 +319,14 @@ async def _chaos(of: str, seed: int) -> None:
         Retry(attempts=20, rng=random.Random(seed)),
     )
     limits = Limits(max_items=50, max_delay=0.05, workers=16, max_pending_items=2000)
-    batcher = Batcher[Any](whole, limits=limits, adaptive=Adaptive(min_items=5), observers=[settings], name="chaos", **arguments)
+    batcher = Batcher[Any](
+        whole,
+        limits=limits,
+        adaptive=Adaptive(min_items=5),
+        observers=[settings],
+        name="chaos",
+        **arguments,
+    )
     async with batcher:
         numbers: Counter[tuple[str, int]] = Counter()
         for _ in range(1000):
@@ -293,9 +341,14 @@ async def _chaos(of: str, seed: int) -> None:
     assert tally.accepted == 1000
     assert sink.most_running <= 16
     assert max(sink.sizes) <= 50
-    assert all(name == "chaos" and 1 <= workers <= 16 and 5 <= size <= 50 for name, workers, size in settings.seen)
+    assert all(
+        name == "chaos" and 1 <= workers <= 16 and 5 <= size <= 50
+        for name, workers, size in settings.seen
+    )
     if of in {"tenant", "both"}:
         assert not sink.mixed
     if "key" in arguments:
         for taken in sink.taken.values():
-            assert list(dict.fromkeys(taken)) == sorted(set(taken))  # a write that was cut off may have been taken, and comes again
+            assert list(dict.fromkeys(taken)) == sorted(
+                set(taken)
+            )  # a write that was cut off may have been taken, and comes again

@@ -1,7 +1,9 @@
-"""The workers' control before a queueing station: `servers` that each work on one write at a time, and a queue before them.
+"""The workers' control before a queueing station: `servers` that each work on one write at a time,
+and a queue before them.
 
-By Little's law so many writes as there are servers carry all that it can do; each further one only waits. The control, which sees nothing
-but round trips, must end near that number, whatever the seed.
+By Little's law so many writes as there are servers carry all that it can do; each further one only
+waits. The control, which sees nothing but round trips, must end near that number, whatever the
+seed.
 """
 
 from __future__ import annotations
@@ -61,10 +63,20 @@ def run(
             ends = max(now, free[0]) + service(chance)
             heapq.heapreplace(free, ends)
             number += 1
-            heapq.heappush(under_way, (min(ends, now + (timeout or ends)), number, now, timeout is None or ends - now <= timeout))
+            heapq.heappush(
+                under_way,
+                (
+                    min(ends, now + (timeout or ends)),
+                    number,
+                    now,
+                    timeout is None or ends - now <= timeout,
+                ),
+            )
         in_flight = len(under_way)
         now, _, began, ok = heapq.heappop(under_way)
-        control.heard(now, began, 100, in_flight, fine=ok and chance.random() >= silent, too_much=not ok)
+        control.heard(
+            now, began, 100, in_flight, fine=ok and chance.random() >= silent, too_much=not ok
+        )
         seen.append(Seen(now, control.now, ok))
     return seen
 
@@ -80,7 +92,9 @@ def per_second(seen: list[Seen], start: float, end: float) -> float:
 @pytest.mark.parametrize("variation", [0.05, 0.3])
 @pytest.mark.parametrize("servers", [4, 8, 16])
 def test_workers_settle_near_the_number_of_servers(servers: int, variation: float) -> None:
-    """batcher/4a.11, 4b.13: between as many as there are and twice that, and nearly all of the capacity is used."""
+    """batcher/4a.11, 4b.13: between as many as there are and twice that, and nearly all of the
+    capacity is used.
+    """
     for seed in SEEDS:
         seen = run(lambda _: servers, seed=seed, service=exponential(variation))
         assert servers <= workers(seen, 10.0, 40.0) <= 2.1 * servers, seed
@@ -107,17 +121,26 @@ def test_a_drop_of_capacity_and_its_return_are_followed() -> None:
 
 
 VARYING: dict[str, Callable[[random.Random], float]] = {
-    "one in twenty takes ten times as long": lambda chance: 1.0 if chance.random() < 0.05 else SERVICE,
+    "one in twenty takes ten times as long": lambda chance: (
+        1.0 if chance.random() < 0.05 else SERVICE
+    ),
     "lognormal": lambda chance: SERVICE * chance.lognormvariate(0, 1),
     "every other takes ten times as long": lambda chance: 1.0 if chance.random() < 0.5 else SERVICE,
 }
 
 
 @pytest.mark.parametrize("service", VARYING.values(), ids=VARYING)
-def test_round_trips_that_vary_by_much_do_not_starve_the_destination(service: Callable[[random.Random], float]) -> None:
-    """Twice the best of a few means is chance there, and no reason to halve: seven tenths of the capacity are used at least."""
+def test_round_trips_that_vary_by_much_do_not_starve_the_destination(
+    service: Callable[[random.Random], float],
+) -> None:
+    """Twice the best of a few means is chance there, and no reason to halve: seven tenths of the
+    capacity are used at least.
+    """
     mean = statistics.fmean(service(random.Random(seed)) for seed in range(20_000))
-    used = [per_second(run(lambda _: 16, seed=seed, service=service), 10.0, 40.0) * mean / 16 for seed in SEEDS]
+    used = [
+        per_second(run(lambda _: 16, seed=seed, service=service), 10.0, 40.0) * mean / 16
+        for seed in SEEDS
+    ]
     assert statistics.fmean(used) >= 0.7
 
 
@@ -130,7 +153,9 @@ def test_errors_that_say_nothing_do_not_hold_up_the_others() -> None:
 
 
 def test_fewer_writes_time_out_than_with_fixed_workers() -> None:
-    """batcher/4a.11: 32 workers before two servers wait longer than the timeout; whatever the seed, hardly any of the control's do."""
+    """batcher/4a.11: 32 workers before two servers wait longer than the timeout; whatever the seed,
+    hardly any of the control's do.
+    """
     for seed in SEEDS:
         seen = run(lambda _: 2, seed=seed, timeout=1.0, service=exponential(0.3), most=32)
         assert sum(not one.ok for one in seen) < 0.05 * len(seen), seed

@@ -1,4 +1,6 @@
-"""What the adaptive batcher does under ten loads, on virtual time, with the ranges in which it must lie. The scenarios are an example program's."""
+"""What the adaptive batcher does under ten loads, on virtual time, with the ranges in which it must
+lie. The scenarios are an example program's.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), EXPECTED, ids=lambda value: value if isinstance(value, str) else f"{value.start}-{value.end}"
+    ("name", "expected"),
+    EXPECTED,
+    ids=lambda value: value if isinstance(value, str) else f"{value.start}-{value.end}",
 )
 def test_each_load_keeps_to_its_ranges(program: Any, name: str, expected: Expected) -> None:
     """B-T29, batcher/4a.11, batcher/4b.13."""
@@ -84,7 +88,8 @@ def as_rows() -> list[str]:
         return f"{ends[0]:,g}" if ends[0] == ends[1] else f"{ends[0]:,g} to {ends[1]:,g}"
 
     return [
-        f"| {name} | {between((one.start, one.end))} | {between(one.workers)} | {between(one.max_items)} | {between(one.written)} |"
+        f"| {name} | {between((one.start, one.end))} | {between(one.workers)} | "
+        f"{between(one.max_items)} | {between(one.written)} |"
         for name, one in EXPECTED
     ]
 
@@ -113,7 +118,9 @@ def test_every_item_is_accounted_for(program: Any) -> None:
 
 
 def test_a_flood_of_timeouts_is_not_made_worse(program: Any) -> None:
-    """B-T29: fewer writes time out than with fixed limits, fewer items are given up, and after it all of the traffic is carried again."""
+    """B-T29: fewer writes time out than with fixed limits, fewer items are given up, and after it
+    all of the traffic is carried again.
+    """
     adaptive, fixed = (program.run("timeouts", adaptive=kind) for kind in (True, False))
     assert adaptive.writes["cut_off"] * 10 < fixed.writes["cut_off"]
     assert adaptive.tally.unknown * 10 < fixed.tally.unknown
@@ -122,7 +129,9 @@ def test_a_flood_of_timeouts_is_not_made_worse(program: Any) -> None:
 
 
 def trouble(seed: int) -> Scenario:
-    """Six seconds in which writes time out, for a reason and under a load that the seed chooses, with all workers in force before."""
+    """Six seconds in which writes time out, for a reason and under a load that the seed chooses,
+    with all workers in force before.
+    """
     chance = random.Random(seed)
     usual = Destination(seconds=0.05, per_item=0.00025, jitter=chance.choice((0.05, 0.5)))
     bad = chance.choice(
@@ -143,9 +152,13 @@ def trouble(seed: int) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 40))])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 40))]
+)
 def test_no_flood_of_timeouts_is_made_worse(seed: int) -> None:
-    """B-T29: whatever the flood, neither more writes under way than fixed limits have, nor more writes cut off, nor more items sent again."""
+    """B-T29: whatever the flood, neither more writes under way than fixed limits have, nor more
+    writes cut off, nor more items sent again.
+    """
     scenario = trouble(seed)
     adaptive, fixed = simulate(scenario), simulate(replace(scenario, adaptive=None))
     assert fixed.resent > 0
@@ -158,7 +171,9 @@ def test_no_flood_of_timeouts_is_made_worse(seed: int) -> None:
 
 
 def test_what_it_is_for(program: Any) -> None:
-    """Where fixed limits are too much for the destination, more is written and less fails; where they are not, nothing is lost by it."""
+    """Where fixed limits are too much for the destination, more is written and less fails; where
+    they are not, nothing is lost by it.
+    """
     for name in ("knee", "halved", "throttled"):
         adaptive, fixed = (program.run(name, adaptive=kind) for kind in (True, False))
         assert mean(adaptive.samples, "written") > 1.3 * mean(fixed.samples, "written")
@@ -181,21 +196,29 @@ def test_the_same_scenario_gives_the_same_run(program: Any) -> None:
     assert again.samples == program.run("timeouts", adaptive=True).samples
 
 
-def test_the_page_shows_what_the_program_prints(program: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_shows_what_the_program_prints(
+    program: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     program.main()
     assert [capsys.readouterr().out] == printed_on(PAGE)
 
 
 def test_the_pictures_are_of_these_runs(program: Any) -> None:
-    """Each picture carries the digest of the run that it shows; `python examples/adaptive_scenarios.py --plots docs/assets/adaptive` draws them."""
+    """Each picture carries the digest of the run that it shows; `python
+    examples/adaptive_scenarios.py --plots docs/assets/adaptive` draws them.
+    """
     page = (DOCS / PAGE).read_text()
     assert {picture.stem for picture in PICTURES.glob("*.svg")} == {*program.CASES, "my-load"}
     for name in program.CASES:
-        assert program.run(name, adaptive=True).digest in (PICTURES / f"{name}.svg").read_text(), name
+        assert program.run(name, adaptive=True).digest in (PICTURES / f"{name}.svg").read_text(), (
+            name
+        )
         assert re.search(rf"!\[[^\]]+\]\(\.\./assets/adaptive/{name}\.svg\)", page)
 
 
-def test_the_example_of_a_load_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_example_of_a_load_of_ones_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Prints what the page says, and has drawn the page's picture."""
     pytest.importorskip("matplotlib")
     program = load("my_load")

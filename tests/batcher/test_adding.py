@@ -33,7 +33,9 @@ async def test_an_add_that_times_out_leaves_no_item(fake_clock: FakeClock) -> No
 
 
 async def test_a_cancelled_add_leaves_no_item_and_hands_its_room_on(fake_clock: FakeClock) -> None:
-    """B-T8, B-T48: cancelled while waiting, and cancelled after the grant but before it could use it."""
+    """B-T8, B-T48: cancelled while waiting, and cancelled after the grant but before it could use
+    it.
+    """
     sink = Gated()
     async with Batcher(sink, limits=SMALL) as batcher:
         await batcher.add_many(range(4))
@@ -49,8 +51,12 @@ async def test_a_cancelled_add_leaves_no_item_and_hands_its_room_on(fake_clock: 
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_an_add_cancelled_at_any_moment_is_in_once_or_not_at_all(fake_clock: FakeClock, steps: int) -> None:
-    """B-T48: cancel after every number of loop steps while the add waits, is granted room, and finishes."""
+async def test_an_add_cancelled_at_any_moment_is_in_once_or_not_at_all(
+    fake_clock: FakeClock, steps: int
+) -> None:
+    """B-T48: cancel after every number of loop steps while the add waits, is granted room, and
+    finishes.
+    """
     sink = Recording(seconds=0.5)
     async with Batcher(sink, limits=SMALL) as batcher:
         await batcher.add_many(range(4))
@@ -63,7 +69,9 @@ async def test_an_add_cancelled_at_any_moment_is_in_once_or_not_at_all(fake_cloc
         await asyncio.wait([adding, other])
         assert other.exception() is None
     assert sink.items.count("x") == (0 if adding.cancelled() else 1)
-    assert sorted(map(str, sink.items)) == sorted(["0", "1", "2", "3", "y"] + ([] if adding.cancelled() else ["x"]))
+    assert sorted(map(str, sink.items)) == sorted(
+        ["0", "1", "2", "3", "y"] + ([] if adding.cancelled() else ["x"])
+    )
     assert batcher.report is not None
     batcher.report.verify()
 
@@ -83,8 +91,12 @@ async def test_newcomers_do_not_overtake_waiters(fake_clock: FakeClock) -> None:
     assert sink.items == [0, 1, 2, 3, "l1", "l2", "l3", "s"]
 
 
-async def test_a_full_ledger_blocks_producers_and_a_free_worker_never_waits(fake_clock: FakeClock) -> None:
-    """B-T13, batcher/B20: two workers take batches at once; adding blocks only when the ledger is full; shutdown waits for all."""
+async def test_a_full_ledger_blocks_producers_and_a_free_worker_never_waits(
+    fake_clock: FakeClock,
+) -> None:
+    """B-T13, batcher/B20: two workers take batches at once; adding blocks only when the ledger is
+    full; shutdown waits for all.
+    """
     sink = Recording(seconds=0.1)
     limits = Limits(max_items=10, workers=2, max_pending_items=40, max_delay=60.0)
     async with Batcher(sink, limits=limits) as batcher:
@@ -186,7 +198,9 @@ async def test_try_add_does_not_use_up_the_turns_that_add_owes(fake_clock: FakeC
             ran.append(1)
             await asyncio.sleep(0)
 
-    async with Batcher(Recording(), limits=Limits(max_items=500, max_pending_items=100_000)) as batcher:
+    async with Batcher(
+        Recording(), limits=Limits(max_items=500, max_pending_items=100_000)
+    ) as batcher:
         task = asyncio.create_task(neighbour())
         for i in range(2_500):
             await batcher.add(i)
@@ -223,10 +237,18 @@ async def test_waiting_producers_are_told_of_the_shutdown(fake_clock: FakeClock)
 
 
 @pytest.mark.parametrize("seconds", [0.001, 1.0, 20.0])
-async def test_accepting_takes_no_time_whatever_the_sink_takes_until_the_ledger_is_full(fake_clock: FakeClock, seconds: float) -> None:
-    """B-T55: one worker and a ledger of 100; the first batch goes after `max_delay`, and only the 101st item waits for a write."""
+async def test_accepting_takes_no_time_whatever_the_sink_takes_until_the_ledger_is_full(
+    fake_clock: FakeClock, seconds: float
+) -> None:
+    """B-T55: one worker and a ledger of 100; the first batch goes after `max_delay`, and only the
+    101st item waits for a write.
+    """
     sink = Recording(seconds=seconds)
-    async with Batcher(sink, limits=Limits(max_items=10, max_delay=0.5, max_pending_items=100), shutdown_deadline=1000.0) as batcher:
+    async with Batcher(
+        sink,
+        limits=Limits(max_items=10, max_delay=0.5, max_pending_items=100),
+        shutdown_deadline=1000.0,
+    ) as batcher:
         await batcher.add(0)
         await fake_clock.sleep(0.5)
         assert sink.times == [0.5]

@@ -1,4 +1,6 @@
-"""The batcher for threads. Gates are opened by the test, so nothing depends on how threads are scheduled."""
+"""The batcher for threads. Gates are opened by the test, so nothing depends on how threads are
+scheduled.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ PATIENCE = 20.0
 
 
 class Plain:
-    """A plain function as a sink, so it runs in a thread of its own; writes wait while the gate is shut."""
+    """A plain function as a sink, so it runs in a thread of its own; writes wait while the gate is
+    shut.
+    """
 
     def __init__(self, *, shut: bool = False, error: Exception | None = None) -> None:
         self.gate = threading.Event()
@@ -66,7 +70,9 @@ class Plain:
 @contextmanager
 def full(sink: Plain, **options: Any) -> Iterator[BlockingBatcher[Any]]:
     """A batcher with 2 items at the destination, 2 behind them, and no room."""
-    with BlockingBatcher(sink, limits=Limits(max_items=2, max_pending_items=4, max_delay=60.0), **options) as batcher:
+    with BlockingBatcher(
+        sink, limits=Limits(max_items=2, max_pending_items=4, max_delay=60.0), **options
+    ) as batcher:
         batcher.add_many([0, 1])
         assert sink.called.wait(PATIENCE)
         batcher.add_many([2, 3])
@@ -93,13 +99,16 @@ def waits(batcher: BlockingBatcher[Any], producers: int) -> None:
         pass
 
 
-# -- in and out -------------------------------------------------------------------------------------------------------
+# -- in and out ------------------------------------------------------------------------------------
 
 
 def test_threads_share_one_batcher_and_each_keeps_its_order() -> None:
     """Design 4: many threads, one ledger, nothing lost or doubled."""
     sink = Plain()
-    with restless(), BlockingBatcher(sink, limits=Limits(max_items=50, max_pending_items=150)) as batcher:
+    with (
+        restless(),
+        BlockingBatcher(sink, limits=Limits(max_items=50, max_pending_items=150)) as batcher,
+    ):
 
         def produce(name: int) -> None:
             for count in range(2_000):
@@ -115,7 +124,9 @@ def test_threads_share_one_batcher_and_each_keeps_its_order() -> None:
 
 
 def test_the_ledger_bounds_what_threads_hand_in() -> None:
-    """Design 4: the inbox lies inside the ledger. The sum is never above it, whoever looks, whenever."""
+    """Design 4: the inbox lies inside the ledger. The sum is never above it, whoever looks,
+    whenever.
+    """
     sink = Plain(shut=True)
     limits = Limits(max_items=5, max_pending_items=20)
     accepted = 0
@@ -150,7 +161,9 @@ def test_the_loop_is_woken_once_for_many_items() -> None:
 
 @pytest.mark.parametrize("operation", ["put", "put_all", "take", "lend"])
 def test_an_item_may_come_in_between_any_two_steps(operation: str) -> None:
-    """A signal handler or a finalizer that logs interrupts an `add` in its own thread; nothing hangs and nothing is left lying."""
+    """A signal handler or a finalizer that logs interrupts an `add` in its own thread; nothing
+    hangs and nothing is left lying.
+    """
     for step in range(100):
         woken: list[int] = []
         inbox: Inbox[str] = Inbox(partial(woken.append, 1))
@@ -170,7 +183,9 @@ def test_an_item_may_come_in_between_any_two_steps(operation: str) -> None:
         left = [*chain(*inbox.take())]
         came_in = [*chain(*answer), *left] if operation == "take" else left
         assert len(came_in) == (2 if operation in {"take", "lend"} else 3)
-        assert len(woken) == 2 or not (operation == "take" and left), "whatever is left has asked to be taken"
+        assert len(woken) == 2 or not (operation == "take" and left), (
+            "whatever is left has asked to be taken"
+        )
 
 
 @contextmanager
@@ -190,7 +205,9 @@ def interrupted(step: int, interrupt: Callable[[], object]) -> Iterator[list[int
         return on_line
 
     before = sys.gettrace()
-    sys.settrace(lambda frame, _, __: on_line if frame.f_code.co_filename.endswith("inbox.py") else None)
+    sys.settrace(
+        lambda frame, _, __: on_line if frame.f_code.co_filename.endswith("inbox.py") else None
+    )
     try:
         yield interruptions
     finally:
@@ -204,9 +221,16 @@ def test_an_add_that_races_a_shutdown_is_written_or_refused(admit: bool) -> None
         sink = Plain()
         accepted: list[tuple[int, int]] = []
         begun = threading.Barrier(3)
-        with restless(), BlockingBatcher(sink, limits=Limits(max_items=3, max_pending_items=9)) as batcher:
+        with (
+            restless(),
+            BlockingBatcher(sink, limits=Limits(max_items=3, max_pending_items=9)) as batcher,
+        ):
 
-            def produce(name: int, begun: threading.Barrier = begun, accepted: list[tuple[int, int]] = accepted) -> None:
+            def produce(
+                name: int,
+                begun: threading.Barrier = begun,
+                accepted: list[tuple[int, int]] = accepted,
+            ) -> None:
                 begun.wait(PATIENCE)
                 for count in range(1_000_000):
                     try:
@@ -244,7 +268,7 @@ def test_items_are_written_when_they_are_due_and_by_flush() -> None:
     assert batcher.flush().complete, "a closed one has nothing left"
 
 
-# -- a full ledger ----------------------------------------------------------------------------------------------------
+# -- a full ledger ---------------------------------------------------------------------------------
 
 
 def test_add_waits_for_room_and_its_timeout_leaves_nothing_behind() -> None:
@@ -265,8 +289,12 @@ def test_add_waits_for_room_and_its_timeout_leaves_nothing_behind() -> None:
     assert batcher.report.tally.refused == 2
 
 
-async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(fake_clock: FakeClock) -> None:
-    """It has looked for room; whatever came in before its append would take the ledger over its bound."""
+async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(
+    fake_clock: FakeClock,
+) -> None:
+    """It has looked for room; whatever came in before its append would take the ledger over its
+    bound.
+    """
     beside: list[bool] = []
 
     def size_of(item: str) -> int:
@@ -315,9 +343,15 @@ def test_a_full_ledger_can_drop_the_oldest() -> None:
     assert sink.items == [0, 1, 4, 5]
 
 
-@pytest.mark.parametrize(("overflow", "answer", "dropped"), [("drop_newest", False, 2), ("drop_oldest", True, 0)])
-def test_a_loop_that_does_not_keep_up_is_not_waited_for(overflow: Any, answer: bool, dropped: int) -> None:
-    """`try_add` may be called in a signal handler, or on an event loop: it neither waits nor piles up what the loop has to look at."""
+@pytest.mark.parametrize(
+    ("overflow", "answer", "dropped"), [("drop_newest", False, 2), ("drop_oldest", True, 0)]
+)
+def test_a_loop_that_does_not_keep_up_is_not_waited_for(
+    overflow: Any, answer: bool, dropped: int
+) -> None:
+    """`try_add` may be called in a signal handler, or on an event loop: it neither waits nor piles
+    up what the loop has to look at.
+    """
     gate, called = threading.Event(), threading.Event()
     items: list[int] = []
 
@@ -336,7 +370,9 @@ def test_a_loop_that_does_not_keep_up_is_not_waited_for(overflow: Any, answer: b
         gate.set()
         tally = batcher.tally()
     assert (tally.dropped, tally.refused, tally.accepted) == (dropped, 6, 6)
-    assert items == [-2, -1, *range(4 - dropped)], "room that has come free meanwhile is used for what was promised a place"
+    assert items == [-2, -1, *range(4 - dropped)], (
+        "room that has come free meanwhile is used for what was promised a place"
+    )
 
 
 def test_bytes_are_bounded_too() -> None:
@@ -357,7 +393,7 @@ def test_bytes_are_bounded_too() -> None:
     assert sink.batches == [(b"123456",), (b"12", b"34"), (b"56",)]
 
 
-# -- receipts ---------------------------------------------------------------------------------------------------------
+# -- receipts --------------------------------------------------------------------------------------
 
 
 def test_a_receipt_blocks_until_the_outcome() -> None:
@@ -385,14 +421,21 @@ def test_a_receipt_blocks_until_the_outcome() -> None:
     assert repr(failed) == "BlockingReceipt(rejected)"
 
 
-# -- opening and closing ----------------------------------------------------------------------------------------------
+# -- opening and closing ---------------------------------------------------------------------------
 
 
 def test_use_before_opening_and_after_closing_says_so() -> None:
     """Each message tells what to do."""
     batcher: BlockingBatcher[int] = BlockingBatcher(Plain(), name="audit")
-    for call in (lambda: batcher.add(1), lambda: batcher.submit(1), batcher.flush, batcher.shutdown):
-        with pytest.raises(ClosedError, match="batcher 'audit' is not open: use `with batcher:`, or start"):
+    for call in (
+        lambda: batcher.add(1),
+        lambda: batcher.submit(1),
+        batcher.flush,
+        batcher.shutdown,
+    ):
+        with pytest.raises(
+            ClosedError, match="batcher 'audit' is not open: use `with batcher:`, or start"
+        ):
             call()
     assert batcher.stats().state == "new"
     assert not batcher.try_add(1)
@@ -458,7 +501,9 @@ def test_a_sink_that_does_not_end_cannot_hold_the_shutdown() -> None:
 
 
 def test_a_loop_that_is_stuck_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An `async def` that blocks stops the loop itself: the shutdown ends all the same, and says what to change."""
+    """An `async def` that blocks stops the loop itself: the shutdown ends all the same, and says
+    what to change.
+    """
     monkeypatch.setattr(blocking, "SLACK", 0.05)
     gate, called = threading.Event(), threading.Event()
 
@@ -498,10 +543,14 @@ def test_a_sink_that_cannot_be_opened_leaves_nothing_running() -> None:
 def test_a_broken_batcher_tells_every_thread(caplog: pytest.LogCaptureFixture) -> None:
     """`on_failure="crash"`: what is inside is handed back, and nothing hangs."""
     sink = Plain(error=PermanentError("no"))
-    batcher: BlockingBatcher[int] = BlockingBatcher(sink, limits=Limits(max_items=1, max_pending_items=9), on_failure="crash")
+    batcher: BlockingBatcher[int] = BlockingBatcher(
+        sink, limits=Limits(max_items=1, max_pending_items=9), on_failure="crash"
+    )
     with pytest.raises(ItemFailed), batcher:
         batcher.deliver(1)
-    batcher = BlockingBatcher(sink, limits=Limits(max_items=1, max_pending_items=9), on_failure="crash").start()
+    batcher = BlockingBatcher(
+        sink, limits=Limits(max_items=1, max_pending_items=9), on_failure="crash"
+    ).start()
     with pytest.raises(ItemFailed):
         batcher.deliver(1)
     assert batcher.stats().state == "broken"
@@ -545,13 +594,17 @@ def test_a_bad_argument_is_told_at_once() -> None:
         BlockingBatcher(Plain(), overflow="wait")  # type: ignore[arg-type]  # that is the point
 
 
-# -- processes --------------------------------------------------------------------------------------------------------
+# -- processes -------------------------------------------------------------------------------------
 
 
 def script(text: str) -> str:
     """Run a program; what it prints. Whatever it complains of is a failure."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -575,7 +628,9 @@ def test_it_is_drained_at_the_interpreters_exit(kind: str) -> None:
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="nothing forks here")
 def test_a_forked_child_starts_empty() -> None:
-    """batcher/4b.14: what is inside belongs to the parent, which goes on; the child has a tally of its own."""
+    """batcher/4b.14: what is inside belongs to the parent, which goes on; the child has a tally of
+    its own.
+    """
     out = script("""
         import os, threading, warnings
         from penstock import BlockingBatcher, Limits

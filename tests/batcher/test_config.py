@@ -34,11 +34,19 @@ make: Any = Batcher  # wrong types are the point here
         ({"workers": 0}, "workers=0"),
         ({"flush_timeout": 0}, "flush_timeout=0"),
         ({"max_pending_items": 0}, "max_pending_items=0"),
-        ({"max_pending_items": 999}, r"max_pending_items=999: must be at least \(workers \+ 1\) x max_items = 1000"),
-        ({"max_bytes": 100, "max_pending_bytes": 50}, "max_pending_bytes=50: must be at least max_bytes = 100"),
+        (
+            {"max_pending_items": 999},
+            r"max_pending_items=999: must be at least \(workers \+ 1\) x max_items = 1000",
+        ),
+        (
+            {"max_bytes": 100, "max_pending_bytes": 50},
+            "max_pending_bytes=50: must be at least max_bytes = 100",
+        ),
     ],
 )
-def test_a_bad_limit_is_named_with_its_value_and_rule(arguments: dict[str, Any], message: str) -> None:
+def test_a_bad_limit_is_named_with_its_value_and_rule(
+    arguments: dict[str, Any], message: str
+) -> None:
     """B-T30, batcher/B46, batcher/B47."""
     with pytest.raises(ConfigError, match=message):
         Limits(**arguments)
@@ -54,7 +62,10 @@ async def nobody_awaits(items: list[Any], error: BaseException) -> None: ...
         ({"sink": Recording}, "is a class; pass an instance"),
         ({"limits": 500}, "limits=500: must be a Limits"),
         ({"name": ""}, "name='': must be a string that is not empty"),
-        ({"overflow": "explode"}, "overflow='explode': must be one of 'block', 'reject', 'drop_newest', 'drop_oldest'"),
+        (
+            {"overflow": "explode"},
+            "overflow='explode': must be one of 'block', 'reject', 'drop_newest', 'drop_oldest'",
+        ),
         ({"oversize": "split"}, "oversize='split'"),
         ({"size_of": 3, "limits": Limits(max_bytes=5)}, "size_of=3"),
         ({"size_of": len}, "has no effect without max_bytes"),
@@ -64,7 +75,9 @@ async def nobody_awaits(items: list[Any], error: BaseException) -> None: ...
         ({"shutdown_deadline": -1}, "shutdown_deadline=-1"),
     ],
 )
-async def test_a_bad_argument_is_named_and_nothing_is_started(fake_clock: FakeClock, arguments: dict[str, Any], message: str) -> None:
+async def test_a_bad_argument_is_named_and_nothing_is_started(
+    fake_clock: FakeClock, arguments: dict[str, Any], message: str
+) -> None:
     """B-T30."""
     tasks, threads = len(asyncio.all_tasks()), threading.active_count()
     with pytest.raises(ConfigError, match=message):

@@ -1,4 +1,6 @@
-"""A shutdown uses its deadline: tries go on while there is time, and the verdicts come at its end."""
+"""A shutdown uses its deadline: tries go on while there is time, and the verdicts come at its
+end.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Letters:
 class Destination:
     """Fails from `begins` to `ends`; a try takes `seconds`."""
 
-    def __init__(self, clock: FakeClock, begins: float, ends: float, error: Exception, seconds: float) -> None:
+    def __init__(
+        self, clock: FakeClock, begins: float, ends: float, error: Exception, seconds: float
+    ) -> None:
         self._clock = clock
         self._times = begins, ends
         self._error = error
@@ -87,8 +91,12 @@ async def drained(
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("lasts", [0.1, 2.0, 5.0])
-async def test_what_a_fault_delays_is_delivered_while_time_is_left(fake_clock: FakeClock, fault: str, lasts: float, workers: int) -> None:
-    """batcher/4b.3: a connection is terminated as the drain begins, and the destination is back before the deadline."""
+async def test_what_a_fault_delays_is_delivered_while_time_is_left(
+    fake_clock: FakeClock, fault: str, lasts: float, workers: int
+) -> None:
+    """batcher/4b.3: a connection is terminated as the drain begins, and the destination is back
+    before the deadline.
+    """
     destination = Destination(fake_clock, 10.0, 10.0 + lasts, FAULTS[fault], 0.01)
     report, letters = await drained(fake_clock, destination, workers=workers)
     assert report.complete
@@ -102,8 +110,12 @@ async def test_what_a_fault_delays_is_delivered_while_time_is_left(fake_clock: F
 
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_the_time_is_used_to_its_end_and_then_what_is_left_has_its_verdict(fake_clock: FakeClock, fault: str, workers: int) -> None:
-    """batcher/4b.2, batcher/4b.3: never dead-lettered; unknown only where a try was cut off at the destination."""
+async def test_the_time_is_used_to_its_end_and_then_what_is_left_has_its_verdict(
+    fake_clock: FakeClock, fault: str, workers: int
+) -> None:
+    """batcher/4b.2, batcher/4b.3: never dead-lettered; unknown only where a try was cut off at the
+    destination.
+    """
     destination = Destination(fake_clock, 10.0, 1e9, FAULTS[fault], 0.01)
     report, letters = await drained(fake_clock, destination, workers=workers)
     assert 6.9 < report.seconds <= 8.0
@@ -113,7 +125,9 @@ async def test_the_time_is_used_to_its_end_and_then_what_is_left_has_its_verdict
     left = report.tally.unsent + report.tally.unknown
     assert (report.tally.delivered, left) == (200, 200)
     if fault == "unknown":
-        assert report.tally.unknown == 50 * workers  # of each batch that was tried; the others never left
+        assert (
+            report.tally.unknown == 50 * workers
+        )  # of each batch that was tried; the others never left
     else:
         assert sorted(report.unsent) == list(range(200, 400))
     assert report.spent.drain > 6.9
@@ -124,7 +138,9 @@ async def test_the_time_is_used_to_its_end_and_then_what_is_left_has_its_verdict
 
 
 async def test_no_try_is_begun_that_would_be_cut_off(fake_clock: FakeClock) -> None:
-    """A try that is expected to last longer than the time left would turn unsent items into unknown ones."""
+    """A try that is expected to last longer than the time left would turn unsent items into unknown
+    ones.
+    """
     destination = Destination(fake_clock, 10.0, 1e9, TransientError("slow to fail"), 1.5)
     report, _ = await drained(fake_clock, destination, workers=1)
     assert report.tally.unknown == 0
@@ -132,8 +148,12 @@ async def test_no_try_is_begun_that_would_be_cut_off(fake_clock: FakeClock) -> N
     assert max(destination.tries) + 1.5 < 17.0
 
 
-async def test_what_was_tried_early_for_a_shutdown_is_not_used_up_by_it(fake_clock: FakeClock) -> None:
-    """Five attempts a hundred seconds apart are no ten tries in eight seconds: the item is handed back, and no dead letter."""
+async def test_what_was_tried_early_for_a_shutdown_is_not_used_up_by_it(
+    fake_clock: FakeClock,
+) -> None:
+    """Five attempts a hundred seconds apart are no ten tries in eight seconds: the item is handed
+    back, and no dead letter.
+    """
     letters = Letters()
 
     async def broken(batch: Batch[int]) -> None:
@@ -152,7 +172,9 @@ async def test_what_was_tried_early_for_a_shutdown_is_not_used_up_by_it(fake_clo
 async def test_a_wait_that_the_destination_asked_for_is_kept_if_it_fits(
     fake_clock: FakeClock, retry_after: float, tries: list[float]
 ) -> None:
-    """`Retry-After` ends before the deadline, or not: then it is tried at once, and after shortened waits."""
+    """`Retry-After` ends before the deadline, or not: then it is tried at once, and after shortened
+    waits.
+    """
     steps = iter([ThrottledError("slow down", retry_after=retry_after)])
     calls: list[float] = []
 
@@ -185,8 +207,12 @@ async def test_an_earlier_deadline_is_heard_by_what_waits(fake_clock: FakeClock)
 times = st.floats(min_value=0.0, max_value=1e4, allow_nan=False)
 
 
-@given(now=times, wait=times, left=times, asked=times, lasts=st.floats(min_value=0.0, max_value=100.0))
-def test_a_shortened_wait_ends_in_time_for_a_try(now: float, wait: float, left: float, asked: float, lasts: float) -> None:
+@given(
+    now=times, wait=times, left=times, asked=times, lasts=st.floats(min_value=0.0, max_value=100.0)
+)
+def test_a_shortened_wait_ends_in_time_for_a_try(
+    now: float, wait: float, left: float, asked: float, lasts: float
+) -> None:
     cut_at = now + left
     when = next_try(now, now + wait, cut_at, not_before=now + asked, lasts=lasts)
     if when is None:

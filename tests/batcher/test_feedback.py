@@ -69,9 +69,15 @@ class Failing:
 
 
 @pytest.mark.parametrize("sink", [fail, Failing()], ids=["function", "object"])
-def test_a_sink_that_logs_and_fails_does_not_feed_its_own_batcher(sink: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """batcher/4b.14: the program's records go in, those of the writes and of Penstock do not; other handlers get them all."""
-    batcher: BlockingBatcher[str] = BlockingBatcher(sink, limits=Limits(max_items=2, max_pending_items=100), name="logs")
+def test_a_sink_that_logs_and_fails_does_not_feed_its_own_batcher(
+    sink: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """batcher/4b.14: the program's records go in, those of the writes and of Penstock do not; other
+    handlers get them all.
+    """
+    batcher: BlockingBatcher[str] = BlockingBatcher(
+        sink, limits=Limits(max_items=2, max_pending_items=100), name="logs"
+    )
     with installed(ToBatcher(batcher)), batcher:
         for number in range(5):
             app.info("record %d", number)
@@ -100,7 +106,9 @@ async def test_an_asyncio_batcher_does_not_feed_itself_either(fake_clock: FakeCl
             assert batcher.tally().rejected == batcher.tally().accepted == 5
 
 
-def test_a_batcher_that_is_forgotten_with_items_inside_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batcher_that_is_forgotten_with_items_inside_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Design 3.7: its name, what was inside, and what to do."""
     forgotten: list[Batcher[int]] = []
 
@@ -110,7 +118,10 @@ def test_a_batcher_that_is_forgotten_with_items_inside_says_so(caplog: pytest.Lo
         await batcher.add_many([1, 2, 3])
         forgotten.append(batcher)
         del batcher
-        message = r"batcher 'audit' was dropped with items inside \(3 accepted: 1 queued, 2 in flight\); use `async with`"
+        message = (
+            r"batcher 'audit' was dropped with items inside \(3 accepted: 1 queued, 2 in "
+            r"flight\); use `async with`"
+        )
         with pytest.warns(ResourceWarning, match=message):
             forgotten.clear()
 

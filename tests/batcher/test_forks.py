@@ -1,4 +1,6 @@
-"""A forked child has nothing of its parent's running: batchers say so, sinks may be opened again."""
+"""A forked child has nothing of its parent's running: batchers say so, sinks may be opened
+again.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks h
 def script(text: str) -> str:
     """Run a program; what it prints. Whatever it complains of is a failure."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -59,7 +65,9 @@ PARENT = """
 
 
 def test_a_batcher_used_in_a_forked_child_says_so() -> None:
-    """batcher/4b.14: every way in raises `ForkedError`, nothing is written twice, and the parent goes on."""
+    """batcher/4b.14: every way in raises `ForkedError`, nothing is written twice, and the parent
+    goes on.
+    """
     out = script(
         PARENT
         + """

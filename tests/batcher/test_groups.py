@@ -1,4 +1,6 @@
-"""Items that are handed in together: batches, errors and keys of their own, and an end for all of them."""
+"""Items that are handed in together: batches, errors and keys of their own, and an end for all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +49,24 @@ def limits(**given: Any) -> Limits:
     return Limits(**{**most, **given})
 
 
-keyed = pytest.mark.parametrize("options", [{}, {"key": key_of}, {"key": key_of, "tenant": key_of}], ids=["plain", "keys", "both"])
+keyed = pytest.mark.parametrize(
+    "options",
+    [{}, {"key": key_of}, {"key": key_of, "tenant": key_of}],
+    ids=["plain", "keys", "both"],
+)
 
 
 @keyed
-async def test_nothing_handed_in_is_no_batch_and_waits_for_nobody(fake_clock: FakeClock, options: Any) -> None:
-    """G-T7, as far as it speaks of batches: the sink is not called for it, also where it comes behind others and the ledger is full."""
+async def test_nothing_handed_in_is_no_batch_and_waits_for_nobody(
+    fake_clock: FakeClock, options: Any
+) -> None:
+    """G-T7, as far as it speaks of batches: the sink is not called for it, also where it comes
+    behind others and the ledger is full.
+    """
     sink: BlockingSink[Item] = BlockingSink()
-    batcher = Batcher(sink, limits=limits(workers=1, max_pending_items=10), clock=fake_clock, **options)
+    batcher = Batcher(
+        sink, limits=limits(workers=1, max_pending_items=10), clock=fake_clock, **options
+    )
     async with batcher:
         await batcher.add_many([])
         await fake_clock.advance(5.0)
@@ -69,7 +81,9 @@ async def test_nothing_handed_in_is_no_batch_and_waits_for_nobody(fake_clock: Fa
 
 
 @keyed
-async def test_a_sink_that_raises_fails_every_item_and_the_batcher_goes_on(fake_clock: FakeClock, options: Any) -> None:
+async def test_a_sink_that_raises_fails_every_item_and_the_batcher_goes_on(
+    fake_clock: FakeClock, options: Any
+) -> None:
     """G-T10, B-T31: each receipt has the error, and the next items of the same keys are written."""
     error = PermanentError("nothing of it")
 
@@ -91,12 +105,17 @@ async def test_a_sink_that_raises_fails_every_item_and_the_batcher_goes_on(fake_
 
 
 @keyed
-async def test_each_item_has_the_error_that_the_sink_gave_it(fake_clock: FakeClock, options: Any) -> None:
+async def test_each_item_has_the_error_that_the_sink_gave_it(
+    fake_clock: FakeClock, options: Any
+) -> None:
     """G-T10: those without one are delivered."""
     errors = {key: PermanentError(f"{key} is bad") for key in "bd"}
 
     async def write(batch: Batch[Item]) -> WriteResult:
-        return WriteResult.failed(batch, {index: errors[item.key] for index, item in enumerate(batch) if item.key in errors})
+        return WriteResult.failed(
+            batch,
+            {index: errors[item.key] for index, item in enumerate(batch) if item.key in errors},
+        )
 
     async with Batcher(write, limits=limits(), clock=fake_clock, **options) as batcher:
         receipts = dict(zip("abcde", await all_of(batcher, some("abcde")), strict=True))
@@ -110,8 +129,12 @@ async def test_each_item_has_the_error_that_the_sink_gave_it(fake_clock: FakeClo
                 assert await receipt is Outcome.DELIVERED
 
 
-async def test_who_waits_for_a_group_is_told_once_all_of_it_has_ended(fake_clock: FakeClock) -> None:
-    """G-T11: five keys, one of which is tried again, under its own key and before what comes behind it."""
+async def test_who_waits_for_a_group_is_told_once_all_of_it_has_ended(
+    fake_clock: FakeClock,
+) -> None:
+    """G-T11: five keys, one of which is tried again, under its own key and before what comes behind
+    it.
+    """
     tried: list[tuple[list[object], float]] = []
 
     async def write(batch: Batch[Item]) -> WriteResult | None:
@@ -132,8 +155,12 @@ async def test_who_waits_for_a_group_is_told_once_all_of_it_has_ended(fake_clock
 
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
-async def test_a_group_that_is_larger_than_a_batch_spans_batches_in_order(fake_clock: FakeClock, *, prefix_safe: bool) -> None:
-    """consumer/C:Ba6, consumer/G16, as far as they speak of batches: whoever waits for all of it is told after the last."""
+async def test_a_group_that_is_larger_than_a_batch_spans_batches_in_order(
+    fake_clock: FakeClock, *, prefix_safe: bool
+) -> None:
+    """consumer/C:Ba6, consumer/G16, as far as they speak of batches: whoever waits for all of it is
+    told after the last.
+    """
     sink = Gate(prefix_safe=prefix_safe)
     async with Batcher(sink, key=key_of, limits=limits(), clock=fake_clock) as batcher:
         receipts = await all_of(batcher, [Item("k", number) for number in range(12)])
@@ -158,7 +185,9 @@ ANSWERS: dict[str, Callable[[Batch[Item]], Any]] = {
 
 @pytest.mark.parametrize("answer", ANSWERS)
 @keyed
-async def test_an_answer_that_fits_no_batch_leaves_it_unknown_and_its_keys_free(fake_clock: FakeClock, options: Any, answer: str) -> None:
+async def test_an_answer_that_fits_no_batch_leaves_it_unknown_and_its_keys_free(
+    fake_clock: FakeClock, options: Any, answer: str
+) -> None:
     """B-T44, batcher/4a.4: it is not sent again by itself, whatever is behind it goes on."""
     calls: list[int] = []
 
@@ -166,7 +195,9 @@ async def test_an_answer_that_fits_no_batch_leaves_it_unknown_and_its_keys_free(
         calls.append(len(batch))
         return ANSWERS[answer](batch) if any(item.number == 0 for item in batch) else None
 
-    async with Batcher(stack(write, Retry(attempts=5)), limits=limits(), clock=fake_clock, **options) as batcher:
+    async with Batcher(
+        stack(write, Retry(attempts=5)), limits=limits(), clock=fake_clock, **options
+    ) as batcher:
         receipts = await all_of(batcher, some("aaaaa" if "tenant" not in options else "a"))
         behind = await all_of(batcher, some("a", 1))
         await fake_clock.advance(60.0)
@@ -179,8 +210,12 @@ async def test_an_answer_that_fits_no_batch_leaves_it_unknown_and_its_keys_free(
 
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
-async def test_an_item_that_makes_its_batch_raise_ends_alone(fake_clock: FakeClock, *, prefix_safe: bool) -> None:
-    """consumer/C:Ba2, as far as it speaks of batches: no livelock; halving finds it, and its neighbours are delivered, each key in order."""
+async def test_an_item_that_makes_its_batch_raise_ends_alone(
+    fake_clock: FakeClock, *, prefix_safe: bool
+) -> None:
+    """consumer/C:Ba2, as far as it speaks of batches: no livelock; halving finds it, and its
+    neighbours are delivered, each key in order.
+    """
     poison = Item("c", 0)
 
     async def perform(sink: Destination, batch: Batch[Item]) -> None:
@@ -190,20 +225,29 @@ async def test_an_item_that_makes_its_batch_raise_ends_alone(fake_clock: FakeClo
 
     letters: FakeSink[Any] = FakeSink()
     sink = Destination(perform, prefix_safe=prefix_safe)
-    async with Batcher(stack(sink, Isolate(), DeadLetter(letters)), key=key_of, limits=limits(max_items=8), clock=fake_clock) as batcher:
+    async with Batcher(
+        stack(sink, Isolate(), DeadLetter(letters)),
+        key=key_of,
+        limits=limits(max_items=8),
+        clock=fake_clock,
+    ) as batcher:
         await batcher.add_many([*some("abcdefgh"), *some("abcdefgh", 1)])
         await batcher.flush()
         await fake_clock.run_until_idle()
         tally = batcher.tally()
     assert (tally.delivered, tally.dead_lettered) == (15, 1)
     assert [record.item for call in letters.calls for record in call.items] == [poison]
-    assert {key: sink.applied[key] for key in "abcdefgh"} == {key: [0, 1] if key != "c" else [1] for key in "abcdefgh"}
+    assert {key: sink.applied[key] for key in "abcdefgh"} == {
+        key: [0, 1] if key != "c" else [1] for key in "abcdefgh"
+    }
     assert len([batch for batch in sink.batches if len(batch) < 8 or poison in batch]) <= 2 * 3 + 1
     assert not sink.broken
 
 
 @keyed
-async def test_what_is_handed_in_after_the_end_is_refused_and_never_called_done(fake_clock: FakeClock, options: Any) -> None:
+async def test_what_is_handed_in_after_the_end_is_refused_and_never_called_done(
+    fake_clock: FakeClock, options: Any
+) -> None:
     """G-T14: what was inside has been drained or is reported; later items get an error."""
     sink: BlockingSink[Item] = BlockingSink()
     batcher = Batcher(sink, limits=limits(), clock=fake_clock, shutdown_deadline=2.0, **options)
@@ -214,7 +258,11 @@ async def test_what_is_handed_in_after_the_end_is_refused_and_never_called_done(
         ends = [receipt.outcome for receipt in receipts]
         assert ends.count(Outcome.UNKNOWN) + ends.count(Outcome.UNSENT) == 10
         assert len(report.unsent) == ends.count(Outcome.UNSENT)
-        for add in (batcher.add(Item("f", 0)), batcher.add_many(some("fg")), batcher.submit(Item("f", 0))):
+        for add in (
+            batcher.add(Item("f", 0)),
+            batcher.add_many(some("fg")),
+            batcher.submit(Item("f", 0)),
+        ):
             with pytest.raises(ClosedError):
                 await add
     assert batcher.tally().delivered == 0

@@ -1,4 +1,6 @@
-"""Exceptions that raise when they are shown, and callbacks that raise what is no `Exception`: neither stops a batcher."""
+"""Exceptions that raise when they are shown, and callbacks that raise what is no `Exception`:
+neither stops a batcher.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from penstock import Batch, Batcher, BatcherBroken, ItemFailed, Limits, Observer, Outcome, PermanentError, WriteResult, gather, stack
+from penstock import (
+    Batch,
+    Batcher,
+    BatcherBroken,
+    ItemFailed,
+    Limits,
+    Observer,
+    Outcome,
+    PermanentError,
+    WriteResult,
+    gather,
+    stack,
+)
 from penstock._core.function_sink import as_sink
 from penstock.batcher import log
 from penstock.retry import Backoff, Retry
@@ -56,9 +70,16 @@ BEYOND = [asyncio.CancelledError(), GeneratorExit(), Beyond()]
 
 
 @pytest.mark.parametrize("error", [Unspeakable(), UnspeakableSinkError()], ids=["foreign", "ours"])
-@pytest.mark.parametrize("wrap", [lambda sink: sink, lambda sink: stack(sink, Retry(attempts=2, backoff=Backoff()))], ids=["bare", "retry"])
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda sink: sink, lambda sink: stack(sink, Retry(attempts=2, backoff=Backoff()))],
+    ids=["bare", "retry"],
+)
 async def test_an_error_that_cannot_be_shown_fails_its_item_only(
-    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, error: Exception, wrap: Callable[[Any], Any]
+    fake_clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    wrap: Callable[[Any], Any],
 ) -> None:
     """The next item goes on, and the log says as much as can be said."""
 
@@ -78,14 +99,18 @@ async def test_an_error_that_cannot_be_shown_fails_its_item_only(
 
 async def test_a_batcher_that_such_an_error_broke_still_says_so(fake_clock: FakeClock) -> None:
     """In the error that producers get."""
-    async with Batcher(ScriptedSink[int]([fail(Unspeakable())]), limits=ONE, on_failure="crash") as batcher:
+    async with Batcher(
+        ScriptedSink[int]([fail(Unspeakable())]), limits=ONE, on_failure="crash"
+    ) as batcher:
         with pytest.raises(ItemFailed):
             await batcher.deliver(1)
         with pytest.raises(BatcherBroken, match="whose repr raised RuntimeError"):
             await batcher.add(2)
 
 
-async def test_a_log_line_holds_no_value_of_a_row(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_log_line_holds_no_value_of_a_row(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """A server's DETAIL quotes the row."""
 
     class Unique(Exception):
@@ -101,7 +126,9 @@ async def test_a_log_line_holds_no_value_of_a_row(fake_clock: FakeClock, caplog:
     assert "is broken and takes no more items" in caplog.text
 
 
-def test_a_filter_that_raises_does_not_reach_the_batcher(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_filter_that_raises_does_not_reach_the_batcher(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Logging lets a filter's exception through."""
 
     def refuse(record: logging.LogRecord) -> bool:
@@ -115,7 +142,7 @@ def test_a_filter_that_raises_does_not_reach_the_batcher(capsys: pytest.CaptureF
     assert "RuntimeError" in capsys.readouterr().err
 
 
-# -- exceptions that nothing lists ------------------------------------------------------------------------------------
+# -- exceptions that nothing lists -----------------------------------------------------------------
 
 
 async def test_an_unlisted_exception_is_logged_once_per_kind_with_its_traceback(
@@ -131,14 +158,21 @@ async def test_an_unlisted_exception_is_logged_once_per_kind_with_its_traceback(
         raise PermanentError("refused")
 
     async with Batcher(write, limits=ONE) as batcher:
-        await gather([await batcher.submit(item) for item in ("key", "zero", "key", "fine", "key", "zero")])
+        await gather(
+            [await batcher.submit(item) for item in ("key", "zero", "key", "fine", "key", "zero")]
+        )
     traced = [record for record in caplog.records if record.exc_info]
-    assert [record.exc_info[0] for record in traced if record.exc_info] == [KeyError, ZeroDivisionError]
+    assert [record.exc_info[0] for record in traced if record.exc_info] == [
+        KeyError,
+        ZeroDivisionError,
+    ]
     assert all("probably a bug" in record.getMessage() for record in traced)
     assert sum("items failed" in record.getMessage() for record in caplog.records) == 6
 
 
-async def test_an_unlisted_exception_is_logged_though_a_retry_gets_over_it(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unlisted_exception_is_logged_though_a_retry_gets_over_it(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """It would be seen nowhere otherwise."""
     sink = stack(ScriptedSink[int]([fail(KeyError("k"))]), Retry(backoff=Backoff()))
     async with Batcher(sink, limits=ONE) as batcher:
@@ -146,7 +180,9 @@ async def test_an_unlisted_exception_is_logged_though_a_retry_gets_over_it(fake_
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [KeyError]
 
 
-async def test_an_exception_that_the_sink_lists_has_no_traceback(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_that_the_sink_lists_has_no_traceback(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nor has one of the network's, or one of ours with a cause that is a client library's."""
 
     class Listing(ScriptedSink[int]):
@@ -215,7 +251,7 @@ def test_the_kinds_that_are_remembered_are_bounded(caplog: pytest.LogCaptureFixt
     assert "further kinds are not logged" in caplog.records[-1].getMessage()
 
 
-# -- callbacks --------------------------------------------------------------------------------------------------------
+# -- callbacks -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", BEYOND, ids=repr)

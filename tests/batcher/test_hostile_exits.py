@@ -16,13 +16,27 @@ from typing import Any
 
 import pytest
 
-from penstock import Batch, Batcher, BatcherBroken, BlockingBatcher, ItemFailed, Limits, Observer, Openable, Outcome, PermanentError, run
+from penstock import (
+    Batch,
+    Batcher,
+    BatcherBroken,
+    BlockingBatcher,
+    ItemFailed,
+    Limits,
+    Observer,
+    Openable,
+    Outcome,
+    PermanentError,
+    run,
+)
 
 PATIENCE = 20.0
 EXITS = [SystemExit(3), KeyboardInterrupt()]
 
 
-def exits_on(item: int, error: BaseException) -> tuple[list[int], Callable[[Batch[int]], Any], Callable[[Batch[int]], Any]]:
+def exits_on(
+    item: int, error: BaseException
+) -> tuple[list[int], Callable[[Batch[int]], Any], Callable[[Batch[int]], Any]]:
     """What was applied, and a sink as an async function and as a plain one."""
     applied: list[int] = []
 
@@ -42,9 +56,13 @@ def exits_on(item: int, error: BaseException) -> tuple[list[int], Callable[[Batc
 def test_a_sink_that_exits_on_a_batchers_own_thread_ends_only_its_write(
     error: BaseException, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From a thread nothing can end the process; the write's outcome is unknown, and the thread goes on."""
+    """From a thread nothing can end the process; the write's outcome is unknown, and the thread
+    goes on.
+    """
     applied, plain, coroutine = exits_on(2, error)
-    batcher = BlockingBatcher(coroutine if is_async else plain, limits=Limits(max_items=1), name="audit")
+    batcher = BlockingBatcher(
+        coroutine if is_async else plain, limits=Limits(max_items=1), name="audit"
+    )
     with batcher:
         receipts = [batcher.submit(item) for item in range(5)]
         outcomes: list[Outcome] = []
@@ -53,7 +71,9 @@ def test_a_sink_that_exits_on_a_batchers_own_thread_ends_only_its_write(
                 outcomes.append(receipt.result(PATIENCE))
             except ItemFailed as failed:
                 outcomes.append(failed.outcome)
-        assert outcomes == [Outcome.UNKNOWN if item == 2 else Outcome.DELIVERED for item in range(5)]
+        assert outcomes == [
+            Outcome.UNKNOWN if item == 2 else Outcome.DELIVERED for item in range(5)
+        ]
         assert batcher.deliver(7) is Outcome.DELIVERED
     assert batcher.report is not None
     batcher.report.verify()
@@ -63,8 +83,12 @@ def test_a_sink_that_exits_on_a_batchers_own_thread_ends_only_its_write(
 
 @pytest.mark.parametrize("runner", [asyncio.run, run])
 @pytest.mark.parametrize("error", EXITS, ids=repr)
-def test_a_sink_that_exits_ends_the_loop_and_every_item_is_accounted_for(runner: Callable[[Any], Any], error: BaseException) -> None:
-    """On the program's own loop it means what it says: the program ends, and its batchers are shut down on the way."""
+def test_a_sink_that_exits_ends_the_loop_and_every_item_is_accounted_for(
+    runner: Callable[[Any], Any], error: BaseException
+) -> None:
+    """On the program's own loop it means what it says: the program ends, and its batchers are shut
+    down on the way.
+    """
     applied, _, write = exits_on(1, error)
     batcher = Batcher(write, limits=Limits(max_items=1, workers=2))
 
@@ -80,7 +104,9 @@ def test_a_sink_that_exits_ends_the_loop_and_every_item_is_accounted_for(runner:
     batcher.report.verify()
     tally = batcher.report.tally
     assert (tally.accepted, tally.delivered, tally.unknown) == (6, len(applied), 1)
-    assert [*batcher.report.unsent] == [item for item in range(6) if item != 1 and item not in applied]
+    assert [*batcher.report.unsent] == [
+        item for item in range(6) if item != 1 and item not in applied
+    ]
 
 
 class Exiting(Observer):
@@ -107,7 +133,9 @@ def test_a_callback_that_exits_ends_the_loop_when_the_batchers_step_is_done(
     def handler(items: list[int], cause: BaseException) -> None:
         raise error
 
-    arguments: Any = {"observers": [Exiting(error)]} if where == "observer" else {"on_failure": handler}
+    arguments: Any = (
+        {"observers": [Exiting(error)]} if where == "observer" else {"on_failure": handler}
+    )
     batcher: Batcher[int] = Batcher(write, limits=Limits(max_items=1), **arguments)
 
     async def main() -> None:
@@ -124,7 +152,9 @@ def test_a_callback_that_exits_ends_the_loop_when_the_batchers_step_is_done(
 
 
 @pytest.mark.parametrize("where", ["observer", "on_failure"])
-def test_a_callback_that_exits_on_a_batchers_own_thread_hangs_nobody(where: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_exits_on_a_batchers_own_thread_hangs_nobody(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its thread lives, so producers get an answer and the shutdown its report."""
 
     async def write(batch: Batch[int]) -> None:
@@ -134,7 +164,9 @@ def test_a_callback_that_exits_on_a_batchers_own_thread_hangs_nobody(where: str,
     def handler(items: list[int], cause: BaseException) -> None:
         raise SystemExit
 
-    arguments: Any = {"observers": [Exiting(SystemExit())]} if where == "observer" else {"on_failure": handler}
+    arguments: Any = (
+        {"observers": [Exiting(SystemExit())]} if where == "observer" else {"on_failure": handler}
+    )
     batcher: BlockingBatcher[int] = BlockingBatcher(write, limits=Limits(max_items=1), **arguments)
     with batcher:
         first, second = (batcher.submit(item) for item in (0, 1))
@@ -148,26 +180,37 @@ def test_a_callback_that_exits_on_a_batchers_own_thread_hangs_nobody(where: str,
                 batcher.flush(PATIENCE)
     assert batcher.report is not None
     batcher.report.verify()
-    assert (batcher.report.tally.delivered, batcher.report.tally.rejected) == (1 + (where == "observer"), 1)
+    assert (batcher.report.tally.delivered, batcher.report.tally.rejected) == (
+        1 + (where == "observer"),
+        1,
+    )
 
 
 OWN = ("inbox.py", "blocking.py", "threads.py", "receipt.py", "indoors.py")
 
 
 def is_with(frame: FrameType) -> bool:
-    """Whether a `with` begins or ends here: Python handles no signal between a block and the release of its lock."""
+    """Whether a `with` begins or ends here: Python handles no signal between a block and the
+    release of its lock.
+    """
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
 
 
 @contextmanager
 def interrupted(step: int) -> Iterator[list[int]]:
-    """Raise `KeyboardInterrupt` in this thread once, before its so-manieth line or call in the files that threads go through."""
+    """Raise `KeyboardInterrupt` in this thread once, before its so-manieth line or call in the
+    files that threads go through.
+    """
     seen = 0
     strikes: list[int] = []
 
     def on_step(frame: FrameType, event: str, _: object) -> Any:
         nonlocal seen
-        if event in {"call", "line"} and frame.f_code.co_filename.endswith(OWN) and not is_with(frame):
+        if (
+            event in {"call", "line"}
+            and frame.f_code.co_filename.endswith(OWN)
+            and not is_with(frame)
+        ):
             seen += 1
             if seen == step + 1:
                 sys.settrace(None)
@@ -197,20 +240,30 @@ def calls(batcher: BlockingBatcher[int]) -> dict[str, Callable[[], object]]:
 
 
 @pytest.mark.parametrize("overflow", ["block", "drop_oldest", "drop_newest"])
-@pytest.mark.parametrize("call", ["add", "try_add", "submit", "add_many", "flush", "tally", "shutdown"])
+@pytest.mark.parametrize(
+    "call", ["add", "try_add", "submit", "add_many", "flush", "tally", "shutdown"]
+)
 @pytest.mark.parametrize("is_full", [False, True])
-def test_an_interrupt_between_any_two_steps_of_a_call_leaves_nothing_stuck(call: str, overflow: Any, is_full: bool) -> None:
-    """In a call that fits, and in one that finds the ledger full. The batcher goes on, and its report is exact."""
+def test_an_interrupt_between_any_two_steps_of_a_call_leaves_nothing_stuck(
+    call: str, overflow: Any, is_full: bool
+) -> None:
+    """In a call that fits, and in one that finds the ledger full. The batcher goes on, and its
+    report is exact.
+    """
     for step in itertools.count():
         applied: list[int] = []
         gate = threading.Event()
 
-        def write(batch: Batch[int], gate: threading.Event = gate, applied: list[int] = applied) -> None:
+        def write(
+            batch: Batch[int], gate: threading.Event = gate, applied: list[int] = applied
+        ) -> None:
             assert gate.wait(PATIENCE)
             applied.extend(batch)
 
         limits = Limits(max_items=1, max_pending_items=2)
-        batcher: BlockingBatcher[int] = BlockingBatcher(write, limits=limits, overflow=overflow).start()
+        batcher: BlockingBatcher[int] = BlockingBatcher(
+            write, limits=limits, overflow=overflow
+        ).start()
         batcher.add(0)
         if is_full:
             batcher.add(1)
@@ -228,7 +281,9 @@ def test_an_interrupt_between_any_two_steps_of_a_call_leaves_nothing_stuck(call:
         report = batcher.shutdown(PATIENCE)
         report.verify()
         assert report.complete or call == "shutdown", "an interrupted shutdown ends at once"
-        assert report.tally.delivered <= len(applied) <= report.tally.delivered + report.tally.unknown
+        assert (
+            report.tally.delivered <= len(applied) <= report.tally.delivered + report.tally.unknown
+        )
         assert len(applied) == len(set(applied))
         if not strikes:
             break
@@ -237,7 +292,9 @@ def test_an_interrupt_between_any_two_steps_of_a_call_leaves_nothing_stuck(call:
 
 @pytest.mark.parametrize("call", ["add", "try_add", "submit", "add_many"])
 def test_what_an_interrupted_call_has_put_in_is_written_at_the_next_wake_up(call: str) -> None:
-    """At the latest with the next item: no interrupt leaves a batcher that believes it was woken and was not."""
+    """At the latest with the next item: no interrupt leaves a batcher that believes it was woken
+    and was not.
+    """
     for step in itertools.count():
         with BlockingBatcher[int](lambda batch: None, limits=Limits(max_items=1)) as batcher:
             with interrupted(step) as strikes:
@@ -249,7 +306,9 @@ def test_what_an_interrupted_call_has_put_in_is_written_at_the_next_wake_up(call
 
 @pytest.mark.parametrize("step", range(0, 80, 2))
 def test_an_interrupt_as_a_batcher_starts_leaves_none_running(step: int) -> None:
-    """What was opened by then is closed again, unless the batcher is open: then it can be shut down, and is at exit."""
+    """What was opened by then is closed again, unless the batcher is open: then it can be shut
+    down, and is at exit.
+    """
     events: list[str] = []
 
     class Sink(Openable):
@@ -292,7 +351,13 @@ def test_an_interrupt_at_exit_means_now_and_every_batcher_is_ended() -> None:
         one.add(1)
         two.add(1)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert "one 1 accepted: 1 delivered" in done.stdout, done.stderr
     assert "two 1 accepted: 1 " in done.stdout, done.stderr
 
@@ -350,9 +415,15 @@ STORM = """
 """
 
 
-@pytest.mark.parametrize(("seed", "overflow"), [(1, "block"), (2, "drop_newest"), (3, "drop_oldest")])
-def test_a_storm_of_interrupts_leaves_no_call_stuck_and_no_item_uncounted(seed: int, overflow: str) -> None:
-    """A timer's signal raises `KeyboardInterrupt` in the main thread thousands of times a second, wherever that is."""
+@pytest.mark.parametrize(
+    ("seed", "overflow"), [(1, "block"), (2, "drop_newest"), (3, "drop_oldest")]
+)
+def test_a_storm_of_interrupts_leaves_no_call_stuck_and_no_item_uncounted(
+    seed: int, overflow: str
+) -> None:
+    """A timer's signal raises `KeyboardInterrupt` in the main thread thousands of times a second,
+    wherever that is.
+    """
     program = [sys.executable, "-c", textwrap.dedent(STORM), str(seed), overflow]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.startswith("exact True"), done.stdout + done.stderr

@@ -1,8 +1,9 @@
-"""A sink that does anything, under producers that do anything, from a seed: what is known of every item stays true.
+"""A sink that does anything, under producers that do anything, from a seed: what is known of every
+item stays true.
 
-The ground truth is what the sink applied, what it said coherently, and of which items it said something that does not fit. At every step the
-tally adds up; every receipt resolves; an item ends as a success only if the sink said so; and nothing is sent again after an answer that
-does not fit.
+The ground truth is what the sink applied, what it said coherently, and of which items it said
+something that does not fit. At every step the tally adds up; every receipt resolves; an item ends
+as a success only if the sink said so; and nothing is sent again after an answer that does not fit.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ MISSETTLES: list[Callable[[Any, random.Random], object]] = [
     lambda batch, rng: batch.settle([True], Outcome.DELIVERED),
     lambda batch, rng: batch.settle([None], Outcome.DELIVERED),
     lambda batch, rng: batch.settle(None, Outcome.DELIVERED),
-    lambda batch, rng: batch.settle([0], rng.choice([Outcome.REJECTED, Outcome.UNSENT, "delivered", None])),
+    lambda batch, rng: batch.settle(
+        [0], rng.choice([Outcome.REJECTED, Outcome.UNSENT, "delivered", None])
+    ),
     lambda batch, rng: batch.settle([0], Outcome.DELIVERED, 5),
     lambda batch, rng: batch.pick(range(len(batch))).settle([99], Outcome.DELIVERED),
 ]
@@ -87,7 +90,9 @@ MISANSWERS: list[Callable[[Any, Any], object]] = [
     lambda batch, last: WriteResult(len(batch), errors={len(batch): PermanentError("p")}),
     lambda batch, last: WriteResult(len(batch), errors={-1: PermanentError("p")}),
     lambda batch, last: WriteResult(len(batch), errors={0: "no"}),  # type: ignore[dict-item]  # that is the point
-    lambda batch, last: WriteResult(len(batch), errors={0: PermanentError("p")}, outcomes={0: Outcome.DELIVERED}),
+    lambda batch, last: WriteResult(
+        len(batch), errors={0: PermanentError("p")}, outcomes={0: Outcome.DELIVERED}
+    ),
     lambda batch, last: WriteResult(len(batch), outcomes={0: Outcome.REJECTED}),
     lambda batch, last: WriteResult.from_outcomes(batch, [None] * (len(batch) - 1)),
     lambda batch, last: WriteResult.failed(batch, {len(batch) + 3: PermanentError("p")}),
@@ -175,7 +180,9 @@ class Hostile:
                 last = self.last
                 if last is not None and (last.lineage is batch.lineage and last.size == len(batch)):
                     last = None
-                self.doomed |= {batch[i] for i in batch.unsettled()} if not batch.delivery.closed else set()
+                self.doomed |= (
+                    {batch[i] for i in batch.unsettled()} if not batch.delivery.closed else set()
+                )
                 answer = self.rng.choice(MISANSWERS)(batch, last)
                 return answer
             case _:
@@ -191,7 +198,12 @@ def stacked(sink: Hostile, rng: random.Random) -> Any:
         layers.append(Isolate())
     if rng.random() < 0.8:
         layers.append(
-            Retry(rng.randint(1, 4), backoff=Backoff(base=0.05, longest=1.0, rng=rng), give_up_after=3.0, resend_unknown=rng.random() < 0.7)
+            Retry(
+                rng.randint(1, 4),
+                backoff=Backoff(base=0.05, longest=1.0, rng=rng),
+                give_up_after=3.0,
+                resend_unknown=rng.random() < 0.7,
+            )
         )
     if rng.random() < 0.3:
         layers.append(Split(max_items=2))
@@ -204,7 +216,11 @@ def batcher_of(sink: Hostile, rng: random.Random) -> Batcher[int]:
     workers = rng.randint(1, 3)
     size = rng.randint(1, 6)
     limits = Limits(
-        max_items=size, max_delay=0.1, workers=workers, flush_timeout=5.0, max_pending_items=(workers + 1) * size + rng.randint(0, 9)
+        max_items=size,
+        max_delay=0.1,
+        workers=workers,
+        flush_timeout=5.0,
+        max_pending_items=(workers + 1) * size + rng.randint(0, 9),
     )
     given: dict[str, Any] = {}
     if rng.random() < 0.5:
@@ -229,7 +245,9 @@ async def hostile_run(seed: int) -> None:
         for item in range(first, first + rng.randint(1, 25)):
             try:
                 if rng.random() < 0.7:
-                    receipts[item] = await batcher.submit(item, timeout=rng.choice([9.0, 0.5]))  # what is paused may fill the ledger
+                    receipts[item] = await batcher.submit(
+                        item, timeout=rng.choice([9.0, 0.5])
+                    )  # what is paused may fill the ledger
                 elif rng.random() < 0.5:
                     batcher.try_add(item)
                 else:
@@ -254,7 +272,9 @@ async def hostile_run(seed: int) -> None:
         if receipt.outcome in {Outcome.DELIVERED, Outcome.DUPLICATE}:
             assert item in sink.said, f"{item} is {receipt.outcome}, and the sink never said so"
         elif item in sink.must:
-            raise AssertionError(f"{item} is {receipt.outcome}, though the sink said that it was done")
+            raise AssertionError(
+                f"{item} is {receipt.outcome}, though the sink said that it was done"
+            )
         if item in sink.doomed:
             assert receipt.outcome in {Outcome.UNKNOWN, Outcome.DEAD_LETTERED}, (
                 f"{item} is {receipt.outcome} after an answer that did not fit"
@@ -263,7 +283,10 @@ async def hostile_run(seed: int) -> None:
 
 def fuzz(first: int, count: int) -> None:
     for seed in range(first, first + count):
-        with run_by(f'import sys; sys.path.append("tests/batcher"); import test_hostile_fuzz as it; it.fuzz({seed}, 1)'):
+        with run_by(
+            'import sys; sys.path.append("tests/batcher"); import test_hostile_fuzz as it; '
+            f"it.fuzz({seed}, 1)"
+        ):
             clock = FakeClock()
             try:
                 clock.run(hostile_run(seed))

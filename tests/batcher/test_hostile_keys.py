@@ -1,4 +1,6 @@
-"""Keys and tenants with a hash or an equality of their own: refused at `add`, or each kept apart; never another one's trouble."""
+"""Keys and tenants with a hash or an equality of their own: refused at `add`, or each kept apart;
+never another one's trouble.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from penstock import Batch, Batcher, ItemFailed, Limits, Outcome, PermanentError, Tenants, WriteResult, gather
+from penstock import (
+    Batch,
+    Batcher,
+    ItemFailed,
+    Limits,
+    Outcome,
+    PermanentError,
+    Tenants,
+    WriteResult,
+    gather,
+)
 from penstock._core.batch import RowBatch
 from penstock._core.keys import identity, shown
 from penstock._core.prefix import leaders
@@ -80,12 +92,23 @@ class NoHash:
         raise RuntimeError("no repr either")
 
 
-REFUSED = [Restless(), NoEquality(), Vague(), NoHash(), float("nan"), (1, float("nan")), [1], (NoEquality(),)]
+REFUSED = [
+    Restless(),
+    NoEquality(),
+    Vague(),
+    NoHash(),
+    float("nan"),
+    (1, float("nan")),
+    [1],
+    (NoEquality(),),
+]
 
 
 @pytest.mark.parametrize("name", ["key", "tenant"])
 @pytest.mark.parametrize("value", REFUSED, ids=lambda value: type(value).__name__)
-async def test_what_cannot_be_told_from_others_is_refused_at_add(fake_clock: FakeClock, name: str, value: object) -> None:
+async def test_what_cannot_be_told_from_others_is_refused_at_add(
+    fake_clock: FakeClock, name: str, value: object
+) -> None:
     """With a clear error, and nothing of it is inside."""
     sink: FakeSink[Any] = FakeSink()
     arguments: Any = {name: lambda item: value if item == "odd" else item}
@@ -101,7 +124,11 @@ async def test_what_cannot_be_told_from_others_is_refused_at_add(fake_clock: Fak
     assert batcher.tally().accepted == 2
 
 
-@pytest.mark.parametrize("arguments", [{"tenants": Tenants(max_pending_items=2)}, {}, {"overflow": "drop_oldest"}], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [{"tenants": Tenants(max_pending_items=2)}, {}, {"overflow": "drop_oldest"}],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ["key", "tenant"])
 async def test_one_whose_hash_changes_while_its_items_are_inside_hurts_nobody(
     fake_clock: FakeClock, name: str, arguments: dict[str, Any]
@@ -112,8 +139,14 @@ async def test_one_whose_hash_changes_while_its_items_are_inside_hurts_nobody(
     sink: BlockingSink[tuple[Changing, int]] = BlockingSink()
     one, other = Changing("one"), Changing("other")
     given: Any = {name: lambda item: item[0], **arguments}
-    async with Batcher(sink, limits=Limits(max_items=1, workers=8, max_pending_items=50), **given) as batcher:
-        receipts = [await batcher.submit((one, 1)), await batcher.submit((one, 2)), await batcher.submit((other, 3))]
+    async with Batcher(
+        sink, limits=Limits(max_items=1, workers=8, max_pending_items=50), **given
+    ) as batcher:
+        receipts = [
+            await batcher.submit((one, 1)),
+            await batcher.submit((one, 2)),
+            await batcher.submit((other, 3)),
+        ]
         await sink.wait_for_call()
         one.name = "changed"
         receipts += [await batcher.submit((one, 4)), await batcher.submit((other, 5))]
@@ -130,7 +163,9 @@ async def test_one_whose_hash_changes_while_its_items_are_inside_hurts_nobody(
 
 
 @pytest.mark.parametrize("name", ["key", "tenant"])
-async def test_one_that_raises_when_it_is_compared_with_others_is_a_key_of_its_own(fake_clock: FakeClock, name: str) -> None:
+async def test_one_that_raises_when_it_is_compared_with_others_is_a_key_of_its_own(
+    fake_clock: FakeClock, name: str
+) -> None:
     """Also if it only begins to as its items are inside."""
     sink: BlockingSink[tuple[Quarrelsome, int]] = BlockingSink()
     several = [Quarrelsome() for _ in range(4)]
@@ -150,14 +185,20 @@ async def test_one_that_raises_when_it_is_compared_with_others_is_a_key_of_its_o
 
 
 @pytest.mark.parametrize("policy", ["pause", "fail"])
-async def test_a_key_that_changes_while_it_is_held_stays_held(fake_clock: FakeClock, policy: Any) -> None:
+async def test_a_key_that_changes_while_it_is_held_stays_held(
+    fake_clock: FakeClock, policy: Any
+) -> None:
     """A shutdown hands back what waits behind it, and nothing hangs."""
 
     async def write(batch: Batch[tuple[Changing, int]]) -> WriteResult:
-        return WriteResult.failed(batch, {i: PermanentError("p") for i, (_, number) in enumerate(batch) if number == 0})
+        return WriteResult.failed(
+            batch, {i: PermanentError("p") for i, (_, number) in enumerate(batch) if number == 0}
+        )
 
     key = Changing("one")
-    async with Batcher(write, limits=Limits(max_items=1), key=lambda item: item[0], on_key_failure=policy) as batcher:
+    async with Batcher(
+        write, limits=Limits(max_items=1), key=lambda item: item[0], on_key_failure=policy
+    ) as batcher:
         receipts = [await batcher.submit((key, number)) for number in range(3)]
         key.name = "changed"
         with pytest.raises(ItemFailed):
@@ -168,7 +209,9 @@ async def test_a_key_that_changes_while_it_is_held_stays_held(fake_clock: FakeCl
     assert report.tally.delivered == 1
 
 
-async def test_the_last_resort_is_given_one_tenant_at_a_time_though_they_cannot_be_compared(fake_clock: FakeClock) -> None:
+async def test_the_last_resort_is_given_one_tenant_at_a_time_though_they_cannot_be_compared(
+    fake_clock: FakeClock,
+) -> None:
     """It would not come to an end otherwise."""
     several = [Quarrelsome() for _ in range(3)]
     taken: list[list[int]] = []
@@ -177,7 +220,12 @@ async def test_the_last_resort_is_given_one_tenant_at_a_time_though_they_cannot_
         taken.append([number for _, number in batch])
 
     sink: BlockingSink[tuple[Quarrelsome, int]] = BlockingSink()
-    batcher = Batcher(sink, limits=Limits(max_items=9, max_delay=99.0), tenant=lambda item: item[0], last_resort=last_resort)
+    batcher = Batcher(
+        sink,
+        limits=Limits(max_items=9, max_delay=99.0),
+        tenant=lambda item: item[0],
+        last_resort=last_resort,
+    )
     async with batcher:
         for number, one in enumerate(several):
             await batcher.add_many([(one, number)] * 2)

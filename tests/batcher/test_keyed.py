@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from keyed_help import Destination, Gate, Item, key_of
 
 import penstock.batcher.keyed
-from penstock import Batcher, BlockingBatcher, ConfigError, FanOut, Limits, Outcome, Retry, TransientError, WriteResult, stack
+from penstock import (
+    Batcher,
+    BlockingBatcher,
+    ConfigError,
+    FanOut,
+    Limits,
+    Outcome,
+    Retry,
+    TransientError,
+    WriteResult,
+    stack,
+)
 from penstock.batcher.keyed import KeyedAccumulator, Waiting
 from penstock.batcher.parking import Parking
 from penstock.retry import Backoff
@@ -40,7 +51,7 @@ def limits(**given: Any) -> Limits:
     return Limits(**{**most, **given})
 
 
-# -- exclusivity, parallelism -----------------------------------------------------------------------------------------
+# -- exclusivity, parallelism ----------------------------------------------------------------------
 
 
 def test_a_key_is_in_one_batch_at_a_time_and_others_go_beside_it() -> None:
@@ -68,7 +79,9 @@ def test_a_key_is_in_one_batch_at_a_time_and_others_go_beside_it() -> None:
 
 
 def test_a_sink_that_is_safe_for_prefixes_gets_a_key_several_times_in_a_batch() -> None:
-    """G-T6, G-T8, consumer/C:Ba3: twenty items of one key are two batches of ten, the second after the first."""
+    """G-T6, G-T8, consumer/C:Ba3: twenty items of one key are two batches of ten, the second after
+    the first.
+    """
     sink = Gate(prefix_safe=True)
 
     async def main(clock: FakeClock) -> None:
@@ -91,7 +104,9 @@ def test_a_hot_key_fills_whole_batches_beside_others() -> None:
     sink = Gate(prefix_safe=True)
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(sink, key=key_of, limits=limits(max_items=10, workers=4), clock=clock) as batcher:
+        async with Batcher(
+            sink, key=key_of, limits=limits(max_items=10, workers=4), clock=clock
+        ) as batcher:
             for number in range(95):
                 await batcher.add(Item("hot", number))
             await clock.run_until_idle()
@@ -109,7 +124,9 @@ def test_as_many_batches_as_workers_are_on_their_way() -> None:
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(sink, key=key_of, limits=limits(max_items=5, workers=3), clock=clock) as batcher:
+        async with Batcher(
+            sink, key=key_of, limits=limits(max_items=5, workers=3), clock=clock
+        ) as batcher:
             await batcher.add_many([Item(key, 0) for key in range(40)])
             await clock.run_until_idle()
             while sink.waiting:
@@ -122,7 +139,7 @@ def test_as_many_batches_as_workers_are_on_their_way() -> None:
     assert {len(batch) for batch in sink.batches} == {5}
 
 
-# -- time and size ----------------------------------------------------------------------------------------------------
+# -- time and size ---------------------------------------------------------------------------------
 
 
 def test_an_item_whose_key_is_busy_neither_starts_the_time_nor_fills_a_batch() -> None:
@@ -184,7 +201,9 @@ def test_bytes_bound_a_keyed_batch() -> None:
 
     async def main(clock: FakeClock) -> None:
         given = limits(max_items=100, max_bytes=10)
-        async with Batcher(sink, key=key_of, limits=given, size_of=lambda item: 4, clock=clock) as batcher:
+        async with Batcher(
+            sink, key=key_of, limits=given, size_of=lambda item: 4, clock=clock
+        ) as batcher:
             await batcher.add_many(items(*"aaaaa", "b", *"aa"))
             await clock.run_until_idle()
             while sink.waiting:
@@ -197,14 +216,20 @@ def test_bytes_bound_a_keyed_batch() -> None:
     assert not sink.broken
 
 
-# -- backing off ------------------------------------------------------------------------------------------------------
+# -- backing off -----------------------------------------------------------------------------------
 
 
 def test_a_key_that_backs_off_holds_back_only_itself() -> None:
-    """batcher/4a.10, consumer/C:O2: also with one worker, and the keys that shared its batch go on."""
+    """batcher/4a.10, consumer/C:O2: also with one worker, and the keys that shared its batch go
+    on.
+    """
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult | None:
-        bad = {index: TransientError("later") for index, item in enumerate(batch) if item.key == "a" and len(sink.batches) < 4}
+        bad = {
+            index: TransientError("later")
+            for index, item in enumerate(batch)
+            if item.key == "a" and len(sink.batches) < 4
+        }
         sink.apply(*(item for index, item in enumerate(batch) if index not in bad))
         return WriteResult.failed(batch, bad)
 
@@ -235,7 +260,9 @@ def test_a_branch_that_nobody_waits_for_keeps_the_order_too() -> None:
     slow, fast = Gate(), Destination()
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(FanOut(fast, best_effort=[slow]), key=key_of, limits=limits(), clock=clock) as batcher:
+        async with Batcher(
+            FanOut(fast, best_effort=[slow]), key=key_of, limits=limits(), clock=clock
+        ) as batcher:
             await batcher.add(Item("a", 0))
             await clock.advance(1.0)
             await batcher.add(Item("a", 1))
@@ -266,7 +293,9 @@ def test_what_was_cut_off_keeps_its_key_until_its_write_has_ended() -> None:
     sink = Destination(deaf)
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(sink, key=key_of, limits=limits(flush_timeout=5.0), clock=clock) as batcher:
+        async with Batcher(
+            sink, key=key_of, limits=limits(flush_timeout=5.0), clock=clock
+        ) as batcher:
             receipt = await batcher.submit(Item("a", 0))
             await clock.advance(1.0)
             await batcher.add_many([Item("a", 1), Item("b", 0)])
@@ -280,15 +309,19 @@ def test_what_was_cut_off_keeps_its_key_until_its_write_has_ended() -> None:
     assert not sink.broken
 
 
-# -- flush, overflow, shutdown ----------------------------------------------------------------------------------------
+# -- flush, overflow, shutdown ---------------------------------------------------------------------
 
 
 def test_a_flush_covers_what_waits_behind_its_keys_and_nothing_later() -> None:
-    """batcher/4b.4, batcher/B55: generation after generation, without linger, and later items linger."""
+    """batcher/4b.4, batcher/B55: generation after generation, without linger, and later items
+    linger.
+    """
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(sink, key=key_of, limits=limits(max_items=10, max_delay=60.0), clock=clock) as batcher:
+        async with Batcher(
+            sink, key=key_of, limits=limits(max_items=10, max_delay=60.0), clock=clock
+        ) as batcher:
             await batcher.add_many(items("a", "a", "a", "b"))
             flush = asyncio.create_task(batcher.flush())
             await clock.run_until_idle()
@@ -339,7 +372,9 @@ def test_the_oldest_item_that_no_worker_has_taken_is_dropped_wherever_it_waits()
 
     async def main(clock: FakeClock) -> None:
         given = limits(max_items=2, workers=1, max_pending_items=5)
-        async with Batcher(sink, key=key_of, limits=given, overflow="drop_oldest", clock=clock) as batcher:
+        async with Batcher(
+            sink, key=key_of, limits=given, overflow="drop_oldest", clock=clock
+        ) as batcher:
             await batcher.add_many(items("a", "b"))
             await clock.advance(0.0)
             await batcher.add(Item("a", 1))
@@ -362,7 +397,9 @@ def test_the_oldest_item_that_no_worker_has_taken_is_dropped_wherever_it_waits()
 
 
 def test_a_shutdown_writes_what_waits_behind_its_keys() -> None:
-    """batcher/B12, batcher/4a.10: accepted items are not cancelled by a close before the deadline."""
+    """batcher/B12, batcher/4a.10: accepted items are not cancelled by a close before the
+    deadline.
+    """
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
@@ -385,10 +422,16 @@ def test_a_shutdown_writes_what_waits_behind_its_keys() -> None:
 
 
 def test_what_comes_after_an_item_that_is_handed_back_is_handed_back_too() -> None:
-    """I4: the last try of a stopping batcher fails, and nothing of the key overtakes it; other keys go on."""
+    """I4: the last try of a stopping batcher fails, and nothing of the key overtakes it; other keys
+    go on.
+    """
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult | None:
-        bad = {index: TransientError("later") for index, item in enumerate(batch) if item == Item("a", 0)}
+        bad = {
+            index: TransientError("later")
+            for index, item in enumerate(batch)
+            if item == Item("a", 0)
+        }
         sink.apply(*(item for index, item in enumerate(batch) if index not in bad))
         return WriteResult.failed(batch, bad)
 
@@ -408,11 +451,13 @@ def test_what_comes_after_an_item_that_is_handed_back_is_handed_back_too() -> No
     on_virtual_time(main)
 
 
-# -- keys -------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
 def test_an_item_whose_key_cannot_be_one_is_refused_alone() -> None:
-    """consumer/C:O3: whatever way it takes, nothing of it is left, and a receipt goes to nobody else."""
+    """consumer/C:O3: whatever way it takes, nothing of it is left, and a receipt goes to nobody
+    else.
+    """
     sink = Destination()
 
     async def main(clock: FakeClock) -> None:
@@ -474,7 +519,9 @@ def test_what_waits_behind_its_key_takes_room(prefix_safe: bool) -> None:
     sink = Gate(prefix_safe=prefix_safe)
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(sink, key=key_of, limits=limits(max_items=5, max_pending_items=40), clock=clock) as batcher:
+        async with Batcher(
+            sink, key=key_of, limits=limits(max_items=5, max_pending_items=40), clock=clock
+        ) as batcher:
             await batcher.add_many([Item("k", number) for number in range(5)])
             await clock.advance(5.0)
             number = 5
@@ -496,7 +543,9 @@ def test_receipts_belong_to_their_items_whatever_way_these_take() -> None:
         return WriteResult.from_outcomes(batch, [None] * len(batch), details=dict(enumerate(batch)))
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(Destination(perform), key=key_of, limits=limits(max_items=4), clock=clock) as batcher:
+        async with Batcher(
+            Destination(perform), key=key_of, limits=limits(max_items=4), clock=clock
+        ) as batcher:
             spec = items(*"abacabadabacabae")
             receipts = [await batcher.submit(item) for item in spec]
             await batcher.flush()
@@ -506,7 +555,9 @@ def test_receipts_belong_to_their_items_whatever_way_these_take() -> None:
 
 
 def test_threads_add_to_a_keyed_batcher() -> None:
-    """batcher/4a.10: BlockingBatcher passes the key on, and refuses what cannot be one in the thread that adds it."""
+    """batcher/4a.10: BlockingBatcher passes the key on, and refuses what cannot be one in the
+    thread that adds it.
+    """
     sink = Destination()
     with BlockingBatcher(sink, key=key_of, limits=limits()) as batcher:
         for item in items(*"abcabcaab"):
@@ -528,7 +579,9 @@ def _many_keys(count: int) -> None:
         pass
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(nothing, key=lambda item: item, limits=Limits(workers=4), clock=clock) as batcher:
+        async with Batcher(
+            nothing, key=lambda item: item, limits=Limits(workers=4), clock=clock
+        ) as batcher:
             for item in range(1000):
                 await batcher.add(item)
             await batcher.flush()
@@ -590,7 +643,9 @@ def _bytes_per_active_key(count: int) -> float:
 
 
 def test_an_active_key_is_small() -> None:
-    """field-notes S10: less than 600 bytes, with everything that the batcher keeps of its two items."""
+    """field-notes S10: less than 600 bytes, with everything that the batcher keeps of its two
+    items.
+    """
     assert _bytes_per_active_key(2_000) < 600
 
 
@@ -618,12 +673,21 @@ class Looked(Waiting[Any]):
 
 @pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("count", [100, 5_000])
-def test_a_hot_key_has_at_most_three_items_looked_at_for_each(count: int, repeats: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hot_key_has_at_most_three_items_looked_at_for_each(
+    count: int, repeats: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """consumer/4.5: in whatever batches they go, and however many wait."""
     monkeypatch.setattr(penstock.batcher.keyed, "Waiting", Looked)
     Looked.looks = 0
     accumulator: KeyedAccumulator[Item] = KeyedAccumulator(
-        key=key_of, max_items=50, max_bytes=None, max_delay=1.0, sized=False, repeats=repeats, evicts=False, parking=Parking("skip", 1)
+        key=key_of,
+        max_items=50,
+        max_bytes=None,
+        max_delay=1.0,
+        sized=False,
+        repeats=repeats,
+        evicts=False,
+        parking=Parking("skip", 1),
     )
     accumulator.offer_all([Item("hot", number) for number in range(count)], 0.0)
     went: list[Item] = []
@@ -642,7 +706,9 @@ def test_one_worker_and_one_key_is_arrival_order(keys: list[int], max_items: int
     spec = [Item("k", number) for number in range(len(keys))]
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(sink, key=key_of, limits=limits(max_items=max_items, workers=4), clock=clock) as batcher:
+        async with Batcher(
+            sink, key=key_of, limits=limits(max_items=max_items, workers=4), clock=clock
+        ) as batcher:
             for item, pause in zip(spec, keys, strict=True):
                 await clock.sleep(pause / 2)
                 await batcher.add(item)
@@ -653,9 +719,18 @@ def test_one_worker_and_one_key_is_arrival_order(keys: list[int], max_items: int
 
 
 def test_a_batch_that_has_become_too_large_is_cut_between_keys() -> None:
-    """consumer/C:Ba3: batches may become smaller while one waits; what is behind the cut and has its key before it waits for that."""
+    """consumer/C:Ba3: batches may become smaller while one waits; what is behind the cut and has
+    its key before it waits for that.
+    """
     accumulator: KeyedAccumulator[Item] = KeyedAccumulator(
-        key=key_of, max_items=6, max_bytes=None, max_delay=1.0, sized=True, repeats=True, evicts=False, parking=Parking("skip", 1)
+        key=key_of,
+        max_items=6,
+        max_bytes=None,
+        max_delay=1.0,
+        sized=True,
+        repeats=True,
+        evicts=False,
+        parking=Parking("skip", 1),
     )
     for item in items(*"aabacb"):
         accumulator.offer(item, 1, None, 0.0, accumulator.identity(item))

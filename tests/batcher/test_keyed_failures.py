@@ -31,7 +31,9 @@ IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
 def test_skip_goes_on_with_the_next(*, prefix_safe: bool) -> None:
-    """batcher/4a.10: and what stood behind the bad item in its batch is delivered after it, in order."""
+    """batcher/4a.10: and what stood behind the bad item in its batch is delivered after it, in
+    order.
+    """
     setting = Setting(Item("a", 1), Item("a", 3), prefix_safe=prefix_safe)
 
     async def main(clock: FakeClock) -> None:
@@ -40,7 +42,13 @@ def test_skip_goes_on_with_the_next(*, prefix_safe: bool) -> None:
             await batcher.add_many(some("b", 0, 3))
             await clock.advance(20.0)
             ends = [receipt.outcome for receipt in receipts]
-            assert ends == [Outcome.DELIVERED, Outcome.DEAD_LETTERED, Outcome.DELIVERED, Outcome.DEAD_LETTERED, *[Outcome.DELIVERED] * 2]
+            assert ends == [
+                Outcome.DELIVERED,
+                Outcome.DEAD_LETTERED,
+                Outcome.DELIVERED,
+                Outcome.DEAD_LETTERED,
+                *[Outcome.DELIVERED] * 2,
+            ]
 
     on_virtual_time(main)
     assert setting.sink.applied == {"a": [0, 2, 4, 5], "b": [0, 1, 2]}
@@ -51,11 +59,15 @@ def test_skip_goes_on_with_the_next(*, prefix_safe: bool) -> None:
 @pytest.mark.parametrize("prefix_safe", [False, True])
 @pytest.mark.parametrize("dead_letters", [False, True])
 def test_pause_holds_the_key_until_it_is_resumed(*, prefix_safe: bool, dead_letters: bool) -> None:
-    """batcher/4a.10: whether the item was dead-lettered or rejected, also for what stood behind it in its batch; other keys flow."""
+    """batcher/4a.10: whether the item was dead-lettered or rejected, also for what stood behind it
+    in its batch; other keys flow.
+    """
     setting = Setting(Item("a", 1), prefix_safe=prefix_safe, dead_letters=dead_letters)
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(setting.stack, key=key_of, limits=LIMITS, on_key_failure="pause", clock=clock) as batcher:
+        async with Batcher(
+            setting.stack, key=key_of, limits=LIMITS, on_key_failure="pause", clock=clock
+        ) as batcher:
             await batcher.add_many([*some("a", 0, 4), *some("b", 0, 3)])
             await clock.advance(20.0)
             assert setting.sink.applied == {"a": [0], "b": [0, 1, 2]}
@@ -64,7 +76,9 @@ def test_pause_holds_the_key_until_it_is_resumed(*, prefix_safe: bool, dead_lett
             assert setting.sink.applied == {"a": [0], "b": [0, 1, 2, 3]}
             stats = batcher.stats()
             assert (stats.held_keys, stats.held_items) == (1, 4)
-            assert not await batcher.flush(), "no flush waits for what is held, and none says that it is done"
+            assert not await batcher.flush(), (
+                "no flush waits for what is held, and none says that it is done"
+            )
             assert batcher.resume("b") == 0
             assert batcher.resume("a") == 4
             await clock.advance(20.0)
@@ -82,7 +96,9 @@ def test_a_paused_key_without_items_is_remembered() -> None:
     setting = Setting(Item("a", 0))
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(setting.stack, key=key_of, limits=LIMITS, on_key_failure="pause", clock=clock) as batcher:
+        async with Batcher(
+            setting.stack, key=key_of, limits=LIMITS, on_key_failure="pause", clock=clock
+        ) as batcher:
             await batcher.add(Item("a", 0))
             await clock.advance(5.0)
             await batcher.add(Item("a", 1))
@@ -96,12 +112,16 @@ def test_a_paused_key_without_items_is_remembered() -> None:
 
 
 def test_park_holds_so_many_and_spills_the_oldest_in_order() -> None:
-    """batcher/4a.10, consumer/C:N4: the dead letters have what comes before, the ledger what comes after; unparking goes on with that."""
+    """batcher/4a.10, consumer/C:N4: the dead letters have what comes before, the ledger what comes
+    after; unparking goes on with that.
+    """
     setting = Setting(Item("a", 0))
 
     async def main(clock: FakeClock) -> None:
         options: dict[str, Any] = {"on_key_failure": "park", "max_parked_items": 5}
-        async with Batcher(setting.stack, key=key_of, limits=LIMITS, clock=clock, **options) as batcher:
+        async with Batcher(
+            setting.stack, key=key_of, limits=LIMITS, clock=clock, **options
+        ) as batcher:
             receipts = [await batcher.submit(item) for item in some("a", 0, 30)]
             await batcher.add_many(some("b", 0, 3))
             await clock.advance(20.0)
@@ -127,11 +147,15 @@ def test_park_holds_so_many_and_spills_the_oldest_in_order() -> None:
 
 @pytest.mark.parametrize("policy", ["park", "pause"])
 def test_a_flush_does_not_wait_for_what_went_back_out_of_its_own_batch(policy: Any) -> None:
-    """batcher/4b.1: all of a key were in one batch; those behind the bad one are held now, and the flush says so."""
+    """batcher/4b.1: all of a key were in one batch; those behind the bad one are held now, and the
+    flush says so.
+    """
     setting = Setting(Item("a", 1), prefix_safe=True)
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(setting.stack, key=key_of, on_key_failure=policy, limits=LIMITS, clock=clock) as batcher:
+        async with Batcher(
+            setting.stack, key=key_of, on_key_failure=policy, limits=LIMITS, clock=clock
+        ) as batcher:
             await batcher.add_many([Item(key, number) for number in range(3) for key in "ab"])
             report = await batcher.flush(timeout=50.0)
             assert clock.now() < 1.0
@@ -150,7 +174,9 @@ def test_a_parked_key_never_holds_more_than_it_may_for_long() -> None:
 
     async def main(clock: FakeClock) -> None:
         options: dict[str, Any] = {"on_key_failure": "park", "max_parked_items": 3}
-        async with Batcher(setting.stack, key=key_of, limits=LIMITS, clock=clock, **options) as batcher:
+        async with Batcher(
+            setting.stack, key=key_of, limits=LIMITS, clock=clock, **options
+        ) as batcher:
             for item in some("a", 0, 500):
                 await batcher.add(item)
                 assert batcher.tally().inside <= 100
@@ -169,7 +195,9 @@ def test_a_key_that_is_unparked_while_it_spills_waits_for_the_spill() -> None:
 
     async def main(clock: FakeClock) -> None:
         options: dict[str, Any] = {"on_key_failure": "park", "max_parked_items": 1}
-        async with Batcher(setting.stack, key=key_of, limits=LIMITS, clock=clock, **options) as batcher:
+        async with Batcher(
+            setting.stack, key=key_of, limits=LIMITS, clock=clock, **options
+        ) as batcher:
             await batcher.add_many(some("a", 0, 4))
             await clock.advance(1.25)
             assert setting.buried == [0]
@@ -185,11 +213,15 @@ def test_a_key_that_is_unparked_while_it_spills_waits_for_the_spill() -> None:
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
 def test_fail_rejects_what_comes_after(*, prefix_safe: bool) -> None:
-    """batcher/4a.10: what is inside ends rejected, and what comes is refused, until the key is resumed."""
+    """batcher/4a.10: what is inside ends rejected, and what comes is refused, until the key is
+    resumed.
+    """
     setting = Setting(Item("a", 1), prefix_safe=prefix_safe)
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(setting.stack, key=key_of, limits=LIMITS, on_key_failure="fail", clock=clock) as batcher:
+        async with Batcher(
+            setting.stack, key=key_of, limits=LIMITS, on_key_failure="fail", clock=clock
+        ) as batcher:
             receipts = [await batcher.submit(item) for item in some("a", 0, 4)]
             await batcher.add(Item("b", 0))
             await clock.advance(20.0)
@@ -219,7 +251,9 @@ def test_what_is_held_is_handed_back_by_a_shutdown(policy: Any) -> None:
     setting = Setting(Item("a", 0))
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(setting.stack, key=key_of, limits=LIMITS, on_key_failure=policy, clock=clock) as batcher:
+        async with Batcher(
+            setting.stack, key=key_of, limits=LIMITS, on_key_failure=policy, clock=clock
+        ) as batcher:
             await batcher.add(Item("a", 0))
             if policy != "fail":
                 await clock.advance(5.0)
@@ -242,7 +276,10 @@ def test_what_waits_behind_an_item_that_is_handed_back_is_not_parked() -> None:
 
     async def main(clock: FakeClock) -> None:
         async with Batcher(
-            stack(Destination(refuse), Retry(backoff=Backoff(base=100.0, jitter="none"))), key=key_of, limits=LIMITS, clock=clock
+            stack(Destination(refuse), Retry(backoff=Backoff(base=100.0, jitter="none"))),
+            key=key_of,
+            limits=LIMITS,
+            clock=clock,
         ) as batcher:
             await batcher.add_many(some("a", 0, 5))
             await clock.advance(1.0)
@@ -256,7 +293,9 @@ def test_what_waits_behind_an_item_that_is_handed_back_is_not_parked() -> None:
 def test_threads_let_keys_go() -> None:
     """batcher/4a.10: the blocking batcher has the same."""
     setting = Setting(Item("a", 0), seconds=0.0)
-    with BlockingBatcher(setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="park") as batcher:
+    with BlockingBatcher(
+        setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="park"
+    ) as batcher:
         receipts = [batcher.submit(item) for item in some("a", 0, 3)]
         assert receipts[0].result() is Outcome.DEAD_LETTERED
         batcher.flush()
@@ -270,7 +309,9 @@ def test_threads_let_keys_go() -> None:
 def test_threads_are_told_that_a_key_has_failed() -> None:
     """batcher/4a.10: as the loop's producers are, and it counts."""
     setting = Setting(Item("a", 0), seconds=0.0)
-    with BlockingBatcher(setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="fail") as batcher:
+    with BlockingBatcher(
+        setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="fail"
+    ) as batcher:
         assert batcher.deliver(Item("a", 0)) is Outcome.DEAD_LETTERED
         batcher.flush()
         with pytest.raises(KeyFailedError):
@@ -292,7 +333,9 @@ def test_threads_are_told_that_a_key_has_failed() -> None:
         ({"on_key_failure": "park", "max_parked_items": 0, "key": key_of}, "max_parked_items=0"),
     ],
 )
-def test_a_policy_that_cannot_work_is_refused(kind: Any, options: dict[str, Any], message: str) -> None:
+def test_a_policy_that_cannot_work_is_refused(
+    kind: Any, options: dict[str, Any], message: str
+) -> None:
     """batcher/B46."""
     sink = Destination() if "needs" in message else Setting().stack
     with pytest.raises(ConfigError, match=message):

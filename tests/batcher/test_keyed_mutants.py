@@ -1,4 +1,6 @@
-"""Planted bugs in what keeps a key in order: each a small change, and each is found within some hundred seeds."""
+"""Planted bugs in what keeps a key in order: each a small change, and each is found within some
+hundred seeds.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None
     """Though the write goes on."""
     real = Engine.item_settled
 
-    def item_settled(self: Engine[Any], flight: Any, indices: Any, outcome: Any, details: Any) -> None:
+    def item_settled(
+        self: Engine[Any], flight: Any, indices: Any, outcome: Any, details: Any
+    ) -> None:
         real(self, flight, indices, outcome, details)
         if flight.cut_cause is not None:
             self.accumulator.settled(flight.sealed, indices)
@@ -62,7 +66,9 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
 def what_is_put_back_comes_back_turned_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prefix rule puts a key's items back in the wrong order."""
     real = Lanes.put_back
-    monkeypatch.setattr(Lanes, "put_back", lambda self, key, entries: real(self, key, entries[::-1]))
+    monkeypatch.setattr(
+        Lanes, "put_back", lambda self, key, entries: real(self, key, entries[::-1])
+    )
 
 
 def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +103,9 @@ OUT_OF_ORDER = "(applied|a batch|handed back) out of order|is settled after"
 
 
 def complaints() -> Iterator[AssertionError]:
-    """What the seeds complain of. A bug may break several rules, and which is seen first depends on the dice of the Python that runs."""
+    """What the seeds complain of. A bug may break several rules, and which is seen first depends on
+    the dice of the Python that runs.
+    """
     for seed in range(SEEDS):
         try:
             test_keyed_order.run_all(range(seed, seed + 1))
@@ -109,7 +117,9 @@ def complaints() -> Iterator[AssertionError]:
     ("plant", "complaint"),
     [
         (a_key_is_free_while_it_backs_off, f"{TWO_WRITES}|{OUT_OF_ORDER}"),
-        pytest.param(a_key_is_free_once_its_write_is_cut, TWO_WRITES, marks=pytest.mark.soak),  # the machine finds it sooner
+        pytest.param(
+            a_key_is_free_once_its_write_is_cut, TWO_WRITES, marks=pytest.mark.soak
+        ),  # the machine finds it sooner
         (a_lane_is_a_stack, OUT_OF_ORDER),
         (what_is_put_back_comes_back_turned_round, OUT_OF_ORDER),
         (what_stands_behind_a_failed_item_fails_with_it, f"{OUT_OF_ORDER}|behind one that failed"),
@@ -118,9 +128,17 @@ def complaints() -> Iterator[AssertionError]:
         (what_fails_behind_its_key_keeps_its_tenants_room, "inside of each tenant"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning")
-def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I4, I5, batcher/4a.10: and the complaint is about what it breaks, and says how to see it again."""
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::ResourceWarning",
+    "ignore::RuntimeWarning",
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4, I5, batcher/4a.10: and the complaint is about what it breaks, and says how to see it
+    again.
+    """
     plant(monkeypatch)
     error = next(error for error in complaints() if re.search(complaint, str(error)))
     (again,) = re.findall("python -c '(.*)'", error.__notes__[0])

@@ -43,7 +43,9 @@ MANY = 5_000
 
 
 class Chaos:
-    """A destination that does anything, one item at a time where it promises to be safe for prefixes."""
+    """A destination that does anything, one item at a time where it promises to be safe for
+    prefixes.
+    """
 
     def __init__(self, rng: random.Random, *, prefix_safe: bool) -> None:
         self._rng = rng
@@ -54,7 +56,21 @@ class Chaos:
     async def __call__(self, sink: Destination, batch: Batch[Item]) -> WriteResult | None:
         rng = self._rng
         loop = asyncio.get_running_loop()
-        kind = rng.choice(["ok", "ok", "ok", "partial", "partial", "whole", "down", "unknown", "hang", "deaf", "settle"])
+        kind = rng.choice(
+            [
+                "ok",
+                "ok",
+                "ok",
+                "partial",
+                "partial",
+                "whole",
+                "down",
+                "unknown",
+                "hang",
+                "deaf",
+                "settle",
+            ]
+        )
         if loop.time() < self._down_until:
             raise UnavailableError("down")
         if kind == "down":
@@ -134,14 +150,23 @@ class Run(Observer):
     def some_lanes(self) -> list[Any]:
         """Keys, or keys within tenants, the same ones in each."""
         keys = range(self.rng.randint(1, 8))
-        return [Lane(tenant, key) for tenant in "abc"[: self.tenants] for key in keys] if self.tenants else [*keys]
+        return (
+            [Lane(tenant, key) for tenant in "abc"[: self.tenants] for key in keys]
+            if self.tenants
+            else [*keys]
+        )
 
     def stack(self) -> Any:
         parts: list[Any] = []
         if self.rng.random() < 0.5:
             parts.append(Timeout(2.0))
         if self.rng.random() < 0.8:
-            parts.append(Retry(attempts=self.rng.randint(1, 4), backoff=Backoff(base=0.5, longest=4.0, rng=self.rng)))
+            parts.append(
+                Retry(
+                    attempts=self.rng.randint(1, 4),
+                    backoff=Backoff(base=0.5, longest=4.0, rng=self.rng),
+                )
+            )
         if self.policy == "park" or self.rng.random() < 0.6:
             parts.append(DeadLetter(self.bury))
         return stack(self.sink, *parts)
@@ -174,7 +199,9 @@ class Run(Observer):
             "tenants": self.caps if self.tenants else None,
             "on_key_failure": self.policy,
             "max_parked_items": rng.randint(1, 5) if self.policy == "park" else None,
-            "overflow": rng.choice(["block", "block", "block", "reject", "drop_newest", "drop_oldest"]),
+            "overflow": rng.choice(
+                ["block", "block", "block", "reject", "drop_newest", "drop_oldest"]
+            ),
             "shutdown_deadline": rng.choice([0.0, 0.3, 5.0, 60.0, 10_000.0]),
         }
 
@@ -185,7 +212,10 @@ class Run(Observer):
             item = Item(lane, self.counts[lane])
             self.counts[lane] += 1
             try:
-                receipt = await asyncio.wait_for(self._submit(batcher, item, rng.choice([None, None, 0.5])), rng.choice([1e6, 1e6, 0.2]))
+                receipt = await asyncio.wait_for(
+                    self._submit(batcher, item, rng.choice([None, None, 0.5])),
+                    rng.choice([1e6, 1e6, 0.2]),
+                )
             except (AddTimeout, TimeoutError):
                 continue
             except KeyFailedError:
@@ -203,7 +233,10 @@ class Run(Observer):
         try:
             return await batcher.submit(item, timeout=timeout)
         except KeyFailedError as error:
-            if (error.tenant, error.key) != (tenant_of(item), key_of(item)) or item.key not in self.stopped:
+            if (error.tenant, error.key) != (
+                tenant_of(item),
+                key_of(item),
+            ) or item.key not in self.stopped:
                 self.broken.append(f"{item} was refused: {error}")
             raise
 
@@ -250,7 +283,9 @@ class Run(Observer):
 
     async def main(self, clock: FakeClock) -> None:
         rng = self.rng
-        self.batcher = batcher = Batcher(self.stack(), key=key_of, clock=clock, observers=[self], **self.options())
+        self.batcher = batcher = Batcher(
+            self.stack(), key=key_of, clock=clock, observers=[self], **self.options()
+        )
         async with batcher:
             tasks = [asyncio.create_task(self.produce(batcher, lane)) for lane in self.lanes]
             tasks.append(asyncio.create_task(self.disturb(batcher)))
@@ -261,7 +296,9 @@ class Run(Observer):
                 await self.come_to_rest(batcher)
             self.report = await batcher.shutdown(admit_waiting=rng.random() < 0.3)
             if self.at_rest is not None and self.report.parked != self.at_rest:
-                self.broken.append(f"{self.at_rest} were held, and {self.report.parked} are reported")
+                self.broken.append(
+                    f"{self.at_rest} were held, and {self.report.parked} are reported"
+                )
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -270,19 +307,30 @@ class Run(Observer):
     async def come_to_rest(self, batcher: Batcher[Item]) -> None:
         """Whatever is inside in the end is held, and nobody is forgotten for whom something is."""
         await batcher.flush(timeout=10_000.0)
-        await asyncio.sleep(100.0)  # writes that were cut off end, and lanes that hold too much have spilled
+        await asyncio.sleep(
+            100.0
+        )  # writes that were cut off end, and lanes that hold too much have spilled
         report = await batcher.flush(timeout=0.0)
         stats = batcher.stats()
         if not report.remaining == stats.held_items == stats.tally.inside:
-            self.broken.append(f"{report.remaining} remain, {stats.held_items} are held, {stats.tally.inside} are inside")
+            self.broken.append(
+                f"{report.remaining} remain, {stats.held_items} are held, {stats.tally.inside} "
+                "are inside"
+            )
         if stats.held_keys != len(self.stopped):
             self.broken.append(f"{stats.held_keys} keys are held instead of {self.stopped}")
         held = Counter(item.key for item, receipt in self.receipts.items() if not receipt.done)
         if not set(held) <= self.stopped:
             self.broken.append(f"{set(held) - self.stopped} are held, and have not failed")
         if self.tenants:
-            shares = {share.tenant: share.inside for share in batcher._engine.accumulator._shares.values()}  # type: ignore[attr-defined]
-            known = {lane.tenant: sum(held[each] for each in held if each.tenant == lane.tenant) for lane in self.stopped}
+            shares = {
+                share.tenant: share.inside
+                for share in batcher._engine.accumulator._shares.values()  # type: ignore[attr-defined]
+            }
+            known = {
+                lane.tenant: sum(held[each] for each in held if each.tenant == lane.tenant)
+                for lane in self.stopped
+            }
             if shares != known:
                 self.broken.append(f"{shares} are inside of each tenant instead of {known}")
         self.at_rest = stats.held_items
@@ -300,14 +348,20 @@ class Run(Observer):
             for number in applied:
                 if number not in first:
                     first.append(number)
-            assert [n for n in first if n in sure] == sorted(sure), f"{lane}: applied out of order: {applied}"
+            assert [n for n in first if n in sure] == sorted(sure), (
+                f"{lane}: applied out of order: {applied}"
+            )
             buried = [item.number for item in self.buried if item.key == lane]
             assert buried == sorted(buried), f"{lane}: dead letters out of order: {buried}"
             self._check_ends(lane)
 
     def _check_ends(self, lane: Any) -> None:
         """Once an item is handed back, so is everything after it that was not dropped."""
-        ends = {item.number: receipt.outcome for item, receipt in self.receipts.items() if item.key == lane}
+        ends = {
+            item.number: receipt.outcome
+            for item, receipt in self.receipts.items()
+            if item.key == lane
+        }
         unsent = [number for number, outcome in ends.items() if outcome is Outcome.UNSENT]
         if unsent:
             after = {ends[number] for number in ends if number > min(unsent)}
@@ -323,7 +377,10 @@ def run(seed: int) -> None:
     case.check()
 
 
-AGAIN = 'import sys; sys.path.insert(0, "tests/batcher"); import test_keyed_order; test_keyed_order.run({})'
+AGAIN = (
+    'import sys; sys.path.insert(0, "tests/batcher"); import test_keyed_order; '
+    "test_keyed_order.run({})"
+)
 
 
 def run_all(seeds: range) -> None:
@@ -339,8 +396,9 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_no_seed_breaks_the_order_of_a_key(block: int) -> None:
-    """batcher/4a.10, I4, I5, I10, B-T14, B-T28, G-T8: failures, retries, partial answers, outages, cuts, cancellations and shutdowns; with
-    tenants or without, and with caps for them."""
+    """batcher/4a.10, I4, I5, I10, B-T14, B-T28, G-T8: failures, retries, partial answers, outages,
+    cuts, cancellations and shutdowns; with tenants or without, and with caps for them.
+    """
     run_all(range(block * SOME // 4, (block + 1) * SOME // 4))
 
 

@@ -39,7 +39,9 @@ def decorated() -> Sink[Item]:
 
 
 @pytest.mark.parametrize("made", [Forgetful, decorated], ids=["bare", "decorated"])
-async def test_a_delivered_batch_is_freed_while_the_batcher_runs_on(made: Callable[[], Sink[Item]], fake_clock: FakeClock) -> None:
+async def test_a_delivered_batch_is_freed_while_the_batcher_runs_on(
+    made: Callable[[], Sink[Item]], fake_clock: FakeClock
+) -> None:
     async with Batcher(made(), limits=Limits(max_items=2)) as batcher:
         item = Item()
         watched = weakref.ref(item)

@@ -44,19 +44,30 @@ async def with_two(batch: Batch[Any], more: object) -> None: ...
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max_items": 500}, r"max_items=500: is one of the limits; pass limits=Limits\(max_items=...\)"),
+        (
+            {"max_items": 500},
+            r"max_items=500: is one of the limits; pass limits=Limits\(max_items=...\)",
+        ),
         ({"limit": Limits()}, r"Batcher has no such argument; did you mean limits=\?"),
-        ({"queue_depth": 5}, r"queue_depth=5: \w+ has no such argument; it takes sink, limits, name, overflow"),
+        (
+            {"queue_depth": 5},
+            r"queue_depth=5: \w+ has no such argument; it takes sink, limits, name, overflow",
+        ),
         ({"limits": Limits}, r"limits=<class 'penstock.*Limits'>: must be a Limits\(\.\.\.\)"),
         ({"limits": {"max_items": 5}}, "must be a Limits"),
         ({"name": 5}, "name=5: must be a string that is not empty"),
         ({"observers": [Observer]}, r"holds a class; pass an instance: Observer\(\.\.\.\)"),
         ({"observers": Observer()}, "must be a list of observers"),
         ({"observers": Observer}, "must be a list of observers"),
-        ({"shutdown_deadline": "25s"}, r"shutdown_deadline='25s': must be at least 0 seconds \(a number or a timedelta\)"),
+        (
+            {"shutdown_deadline": "25s"},
+            r"shutdown_deadline='25s': must be at least 0 seconds \(a number or a timedelta\)",
+        ),
     ],
 )
-def test_a_wrong_argument_is_named_with_the_right_one(kind: Any, arguments: dict[str, Any], message: str) -> None:
+def test_a_wrong_argument_is_named_with_the_right_one(
+    kind: Any, arguments: dict[str, Any], message: str
+) -> None:
     """batcher/B46: the argument, its value, and the rule."""
     with pytest.raises(ConfigError, match=message):
         kind(write, **arguments)
@@ -68,7 +79,10 @@ def test_a_wrong_argument_is_named_with_the_right_one(kind: Any, arguments: dict
         (Recording, r"is a class; pass an instance: Recording\(\.\.\.\)"),
         (without_a_batch, "must take one argument, the batch"),
         (with_two, "must take one argument, the batch"),
-        ("postgresql://localhost", r"must have `async def write\(self, batch\)`, or be a function of a batch"),
+        (
+            "postgresql://localhost",
+            r"must have `async def write\(self, batch\)`, or be a function of a batch",
+        ),
         ([], "must have `async def write"),
     ],
 )
@@ -80,13 +94,18 @@ def test_what_is_no_sink_is_told_at_construction(sink: Any, message: str) -> Non
 
 def test_a_coroutine_is_no_sink() -> None:
     """And it is closed, so that nobody complains that it was never awaited."""
-    with pytest.raises(ConfigError, match="is a coroutine; pass the function itself, without calling it"):
+    with pytest.raises(
+        ConfigError, match="is a coroutine; pass the function itself, without calling it"
+    ):
         new(without_a_batch())
 
 
 def test_a_duration_as_text_is_refused_with_what_it_may_be() -> None:
     """batcher/B47."""
-    with pytest.raises(ConfigError, match=r"max_delay='200ms': must be more than 0 seconds \(a number or a timedelta\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"max_delay='200ms': must be more than 0 seconds \(a number or a timedelta\)",
+    ):
         new_limits(max_delay="200ms")
 
 
@@ -119,16 +138,27 @@ async def test_a_plain_function_that_blocks_does_not_hold_the_loop(real_clock: L
     [
         (lambda batch: 3, "a sink returned 3; expected None"),
         (lambda batch: True, "a sink returned True; expected None"),
-        (lambda batch: list(batch), r"a sink returned \[1, 2\]; expected None \(all delivered\) or a WriteResult"),
-        (lambda batch: WriteResult.from_outcomes(batch, [None]), "1 answers for a batch of 2 items; the outcome of every item is unknown"),
-        (lambda batch: WriteResult.failed(batch, {7: ValueError()}), r"errors for items \[7\] of a batch of 2 items"),
+        (
+            lambda batch: list(batch),
+            r"a sink returned \[1, 2\]; expected None \(all delivered\) or a WriteResult",
+        ),
+        (
+            lambda batch: WriteResult.from_outcomes(batch, [None]),
+            "1 answers for a batch of 2 items; the outcome of every item is unknown",
+        ),
+        (
+            lambda batch: WriteResult.failed(batch, {7: ValueError()}),
+            r"errors for items \[7\] of a batch of 2 items",
+        ),
         (
             lambda batch: WriteResult.from_outcomes(batch, cast("Any", [None, "ok"])),
             "answer 1 is 'ok'; expected None, a success outcome or an exception",
         ),
     ],
 )
-async def test_a_sink_that_returns_nonsense_is_told(fake_clock: FakeClock, answer: Callable[[Batch[int]], Any], message: str) -> None:
+async def test_a_sink_that_returns_nonsense_is_told(
+    fake_clock: FakeClock, answer: Callable[[Batch[int]], Any], message: str
+) -> None:
     """Nothing can be said of any item then: unknown, and loud."""
 
     async def nonsense(batch: Batch[int]) -> Any:
@@ -159,7 +189,9 @@ async def test_a_write_that_is_not_async_is_told(fake_clock: FakeClock) -> None:
 async def test_entering_twice_is_refused(fake_clock: FakeClock) -> None:
     """And leaves the batcher as it was."""
     async with Batcher(write, name="audit") as batcher:
-        with pytest.raises(ConfigError, match="batcher 'audit' is open; enter it once, and share the object"):
+        with pytest.raises(
+            ConfigError, match="batcher 'audit' is open; enter it once, and share the object"
+        ):
             async with batcher:
                 raise AssertionError
         await batcher.add(1)
@@ -169,8 +201,15 @@ async def test_entering_twice_is_refused(fake_clock: FakeClock) -> None:
 async def test_use_before_opening_and_after_closing_is_refused(fake_clock: FakeClock) -> None:
     """With what to do."""
     batcher: Batcher[int] = Batcher(write, name="audit")
-    for call in (lambda: batcher.add(1), lambda: batcher.submit(1), lambda: batcher.add_many([1]), batcher.shutdown):
-        with pytest.raises(ClosedError, match="batcher 'audit' is not open: use `async with batcher:`"):
+    for call in (
+        lambda: batcher.add(1),
+        lambda: batcher.submit(1),
+        lambda: batcher.add_many([1]),
+        batcher.shutdown,
+    ):
+        with pytest.raises(
+            ClosedError, match="batcher 'audit' is not open: use `async with batcher:`"
+        ):
             await call()
     assert not batcher.try_add(1)
     async with batcher:
@@ -184,11 +223,20 @@ async def test_another_event_loop_is_refused(fake_clock: FakeClock) -> None:
     """A batcher belongs to the loop on which it was opened."""
 
     async def use(call: Callable[[], Any]) -> None:
-        with pytest.raises(ConfigError, match=r"batcher 'audit' is open on another event loop, .* use a BlockingBatcher"):
+        with pytest.raises(
+            ConfigError,
+            match=r"batcher 'audit' is open on another event loop, .* use a BlockingBatcher",
+        ):
             await call()
 
     async with Batcher(write, name="audit") as batcher:
-        for call in (lambda: batcher.add(1), lambda: batcher.submit(1), batcher.flush, batcher.shutdown, batcher.__aenter__):
+        for call in (
+            lambda: batcher.add(1),
+            lambda: batcher.submit(1),
+            batcher.flush,
+            batcher.shutdown,
+            batcher.__aenter__,
+        ):
             await asyncio.to_thread(asyncio.run, use(call))
         with pytest.raises(ConfigError, match="for threads, use a BlockingBatcher"):
             await asyncio.to_thread(batcher.try_add, 1)
@@ -209,10 +257,16 @@ def test_run_takes_a_coroutine_outside_any_loop() -> None:
     run_anything: Any = run
 
     async def main() -> None:
-        with pytest.raises(ConfigError, match=r"run\(\) would block the event loop that runs in this thread; await the coroutine there"):
+        with pytest.raises(
+            ConfigError,
+            match=r"run\(\) would block the event loop that runs in this thread; await the "
+            r"coroutine there",
+        ):
             run(without_a_batch())
 
-    with pytest.raises(ConfigError, match=r"must be a coroutine: call the async function, as in run\(main\(\)\)"):
+    with pytest.raises(
+        ConfigError, match=r"must be a coroutine: call the async function, as in run\(main\(\)\)"
+    ):
         run_anything(main)
     with pytest.raises(ConfigError, match="patience='1'"):
         run_anything(main(), patience="1")

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 LIMITS = Limits(max_items=10, max_delay=0.1, workers=2)
 DOWN = UnavailableError("connection refused")
-REFUSED = RefusedError("permission denied for table events", repair='grant INSERT on "events" to "app"')
+REFUSED = RefusedError(
+    "permission denied for table events", repair='grant INSERT on "events" to "app"'
+)
 
 
 class Seen(Observer):
@@ -55,7 +57,11 @@ class Seen(Observer):
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     """The monitor's lines with their levels."""
-    return [(record.levelno, record.getMessage()) for record in caplog.records if "the destination" in record.getMessage()]
+    return [
+        (record.levelno, record.getMessage())
+        for record in caplog.records
+        if "the destination" in record.getMessage()
+    ]
 
 
 def down_until(clock: FakeClock, when: float, error: Exception) -> Callable[[Batch[int]], Any]:
@@ -71,13 +77,25 @@ def down_until(clock: FakeClock, when: float, error: Exception) -> Callable[[Bat
     [
         (DOWN, logging.WARNING, "the destination is unavailable since", "unavailable"),
         (REFUSED, logging.ERROR, "the destination refuses every write since", "refused"),
-        (ThrottledError("slow down", retry_after=200.0), logging.WARNING, "the destination throttles since", "throttled"),
+        (
+            ThrottledError("slow down", retry_after=200.0),
+            logging.WARNING,
+            "the destination throttles since",
+            "throttled",
+        ),
     ],
 )
 async def test_an_outage_is_told_of_at_once_each_minute_and_when_it_ends(
-    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, error: Exception, level: int, told: str, state: str
+    fake_clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    level: int,
+    told: str,
+    state: str,
 ) -> None:
-    """One line when it begins, with what and how many wait, one a minute, and one with the duration when it is over."""
+    """One line when it begins, with what and how many wait, one a minute, and one with the duration
+    when it is over.
+    """
     caplog.set_level(logging.INFO, "penstock")
     seen = Seen()
     sink = stack(down_until(fake_clock, 150.0, error), Retry(backoff=tenacity.wait_fixed(1.0)))
@@ -96,9 +114,9 @@ async def test_an_outage_is_told_of_at_once_each_minute_and_when_it_ends(
         assert await batcher.flush()
         assert batcher.stats().destination == DestinationStats()
     found = lines(caplog)
-    assert [one for one, _ in found] == [level] * (1 + int(found[-1][1].split(" after ")[1].split()[0].split(".")[0]) // 60) + [
-        logging.INFO
-    ]
+    assert [one for one, _ in found] == [level] * (
+        1 + int(found[-1][1].split(" after ")[1].split()[0].split(".")[0]) // 60
+    ) + [logging.INFO]
     assert all(message.startswith("batcher 'audit': ") for _, message in found)
     assert told in found[0][1]
     assert "10 items and 0 producers wait" in found[0][1]
@@ -109,7 +127,9 @@ async def test_an_outage_is_told_of_at_once_each_minute_and_when_it_ends(
     assert {kind for kind, _ in seen.retries} == {{"throttled": "throttle"}.get(state, state)}
 
 
-async def test_a_refusal_names_its_repair_and_no_item(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refusal_names_its_repair_and_no_item(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     sink = stack(down_until(fake_clock, 10.0, REFUSED), Retry())
     async with Batcher(sink, limits=LIMITS) as batcher:
         await batcher.add_many(range(10))
@@ -120,7 +140,9 @@ async def test_a_refusal_names_its_repair_and_no_item(fake_clock: FakeClock, cap
     assert line.count('to repair: grant INSERT on "events" to "app"') == 1
 
 
-async def test_a_circuit_is_told_of_when_it_opens_and_when_it_closes(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_circuit_is_told_of_when_it_opens_and_when_it_closes(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "penstock")
     sink = stack(
         ScriptedSink[int]([fail(TransientError("broken"))] * 3),
@@ -132,7 +154,9 @@ async def test_a_circuit_is_told_of_when_it_opens_and_when_it_closes(fake_clock:
         await fake_clock.advance(10.0)
         assert batcher.stats().destination.state == "circuit_open"
         assert await batcher.flush()
-    assert [level for level, _ in lines(caplog)] == [logging.WARNING] * (len(lines(caplog)) - 1) + [logging.INFO]
+    assert [level for level, _ in lines(caplog)] == [logging.WARNING] * (len(lines(caplog)) - 1) + [
+        logging.INFO
+    ]
     assert "the circuit breaker has opened" in lines(caplog)[0][1]
 
 
@@ -161,7 +185,9 @@ def test_a_told_trouble_that_changes_its_kind_is_told_of_to_its_end() -> None:
     conditions = Conditions()
     conditions.begins("retry", Condition(DestinationState.REFUSED, "403"), 0.0)
     conditions.ends("retry", 1.0)
-    assert conditions.begins("retry", Condition(DestinationState.UNAVAILABLE, "gone"), 2.0) is not None
+    assert (
+        conditions.begins("retry", Condition(DestinationState.UNAVAILABLE, "gone"), 2.0) is not None
+    )
     assert conditions.begins("retry", Condition(DestinationState.REFUSED, "403"), 3.0) is not None
     assert conditions.ends("retry", 4.0) is not None
 
@@ -185,45 +211,74 @@ def test_the_worst_of_several_destinations_is_shown() -> None:
     conditions.ends("c", 40.0)
     conditions.ends("a", 45.0)
     assert not conditions.troubles
-    expected = {DestinationState.THROTTLED: 15.0, DestinationState.REFUSED: 20.0, DestinationState.UNAVAILABLE: 10.0}
+    expected = {
+        DestinationState.THROTTLED: 15.0,
+        DestinationState.REFUSED: 20.0,
+        DestinationState.UNAVAILABLE: 10.0,
+    }
     assert conditions.seconds(50.0) == expected
 
 
 async def test_the_metrics_show_the_state_and_the_retries(fake_clock: FakeClock) -> None:
     registry = CollectorRegistry()
     sink = stack(
-        ScriptedSink[int]([fail(REFUSED), fail(DOWN), fail(TransientError("once")), ok()]), Retry(backoff=tenacity.wait_fixed(10.0))
+        ScriptedSink[int]([fail(REFUSED), fail(DOWN), fail(TransientError("once")), ok()]),
+        Retry(backoff=tenacity.wait_fixed(10.0)),
     )
-    async with Batcher(sink, limits=LIMITS, observers=[PrometheusObserver(registry)], name="audit") as batcher:
+    async with Batcher(
+        sink, limits=LIMITS, observers=[PrometheusObserver(registry)], name="audit"
+    ) as batcher:
         await batcher.add(1)
         await fake_clock.advance(1.0)
-        assert 'batcher_destination_state{name="audit",state="refused"} 1.0' in generate_latest(registry).decode()
+        assert (
+            'batcher_destination_state{name="audit",state="refused"} 1.0'
+            in generate_latest(registry).decode()
+        )
         assert await batcher.flush()
         shown = generate_latest(registry).decode()
         assert 'batcher_destination_state{name="audit",state="refused"} 0.0' in shown
         assert 'batcher_destination_state{name="audit",state="available"} 1.0' in shown
-        for kind, count in {"refused": 1, "unavailable": 1, "transient": 1, "throttle": 0, "unknown": 0}.items():
+        for kind, count in {
+            "refused": 1,
+            "unavailable": 1,
+            "transient": 1,
+            "throttle": 0,
+            "unknown": 0,
+        }.items():
             assert f'batcher_retries_total{{class="{kind}",name="audit"}} {count}.0' in shown
         assert batcher.stats().retries == 3
 
 
-async def test_the_last_error_is_known_also_where_nothing_is_tried_again(fake_clock: FakeClock) -> None:
-    async with Batcher(ScriptedSink[int]([fail(PermanentError("bad row"))]), limits=LIMITS) as batcher:
+async def test_the_last_error_is_known_also_where_nothing_is_tried_again(
+    fake_clock: FakeClock,
+) -> None:
+    async with Batcher(
+        ScriptedSink[int]([fail(PermanentError("bad row"))]), limits=LIMITS
+    ) as batcher:
         assert batcher.stats().last_error is None
         await batcher.add(1)
         await batcher.flush()
         await fake_clock.advance(5.0)
         last = batcher.stats().last_error
         assert last is not None
-        assert (last.error_type, last.error_class, last.message) == ("PermanentError", "permanent", "PermanentError: bad row")
+        assert (last.error_type, last.error_class, last.message) == (
+            "PermanentError",
+            "permanent",
+            "PermanentError: bad row",
+        )
         assert last.age >= 5.0
 
 
-async def test_two_batchers_on_one_sink_both_hear_of_its_outage(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_two_batchers_on_one_sink_both_hear_of_its_outage(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """One of them probes; the other waits, and says so as well."""
     caplog.set_level(logging.INFO, "penstock")
     sink = stack(down_until(fake_clock, 30.0, DOWN), Retry())
-    async with Batcher(sink, limits=LIMITS, name="one") as one, Batcher(sink, limits=LIMITS, name="two") as two:
+    async with (
+        Batcher(sink, limits=LIMITS, name="one") as one,
+        Batcher(sink, limits=LIMITS, name="two") as two,
+    ):
         await one.add(1)
         await fake_clock.advance(5.0)
         await two.add(2)
@@ -232,4 +287,7 @@ async def test_two_batchers_on_one_sink_both_hear_of_its_outage(fake_clock: Fake
         assert await one.flush()
         assert await two.flush()
         assert two.stats().destination.state == one.stats().destination.state == "available"
-    assert sorted(message[:14] for level, message in lines(caplog) if level == logging.INFO) == ["batcher 'one':", "batcher 'two':"]
+    assert sorted(message[:14] for level, message in lines(caplog) if level == logging.INFO) == [
+        "batcher 'one':",
+        "batcher 'two':",
+    ]

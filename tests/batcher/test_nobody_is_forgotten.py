@@ -1,4 +1,6 @@
-"""Whoever waits for a batcher is told in the end, also where it stops for good or ends with a last resort."""
+"""Whoever waits for a batcher is told in the end, also where it stops for good or ends with a last
+resort.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,18 @@ import asyncio
 import pytest
 
 from helpers import Deaf, Gated, Recording
-from penstock import Batch, Batcher, BatcherBroken, Limits, Outcome, PermanentError, Retry, TransientError, gather, stack
+from penstock import (
+    Batch,
+    Batcher,
+    BatcherBroken,
+    Limits,
+    Outcome,
+    PermanentError,
+    Retry,
+    TransientError,
+    gather,
+    stack,
+)
 from penstock.retry import Backoff
 from penstock.testing import FakeClock, ScriptedSink, fail, hang
 
@@ -36,10 +49,16 @@ async def test_a_flush_of_a_batcher_that_breaks_is_told_at_once(fake_clock: Fake
         await batcher.shutdown()
 
 
-async def test_a_batch_that_backs_off_comes_back_to_a_batcher_that_broke_meanwhile(fake_clock: FakeClock) -> None:
+async def test_a_batch_that_backs_off_comes_back_to_a_batcher_that_broke_meanwhile(
+    fake_clock: FakeClock,
+) -> None:
     """B-T50: what was on its way goes on; nothing else starts."""
-    sink: ScriptedSink[str] = ScriptedSink([fail(TransientError("once")), fail(PermanentError("no"))])
-    async with Batcher(stack(sink, Retry(backoff=Steady())), limits=SINGLES, on_failure="crash") as batcher:
+    sink: ScriptedSink[str] = ScriptedSink(
+        [fail(TransientError("once")), fail(PermanentError("no"))]
+    )
+    async with Batcher(
+        stack(sink, Retry(backoff=Steady())), limits=SINGLES, on_failure="crash"
+    ) as batcher:
         receipt = await batcher.submit("a")
         await fake_clock.run_until_idle()
         await batcher.add("b")
@@ -50,7 +69,9 @@ async def test_a_batch_that_backs_off_comes_back_to_a_batcher_that_broke_meanwhi
 
 @pytest.mark.parametrize("takes", [True, False])
 async def test_a_flush_ends_with_the_last_resort(fake_clock: FakeClock, takes: bool) -> None:
-    """batcher/4b.4: and not before the items of a batch that was cut in its backoff have their outcome."""
+    """batcher/4b.4: and not before the items of a batch that was cut in its backoff have their
+    outcome.
+    """
     outage: ScriptedSink[str] = ScriptedSink(default=fail(TransientError("down")))
     rest = Recording() if takes else Deaf(100.0)
     limits = Limits(max_items=2, max_delay=60.0)
@@ -67,7 +88,9 @@ async def test_a_flush_ends_with_the_last_resort(fake_clock: FakeClock, takes: b
 
 
 async def test_a_deaf_last_resort_does_not_hold_the_shutdown(fake_clock: FakeClock) -> None:
-    """batcher/4b.2: the deadline holds, the items are handed back, and what it does later changes nothing."""
+    """batcher/4b.2: the deadline holds, the items are handed back, and what it does later changes
+    nothing.
+    """
     rest = Deaf(100.0)
     batcher = Batcher(Gated(), limits=Limits(max_items=1, max_pending_items=10), last_resort=rest)
     async with batcher:
@@ -81,7 +104,9 @@ async def test_a_deaf_last_resort_does_not_hold_the_shutdown(fake_clock: FakeClo
         assert batcher.tally() == report.tally
 
 
-async def test_a_shutdown_wanted_now_does_not_wait_for_the_last_resort(fake_clock: FakeClock) -> None:
+async def test_a_shutdown_wanted_now_does_not_wait_for_the_last_resort(
+    fake_clock: FakeClock,
+) -> None:
     """Design 4: the earliest deadline wins, whatever the shutdown is at."""
     called = asyncio.Event()
 
@@ -89,7 +114,9 @@ async def test_a_shutdown_wanted_now_does_not_wait_for_the_last_resort(fake_cloc
         called.set()
         await asyncio.Event().wait()
 
-    async with Batcher(Gated(), limits=Limits(max_items=1, max_pending_items=10), last_resort=rest) as batcher:
+    async with Batcher(
+        Gated(), limits=Limits(max_items=1, max_pending_items=10), last_resort=rest
+    ) as batcher:
         await batcher.add_many("abc")
         slow = asyncio.create_task(batcher.shutdown(deadline=20.0))
         await called.wait()
@@ -99,10 +126,16 @@ async def test_a_shutdown_wanted_now_does_not_wait_for_the_last_resort(fake_cloc
         await slow
 
 
-async def test_nothing_is_dropped_for_items_that_do_not_get_in_all_the_same(fake_clock: FakeClock) -> None:
+async def test_nothing_is_dropped_for_items_that_do_not_get_in_all_the_same(
+    fake_clock: FakeClock,
+) -> None:
     """B-T9: dropping everything that no worker has taken would not make room for them."""
     sink = Gated()
-    async with Batcher(sink, limits=Limits(max_items=2, max_pending_items=4, max_delay=60.0), overflow="drop_oldest") as batcher:
+    async with Batcher(
+        sink,
+        limits=Limits(max_items=2, max_pending_items=4, max_delay=60.0),
+        overflow="drop_oldest",
+    ) as batcher:
         await batcher.add_many(range(3))
         await fake_clock.run_until_idle()
         await batcher.add_many(range(10, 13))

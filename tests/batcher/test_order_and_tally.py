@@ -76,7 +76,9 @@ class Ledger(Observer):
         self.outcomes[outcome] += len(indices)
         self.check()
 
-    def on_flushed(self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]) -> None:
+    def on_flushed(
+        self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]
+    ) -> None:
         self.flushed += 1
         self.check()
 
@@ -111,8 +113,12 @@ async def unruly(batch: Batch[int], rng: random.Random) -> WriteResult | None:
     max_items=st.integers(1, 5),
     deadline=st.sampled_from([0.0, 0.2, 2.0, 60.0]),
 )
-def test_the_tally_adds_up_at_every_moment_whatever_the_sink_does(seed: int, workers: int, max_items: int, deadline: float) -> None:
-    """batcher/4b.1, I1, I10: every accepted item has exactly one outcome, its receipt says the same, nothing is left behind."""
+def test_the_tally_adds_up_at_every_moment_whatever_the_sink_does(
+    seed: int, workers: int, max_items: int, deadline: float
+) -> None:
+    """batcher/4b.1, I1, I10: every accepted item has exactly one outcome, its receipt says the
+    same, nothing is left behind.
+    """
     rng = random.Random(seed)
     ledger = Ledger()
     receipts: list[Any] = []
@@ -142,7 +148,12 @@ def test_the_tally_adds_up_at_every_moment_whatever_the_sink_does(seed: int, wor
             await asyncio.sleep(rng.choice([0.0, 0.0, 0.3]))
 
     async def main() -> None:
-        limits = Limits(max_items=max_items, workers=workers, max_pending_items=(workers + 1) * max_items, flush_timeout=5.0)
+        limits = Limits(
+            max_items=max_items,
+            workers=workers,
+            max_pending_items=(workers + 1) * max_items,
+            flush_timeout=5.0,
+        )
         async with Batcher(lambda_sink, limits=limits, observers=[ledger]) as batcher:
             ledger.batcher = batcher
             await asyncio.gather(act(batcher), act(batcher))
@@ -150,7 +161,10 @@ def test_the_tally_adds_up_at_every_moment_whatever_the_sink_does(seed: int, wor
             began = report.seconds
         report.verify()
         assert began <= deadline + 1e-9
-        assert sum(ledger.outcomes.values()) + report.tally.unsent - ledger.outcomes[Outcome.UNSENT] == report.tally.accepted
+        assert (
+            sum(ledger.outcomes.values()) + report.tally.unsent - ledger.outcomes[Outcome.UNSENT]
+            == report.tally.accepted
+        )
         assert all(receipt.done for receipt in receipts)
         final = batcher.tally()
         await asyncio.sleep(200.0)

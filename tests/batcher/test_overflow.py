@@ -39,7 +39,13 @@ async def test_drop_newest_keeps_the_old(fake_clock: FakeClock) -> None:
     assert outcomes == [Outcome.DELIVERED] * 6 + [Outcome.DROPPED] * 3
     assert drops.items == [6, 7, 8, 9]
     tally = batcher.tally()
-    assert (tally.accepted, tally.dropped, tally.delivered, tally.refused, tally.enqueued) == (10, 4, 6, 0, 6)
+    assert (tally.accepted, tally.dropped, tally.delivered, tally.refused, tally.enqueued) == (
+        10,
+        4,
+        6,
+        0,
+        6,
+    )
     tally.verify()
 
 
@@ -81,11 +87,15 @@ async def test_drop_oldest_drops_the_new_where_nothing_else_can_go(fake_clock: F
     workers=st.integers(1, 3),
 )
 def test_dropping_follows_a_simple_model(policy: Any, steps: list[str], workers: int) -> None:
-    """B-T9: every item that was accepted is delivered or dropped; nobody ever waits; fences pass."""
+    """B-T9: every item that was accepted is delivered or dropped; nobody ever waits; fences
+    pass.
+    """
     sink = Gated()
 
     async def main() -> None:
-        limits = Limits(max_items=2, workers=workers, max_pending_items=2 * (workers + 1), max_delay=60.0)
+        limits = Limits(
+            max_items=2, workers=workers, max_pending_items=2 * (workers + 1), max_delay=60.0
+        )
         async with Batcher(sink, limits=limits, overflow=policy) as batcher:
             count = 0
             for step in steps:

@@ -25,9 +25,13 @@ def drained(accumulator: Accumulator, now: float) -> list[Sealed[int]]:
     max_items=st.integers(1, 6),
     max_bytes=st.none() | st.integers(1, 20),
 )
-def test_batches_hold_every_item_once_in_order_within_the_limits(sizes: list[int], max_items: int, max_bytes: int | None) -> None:
+def test_batches_hold_every_item_once_in_order_within_the_limits(
+    sizes: list[int], max_items: int, max_bytes: int | None
+) -> None:
     """Items larger than the limit among them: such an item is alone."""
-    accumulator: Accumulator = PlainAccumulator(max_items=max_items, max_bytes=max_bytes, max_delay=1.0, sized=True)
+    accumulator: Accumulator = PlainAccumulator(
+        max_items=max_items, max_bytes=max_bytes, max_delay=1.0, sized=True
+    )
     for item, size in enumerate(sizes):
         accumulator.offer(item, size, None, float(item))
         assert len(accumulator.items) < max_items
@@ -45,7 +49,9 @@ def test_batches_hold_every_item_once_in_order_within_the_limits(sizes: list[int
 
 def test_the_oldest_item_can_be_given_up_without_confusing_the_receipts() -> None:
     """Sealed batches first, then the open one; the rest keep their receipts."""
-    accumulator: Accumulator = PlainAccumulator(max_items=2, max_bytes=None, max_delay=1.0, sized=True)
+    accumulator: Accumulator = PlainAccumulator(
+        max_items=2, max_bytes=None, max_delay=1.0, sized=True
+    )
     receipts = [Receipt() for _ in range(5)]
     for item in range(5):
         accumulator.offer(item, 10, receipts[item], 0.0)

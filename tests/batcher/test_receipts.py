@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import Gated, Recording
-from penstock import Batch, Batcher, ItemFailed, Limits, Outcome, PermanentError, WriteResult, gather
+from penstock import (
+    Batch,
+    Batcher,
+    ItemFailed,
+    Limits,
+    Outcome,
+    PermanentError,
+    WriteResult,
+    gather,
+)
 
 if TYPE_CHECKING:
     from penstock.testing import FakeClock
@@ -24,7 +33,9 @@ async def test_a_receipt_gives_the_items_outcome(fake_clock: FakeClock) -> None:
         assert await batcher.deliver("b") is Outcome.DELIVERED
 
 
-async def test_each_await_of_a_failed_receipt_raises_an_error_of_its_own(fake_clock: FakeClock) -> None:
+async def test_each_await_of_a_failed_receipt_raises_an_error_of_its_own(
+    fake_clock: FakeClock,
+) -> None:
     """With the cause of that item, and only its neighbours' success."""
 
     def answer(batch: Batch[Any]) -> WriteResult:
@@ -46,7 +57,9 @@ async def test_details_reach_the_receipt(fake_clock: FakeClock) -> None:
     """Design 3.2: a returned row, an offset, an id."""
 
     def answer(batch: Batch[Any]) -> WriteResult:
-        return WriteResult.from_outcomes(batch, [None, Outcome.DUPLICATE], details={0: "id-7", 1: "id-8"})
+        return WriteResult.from_outcomes(
+            batch, [None, Outcome.DUPLICATE], details={0: "id-7", 1: "id-8"}
+        )
 
     async with Batcher(Recording(answer=answer)) as batcher:
         first, second = await batcher.submit("a"), await batcher.submit("b")

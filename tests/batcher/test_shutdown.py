@@ -14,16 +14,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import Deaf, Gated, Recording
-from penstock import Batch, Batcher, BatcherBroken, ClosedError, DrainTimeout, Limits, Outcome, ShutdownReport
+from penstock import (
+    Batch,
+    Batcher,
+    BatcherBroken,
+    ClosedError,
+    DrainTimeout,
+    Limits,
+    Outcome,
+    ShutdownReport,
+)
 from penstock.testing import FakeClock
 
 SINGLES = Limits(max_items=1, max_pending_items=200)
 
 
 async def test_a_slow_sink_and_a_short_deadline_give_an_exact_report(fake_clock: FakeClock) -> None:
-    """B-T5, batcher/B14: what never reached the sink is handed back, what was cut off is unknown."""
+    """B-T5, batcher/B14: what never reached the sink is handed back, what was cut off is
+    unknown.
+    """
     sink = Recording(seconds=1.0)
-    batcher = Batcher(sink, limits=Limits(max_items=10, max_pending_items=200), shutdown_deadline=0.1)
+    batcher = Batcher(
+        sink, limits=Limits(max_items=10, max_pending_items=200), shutdown_deadline=0.1
+    )
     with pytest.raises(DrainTimeout) as caught:
         async with batcher:
             await batcher.add_many(range(100))
@@ -36,7 +49,10 @@ async def test_a_slow_sink_and_a_short_deadline_give_an_exact_report(fake_clock:
     assert report.unsent == tuple(range(30, 100))
     assert report.unknown == tuple(range(20, 30))
     report.verify()
-    assert report.tally.enqueued == report.tally.flushed_ok + report.tally.flushed_fail + report.tally.dropped_on_shutdown
+    assert (
+        report.tally.enqueued
+        == report.tally.flushed_ok + report.tally.flushed_fail + report.tally.dropped_on_shutdown
+    )
 
 
 async def test_ten_shutdowns_at_once_are_one(fake_clock: FakeClock) -> None:
@@ -73,9 +89,15 @@ async def test_the_earliest_deadline_wins(fake_clock: FakeClock) -> None:
     deadline=st.sampled_from([0.0, 0.1, 5.0]),
 )
 def test_adds_racing_a_shutdown_are_written_or_in_the_report(
-    producers: list[list[int]], shutdown_after: int, workers: int, write_seconds: float, deadline: float
+    producers: list[list[int]],
+    shutdown_after: int,
+    workers: int,
+    write_seconds: float,
+    deadline: float,
 ) -> None:
-    """B-T7: whatever the interleaving, an add that returned is in the sink or in the report, and nothing is in twice."""
+    """B-T7: whatever the interleaving, an add that returned is in the sink or in the report, and
+    nothing is in twice.
+    """
     accepted: list[tuple[int, int]] = []
     sink = Recording(seconds=write_seconds)
 
@@ -92,7 +114,10 @@ def test_adds_racing_a_shutdown_are_written_or_in_the_report(
     async def main() -> ShutdownReport[tuple[int, int]]:
         limits = Limits(max_items=2, workers=workers, max_pending_items=2 * (workers + 1))
         async with Batcher(sink, limits=limits) as batcher:
-            tasks = [asyncio.create_task(produce(batcher, n, pauses)) for n, pauses in enumerate(producers)]
+            tasks = [
+                asyncio.create_task(produce(batcher, n, pauses))
+                for n, pauses in enumerate(producers)
+            ]
             for _ in range(shutdown_after):
                 await asyncio.sleep(0)
             report = await batcher.shutdown(deadline=deadline)
@@ -106,8 +131,12 @@ def test_adds_racing_a_shutdown_are_written_or_in_the_report(
     assert sorted([*sink.items, *report.unsent, *report.unknown]) == sorted(accepted)
 
 
-async def test_a_sink_that_ignores_cancellation_cannot_hold_the_shutdown(fake_clock: FakeClock) -> None:
-    """batcher/4b.2: it ends exactly at its deadline, and what the sink does later changes nothing."""
+async def test_a_sink_that_ignores_cancellation_cannot_hold_the_shutdown(
+    fake_clock: FakeClock,
+) -> None:
+    """batcher/4b.2: it ends exactly at its deadline, and what the sink does later changes
+    nothing.
+    """
     sink = Deaf(seconds=100.0)
     batcher = Batcher(sink, limits=SINGLES)
     async with batcher:
@@ -147,7 +176,10 @@ async def test_shutdown_in_a_cancelled_body_still_drains_and_a_second_cancellati
     assert task.cancelled()
     assert fake_clock.now() == 4.0
     assert batcher.report is not None
-    assert batcher.report.tally.delivered + batcher.report.tally.unsent + batcher.report.tally.unknown == 5
+    assert (
+        batcher.report.tally.delivered + batcher.report.tally.unsent + batcher.report.tally.unknown
+        == 5
+    )
 
 
 async def test_a_body_that_fails_keeps_its_error_and_gets_a_note(fake_clock: FakeClock) -> None:
@@ -192,7 +224,9 @@ async def test_a_deaf_write_keeps_its_slot_until_it_has_ended(fake_clock: FakeCl
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), type("Odd", (BaseException,), {})("odd")])
-async def test_whatever_a_sink_raises_fails_its_batch_and_nothing_else(fake_clock: FakeClock, error: BaseException) -> None:
+async def test_whatever_a_sink_raises_fails_its_batch_and_nothing_else(
+    fake_clock: FakeClock, error: BaseException
+) -> None:
     """B-T31, batcher/B48."""
 
     async def write(batch: Batch[int]) -> None:
@@ -206,7 +240,9 @@ async def test_whatever_a_sink_raises_fails_its_batch_and_nothing_else(fake_cloc
 
 
 @pytest.mark.parametrize("answer", [object(), 3, [None], True])
-async def test_a_nonsense_answer_is_unknown_and_says_what_to_return(fake_clock: FakeClock, answer: Any) -> None:
+async def test_a_nonsense_answer_is_unknown_and_says_what_to_return(
+    fake_clock: FakeClock, answer: Any
+) -> None:
     """B-T44: nothing is called delivered."""
 
     async def write(batch: Batch[int]) -> Any:
@@ -234,7 +270,11 @@ async def test_crash_stops_everything_for_everyone(fake_clock: FakeClock) -> Non
             await batcher.flush()
         report = await batcher.shutdown()
         assert report.unsent == (1, 2)
-        assert [receipt.outcome for receipt in receipts] == [Outcome.REJECTED, Outcome.UNSENT, Outcome.UNSENT]
+        assert [receipt.outcome for receipt in receipts] == [
+            Outcome.REJECTED,
+            Outcome.UNSENT,
+            Outcome.UNSENT,
+        ]
 
 
 async def test_a_failure_handler_gets_the_items_and_their_error(fake_clock: FakeClock) -> None:
@@ -306,7 +346,10 @@ penstock.run(main(), patience=0.1)
 def test_a_script_drains_on_sigterm_and_ends_even_with_a_deaf_sink(kind: str) -> None:
     """B-T49."""
     child = subprocess.Popen(  # our own script
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), kind], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), kind],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
@@ -338,11 +381,18 @@ print("returned", penstock.run(main()), flush=True)
 """
 
 
-@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGTERM", "SIGINT"), ("SIGINT", "SIGINT")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGTERM", "SIGINT"), ("SIGINT", "SIGINT")]
+)
 def test_a_second_signal_means_now(first: str, second: str) -> None:
-    """Design 4: the first begins to drain, within an hour if need be; the second ends that, and the tally is told all the same."""
+    """Design 4: the first begins to drain, within an hour if need be; the second ends that, and the
+    tally is told all the same.
+    """
     child = subprocess.Popen(  # our own script
-        [sys.executable, "-c", textwrap.dedent(SLOW)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(SLOW)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
@@ -356,11 +406,18 @@ def test_a_second_signal_means_now(first: str, second: str) -> None:
 
 
 async def test_a_shutdown_can_let_in_who_was_waiting(fake_clock: FakeClock) -> None:
-    """B-T12, batcher/B5: what is buffered goes at once with a reason of its own, the waiting items follow as `shutdown`."""
+    """B-T12, batcher/B5: what is buffered goes at once with a reason of its own, the waiting items
+    follow as `shutdown`.
+    """
     sink = Recording(seconds=1.0)
-    async with Batcher(sink, limits=Limits(max_items=4, max_pending_items=8, max_delay=60.0)) as batcher:
+    async with Batcher(
+        sink, limits=Limits(max_items=4, max_pending_items=8, max_delay=60.0)
+    ) as batcher:
         await batcher.add_many(range(6))
-        waiting = [asyncio.create_task(batcher.add_many((f"{name}1", f"{name}2", f"{name}3"))) for name in "ab"]
+        waiting = [
+            asyncio.create_task(batcher.add_many((f"{name}1", f"{name}2", f"{name}3")))
+            for name in "ab"
+        ]
         await fake_clock.run_until_idle()
         closing = asyncio.create_task(batcher.shutdown(admit_waiting=True))
         await fake_clock.run_until_idle()
@@ -388,8 +445,12 @@ async def test_who_was_waiting_is_turned_away_at_the_deadline(fake_clock: FakeCl
 
 
 @pytest.mark.parametrize("takes", [True, False])
-async def test_a_last_resort_gets_what_is_known_not_to_be_applied(fake_clock: FakeClock, takes: bool) -> None:
-    """Design 4, step 5: within a fifth of the deadline; what it takes is dead-lettered, the rest handed back."""
+async def test_a_last_resort_gets_what_is_known_not_to_be_applied(
+    fake_clock: FakeClock, takes: bool
+) -> None:
+    """Design 4, step 5: within a fifth of the deadline; what it takes is dead-lettered, the rest
+    handed back.
+    """
     saved: list[tuple[float, int]] = []
 
     async def keep(batch: Batch[int]) -> None:

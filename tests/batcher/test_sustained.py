@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Batch, Batcher, Limits, PermanentError, Retry, Timeout, TransientError, WriteResult, stack
+from penstock import (
+    Batch,
+    Batcher,
+    Limits,
+    PermanentError,
+    Retry,
+    Timeout,
+    TransientError,
+    WriteResult,
+    stack,
+)
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -49,7 +59,9 @@ def items() -> Iterator[bytes]:
 async def load(clock: FakeClock, seconds: int) -> tuple[list[int], list[int], Hiccups, Any]:
     """The number of tasks and of objects after each tenth of the time."""
     sink = Hiccups(clock)
-    limits = Limits(max_items=200, max_delay=0.1, max_bytes=64_000, workers=2, max_pending_items=1000)
+    limits = Limits(
+        max_items=200, max_delay=0.1, max_bytes=64_000, workers=2, max_pending_items=1000
+    )
     tasks, objects = [], []
     source = items()
     async with Batcher(stack(sink, Timeout(5.0), Retry()), limits=limits) as batcher:
@@ -76,7 +88,9 @@ async def load(clock: FakeClock, seconds: int) -> tuple[list[int], list[int], Hi
 
 @pytest.mark.parametrize("seconds", [60, pytest.param(3600, marks=pytest.mark.soak)])
 def test_tasks_and_memory_stay_flat(seconds: int, caplog: pytest.LogCaptureFixture) -> None:
-    """B-T54, B-T36: with asyncio's debug mode on in the short run, so that its complaints are errors."""
+    """B-T54, B-T36: with asyncio's debug mode on in the short run, so that its complaints are
+    errors.
+    """
     caplog.set_level(logging.CRITICAL, "penstock")  # pytest would keep every record
     with FakeClock() as clock:
         clock.loop.set_debug(seconds == 60)

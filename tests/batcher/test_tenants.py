@@ -1,4 +1,6 @@
-"""Tenants in one batcher: nothing is mixed, nobody is starved, and what is full is one tenant's own part."""
+"""Tenants in one batcher: nothing is mixed, nobody is starved, and what is full is one tenant's own
+part.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +56,19 @@ def some(tenant: str, count: int, start: int = 0) -> list[Item]:
 
 
 def limits(**given: Any) -> Limits:
-    most: dict[str, Any] = {"max_items": 5, "max_delay": 1.0, "workers": 2, "flush_timeout": 10_000.0}
+    most: dict[str, Any] = {
+        "max_items": 5,
+        "max_delay": 1.0,
+        "workers": 2,
+        "flush_timeout": 10_000.0,
+    }
     return Limits(**{**most, **given})
 
 
 class Watched:
-    """Takes `seconds` per write; knows when each item was written, by whom, and refuses to be given a mixture."""
+    """Takes `seconds` per write; knows when each item was written, by whom, and refuses to be given
+    a mixture.
+    """
 
     def __init__(self, clock: FakeClock, seconds: float = 0.0) -> None:
         self.clock = clock
@@ -77,7 +86,7 @@ class Watched:
             self.order[item[0]].append(item[1])
 
 
-# -- no mixing, and each tenant's own time ----------------------------------------------------------------------------
+# -- no mixing, and each tenant's own time ---------------------------------------------------------
 
 
 async def test_no_batch_mixes_tenants_and_each_has_its_own_time(fake_clock: FakeClock) -> None:
@@ -105,14 +114,18 @@ async def test_no_batch_mixes_tenants_and_each_has_its_own_time(fake_clock: Fake
 
 async def test_no_timer_is_left_after_a_shutdown(fake_clock: FakeClock) -> None:
     """B-T28, batcher/B43."""
-    async with Batcher(FakeSink[Item](), tenant=tenant_of, limits=limits(), clock=fake_clock) as batcher:
+    async with Batcher(
+        FakeSink[Item](), tenant=tenant_of, limits=limits(), clock=fake_clock
+    ) as batcher:
         await batcher.add_many([(f"t{n}", 0) for n in range(50)])
     assert len(fake_clock.leftovers()) == 1, "this test"
 
 
 async def test_a_flush_covers_every_tenant_and_nothing_later(fake_clock: FakeClock) -> None:
     sink: BlockingSink[Item] = BlockingSink()
-    async with Batcher(sink, tenant=tenant_of, limits=limits(workers=1), clock=fake_clock) as batcher:
+    async with Batcher(
+        sink, tenant=tenant_of, limits=limits(workers=1), clock=fake_clock
+    ) as batcher:
         await batcher.add_many([("a", 0), ("b", 0)])
         flushing = asyncio.ensure_future(batcher.flush())
         await fake_clock.run_until_idle()
@@ -123,7 +136,7 @@ async def test_a_flush_covers_every_tenant_and_nothing_later(fake_clock: FakeClo
         assert batcher.tally().queued == 1
 
 
-# -- fairness ---------------------------------------------------------------------------------------------------------
+# -- fairness --------------------------------------------------------------------------------------
 
 
 async def delays(clock: FakeClock, *, flood: int) -> list[float]:
@@ -131,7 +144,9 @@ async def delays(clock: FakeClock, *, flood: int) -> list[float]:
     sink = Watched(clock, seconds=0.05)
     accepted: dict[Item, float] = {}
     most = limits(max_items=100, max_delay=0.1, max_pending_items=200_000)
-    async with Batcher(sink, tenant=tenant_of, limits=most, clock=clock, shutdown_deadline=10_000.0) as batcher:
+    async with Batcher(
+        sink, tenant=tenant_of, limits=most, clock=clock, shutdown_deadline=10_000.0
+    ) as batcher:
         for item in some("a", flood):
             await batcher.add(item)
         for number in range(20):
@@ -143,7 +158,9 @@ async def delays(clock: FakeClock, *, flood: int) -> list[float]:
 
 
 def test_a_flood_of_one_tenant_does_not_delay_another() -> None:
-    """batcher/4b.6: A floods 100,000 items, B sends one a second; B's p99 is within 2x of running alone."""
+    """batcher/4b.6: A floods 100,000 items, B sends one a second; B's p99 is within 2x of running
+    alone.
+    """
     found: dict[int, float] = {}
 
     async def main(clock: FakeClock) -> None:
@@ -165,7 +182,9 @@ async def test_a_throttled_tenant_costs_the_others_nothing(fake_clock: FakeClock
 
     written: dict[object, float] = {}
     sink = stack(Throttles(), Retry(attempts=3))
-    batcher = Batcher(sink, tenant=tenant_of, limits=limits(workers=1), clock=fake_clock, shutdown_deadline=1.0)
+    batcher = Batcher(
+        sink, tenant=tenant_of, limits=limits(workers=1), clock=fake_clock, shutdown_deadline=1.0
+    )
     async with batcher:
         began = fake_clock.now()
         await batcher.add_many(some("greedy", 50))
@@ -178,17 +197,23 @@ async def test_a_throttled_tenant_costs_the_others_nothing(fake_clock: FakeClock
     assert report.tally.unsent + report.tally.unknown == 50
 
 
-# -- caps -------------------------------------------------------------------------------------------------------------
+# -- caps ------------------------------------------------------------------------------------------
 
 
-async def test_a_full_tenant_waits_for_its_own_room_and_others_do_not(fake_clock: FakeClock) -> None:
+async def test_a_full_tenant_waits_for_its_own_room_and_others_do_not(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/B44: a smaller cap per tenant."""
     sink: BlockingSink[Item] = BlockingSink()
     caps = Tenants(max_pending_items=10)
-    async with Batcher(sink, tenant=tenant_of, tenants=caps, limits=limits(), clock=fake_clock) as batcher:
+    async with Batcher(
+        sink, tenant=tenant_of, tenants=caps, limits=limits(), clock=fake_clock
+    ) as batcher:
         for item in some("a", 10):
             await batcher.add(item)
-        with pytest.raises(AddTimeout, match=r"no room within 0\.5 s; tenant 'a' has 10 items inside"):
+        with pytest.raises(
+            AddTimeout, match=r"no room within 0\.5 s; tenant 'a' has 10 items inside"
+        ):
             await batcher.add(("a", 10), timeout=0.5)
         assert not batcher.try_add(("a", 10))
         await batcher.add(("b", 0), timeout=0)
@@ -206,7 +231,9 @@ async def test_a_tenant_that_waits_does_not_linger(fake_clock: FakeClock) -> Non
     sink: FakeSink[Item] = FakeSink()
     caps = Tenants(max_pending_items=3)
     began = fake_clock.now()
-    async with Batcher(sink, tenant=tenant_of, tenants=caps, limits=limits(), clock=fake_clock) as batcher:
+    async with Batcher(
+        sink, tenant=tenant_of, tenants=caps, limits=limits(), clock=fake_clock
+    ) as batcher:
         for item in some("a", 9):
             await batcher.add(item)
         assert fake_clock.now() == began
@@ -217,19 +244,38 @@ async def test_a_tenant_that_many_wait_for_does_not_linger(fake_clock: FakeClock
     """Those who are let in together are sent together, at once, while more wait."""
     sink: FakeSink[Item] = FakeSink()
     began = fake_clock.now()
-    batcher = Batcher(sink, tenant=tenant_of, tenants=Tenants(max_pending_items=3), limits=limits(), clock=fake_clock)
+    batcher = Batcher(
+        sink,
+        tenant=tenant_of,
+        tenants=Tenants(max_pending_items=3),
+        limits=limits(),
+        clock=fake_clock,
+    )
     async with batcher:
         await asyncio.gather(*(batcher.add(item) for item in some("a", 8)))
         assert fake_clock.now() == began
-    assert [call.items for call in sink.calls] == [tuple(some("a", 3)), tuple(some("a", 3, 3)), tuple(some("a", 2, 6))]
+    assert [call.items for call in sink.calls] == [
+        tuple(some("a", 3)),
+        tuple(some("a", 3, 3)),
+        tuple(some("a", 2, 6)),
+    ]
 
 
 @pytest.mark.parametrize("overflow", ["reject", "drop_newest", "drop_oldest"])
-async def test_what_a_full_tenant_does_instead_of_waiting(fake_clock: FakeClock, overflow: Any) -> None:
+async def test_what_a_full_tenant_does_instead_of_waiting(
+    fake_clock: FakeClock, overflow: Any
+) -> None:
     """B-T28: reject; and the two that drop."""
     sink: BlockingSink[Item] = BlockingSink()
     caps = Tenants(max_pending_items=10)
-    batcher = Batcher(sink, tenant=tenant_of, tenants=caps, limits=limits(workers=1), overflow=overflow, clock=fake_clock)
+    batcher = Batcher(
+        sink,
+        tenant=tenant_of,
+        tenants=caps,
+        limits=limits(workers=1),
+        overflow=overflow,
+        clock=fake_clock,
+    )
     async with batcher:
         await batcher.add_many(some("b", 3))
         for item in some("a", 10):
@@ -243,19 +289,27 @@ async def test_what_a_full_tenant_does_instead_of_waiting(fake_clock: FakeClock,
             assert batcher.try_add(("a", 11)) is (overflow == "drop_oldest")
         sink.release()
     tally = batcher.tally()
-    assert (tally.refused, tally.dropped) == {"reject": (1, 0), "drop_newest": (0, 2), "drop_oldest": (0, 2)}[overflow]
+    assert (tally.refused, tally.dropped) == {
+        "reject": (1, 0),
+        "drop_newest": (0, 2),
+        "drop_oldest": (0, 2),
+    }[overflow]
     kept = [item for call in sink.calls for item in call.items if item[0] == "a"]
     assert len(kept) == 10
     assert (("a", 11) in kept) is (overflow == "drop_oldest")
     assert len([item for call in sink.calls for item in call.items if item[0] == "b"]) == 3
 
 
-async def test_nothing_is_dropped_for_what_does_not_get_in_all_the_same(fake_clock: FakeClock) -> None:
+async def test_nothing_is_dropped_for_what_does_not_get_in_all_the_same(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/B10: no older item of one tenant goes where the other has none to give."""
     sink: BlockingSink[Any] = BlockingSink()
     caps = Tenants(max_pending_items=4)
     most = limits(max_items=2)
-    batcher: Batcher[Any] = Batcher(sink, tenant=tenant_of, tenants=caps, limits=most, overflow="drop_oldest", clock=fake_clock)
+    batcher: Batcher[Any] = Batcher(
+        sink, tenant=tenant_of, tenants=caps, limits=most, overflow="drop_oldest", clock=fake_clock
+    )
     async with batcher:
         await batcher.add_many([(1, number) for number in range(4)])
         await fake_clock.run_until_idle()
@@ -280,16 +334,30 @@ async def test_a_full_ledger_flushes_the_oldest_tenant(fake_clock: FakeClock) ->
 
 
 async def test_what_can_never_fit_is_refused(fake_clock: FakeClock) -> None:
-    batcher = Batcher(FakeSink[Item](), tenant=tenant_of, tenants=Tenants(max_pending_items=3), limits=limits(), clock=fake_clock)
+    batcher = Batcher(
+        FakeSink[Item](),
+        tenant=tenant_of,
+        tenants=Tenants(max_pending_items=3),
+        limits=limits(),
+        clock=fake_clock,
+    )
     async with batcher:
         with pytest.raises(ItemTooLarge, match="never fit for tenant 'a'"):
             await batcher.add_many(some("a", 4))
         assert batcher.tally().refused == 4
 
 
-async def test_whoever_waits_for_a_tenants_room_is_turned_away_by_a_shutdown(fake_clock: FakeClock) -> None:
+async def test_whoever_waits_for_a_tenants_room_is_turned_away_by_a_shutdown(
+    fake_clock: FakeClock,
+) -> None:
     sink: BlockingSink[Item] = BlockingSink()
-    async with Batcher(sink, tenant=tenant_of, tenants=Tenants(max_pending_items=5), limits=limits(), clock=fake_clock) as batcher:
+    async with Batcher(
+        sink,
+        tenant=tenant_of,
+        tenants=Tenants(max_pending_items=5),
+        limits=limits(),
+        clock=fake_clock,
+    ) as batcher:
         await batcher.add_many(some("a", 5))
         waiting = asyncio.ensure_future(batcher.add(("a", 5)))
         await fake_clock.run_until_idle()
@@ -303,7 +371,13 @@ async def test_whoever_waits_for_a_tenants_room_is_turned_away_by_a_shutdown(fak
 
 async def test_who_gives_up_waiting_leaves_no_tenant_behind(fake_clock: FakeClock) -> None:
     sink: BlockingSink[Item] = BlockingSink()
-    async with Batcher(sink, tenant=tenant_of, tenants=Tenants(max_pending_items=5), limits=limits(), clock=fake_clock) as batcher:
+    async with Batcher(
+        sink,
+        tenant=tenant_of,
+        tenants=Tenants(max_pending_items=5),
+        limits=limits(),
+        clock=fake_clock,
+    ) as batcher:
         await batcher.add_many(some("a", 5))
         waiting = asyncio.ensure_future(batcher.add(("a", 5)))
         await fake_clock.run_until_idle()
@@ -315,13 +389,15 @@ async def test_who_gives_up_waiting_leaves_no_tenant_behind(fake_clock: FakeCloc
         assert len(batcher._engine.accumulator) == 0  # type: ignore[arg-type]
 
 
-# -- with keys, in threads, and wrongly -------------------------------------------------------------------------------
+# -- with keys, in threads, and wrongly ------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 3]), st.booleans())
 def test_order_holds_within_a_tenant_whatever_fails(seed: int, workers: int, keyed: bool) -> None:
-    """B-T28, B-T14, I4: with one worker per tenant, with keys per key; tenants are never mixed and nothing is lost."""
+    """B-T28, B-T14, I4: with one worker per tenant, with keys per key; tenants are never mixed and
+    nothing is lost.
+    """
     dice = random.Random(seed)
     applied: dict[Any, list[int]] = defaultdict(list)
 
@@ -343,7 +419,12 @@ def test_order_holds_within_a_tenant_whatever_fails(seed: int, workers: int, key
         sink = stack(Shaky(), Retry(attempts=100))
         options: dict[str, Any] = {"key": lambda item: item[1]} if keyed else {}
         batcher = Batcher(
-            sink, tenant=lambda item: item[0], limits=limits(workers=workers), clock=clock, shutdown_deadline=10_000.0, **options
+            sink,
+            tenant=lambda item: item[0],
+            limits=limits(workers=workers),
+            clock=clock,
+            shutdown_deadline=10_000.0,
+            **options,
         )
         async with batcher:
             for number in range(120):
@@ -359,22 +440,30 @@ def test_order_holds_within_a_tenant_whatever_fails(seed: int, workers: int, key
         assert all(numbers == sorted(numbers) for numbers in applied.values())
 
 
-async def test_a_weight_that_cannot_be_refuses_all_of_what_comes_in_together(fake_clock: FakeClock) -> None:
+async def test_a_weight_that_cannot_be_refuses_all_of_what_comes_in_together(
+    fake_clock: FakeClock,
+) -> None:
     """I10: none of it is in, or all of it."""
     shares = Tenants(weights=lambda tenant: -1.0 if tenant == "bad" else 1.0)
-    async with Batcher(FakeSink[Item](), tenant=tenant_of, tenants=shares, limits=limits(), clock=fake_clock) as batcher:
+    async with Batcher(
+        FakeSink[Item](), tenant=tenant_of, tenants=shares, limits=limits(), clock=fake_clock
+    ) as batcher:
         with pytest.raises(ConfigError, match=r"-1\.0 for tenant 'bad'"):
             await batcher.add_many([("good", 0), ("bad", 0)])
         assert batcher.tally().accepted == 0
 
 
 @pytest.mark.parametrize("overflow", ["block", "drop_newest"])
-async def test_what_finds_no_room_leaves_no_tenant_behind(fake_clock: FakeClock, overflow: Any) -> None:
+async def test_what_finds_no_room_leaves_no_tenant_behind(
+    fake_clock: FakeClock, overflow: Any
+) -> None:
     """Though its own part had room, the ledger had not."""
     sink: BlockingSink[Item] = BlockingSink()
     most = limits(workers=1, max_pending_items=10)
     caps = Tenants(max_pending_items=10)
-    async with Batcher(sink, tenant=tenant_of, tenants=caps, limits=most, overflow=overflow, clock=fake_clock) as batcher:
+    async with Batcher(
+        sink, tenant=tenant_of, tenants=caps, limits=most, overflow=overflow, clock=fake_clock
+    ) as batcher:
         await batcher.add_many(some("a", 10))
         assert not batcher.try_add(("b", 0))
         sink.release()
@@ -384,10 +473,20 @@ async def test_what_finds_no_room_leaves_no_tenant_behind(fake_clock: FakeClock,
 
 
 @pytest.mark.parametrize("tries", [1, 3])
-async def test_a_cap_holds_for_who_waits_for_several_tenants(fake_clock: FakeClock, tries: int) -> None:
-    """At every instant: a tenant may have gone, and come again, while its neighbour was waited for."""
+async def test_a_cap_holds_for_who_waits_for_several_tenants(
+    fake_clock: FakeClock, tries: int
+) -> None:
+    """At every instant: a tenant may have gone, and come again, while its neighbour was waited
+    for.
+    """
     sink = Watched(fake_clock, seconds=0.3)
-    batcher = Batcher(sink, tenant=tenant_of, tenants=Tenants(max_pending_items=5), limits=limits(), clock=fake_clock)
+    batcher = Batcher(
+        sink,
+        tenant=tenant_of,
+        tenants=Tenants(max_pending_items=5),
+        limits=limits(),
+        clock=fake_clock,
+    )
     inside: Counter[str] = Counter()
     async with batcher:
 
@@ -417,7 +516,10 @@ def test_threads_may_hand_in_for_tenants() -> None:
         ({"tenant": "name"}, "tenant='name': must be a function"),
         ({"tenants": Tenants()}, "has no meaning without tenant"),
         ({"tenant": tenant_of, "tenants": {"a": 2}}, r"must be a Tenants\(\.\.\.\)"),
-        ({"tenant": tenant_of, "tenants": Tenants(max_pending_bytes=10)}, "max_pending_bytes=10: needs sizes"),
+        (
+            {"tenant": tenant_of, "tenants": Tenants(max_pending_bytes=10)},
+            "max_pending_bytes=10: needs sizes",
+        ),
     ],
 )
 def test_mistakes_are_told_at_construction(arguments: dict[str, Any], message: str) -> None:
@@ -425,7 +527,10 @@ def test_mistakes_are_told_at_construction(arguments: dict[str, Any], message: s
         Batcher(FakeSink[Item](), **arguments)
 
 
-@pytest.mark.parametrize("wrong", [{"weights": {"a": 0}}, {"weights": 3}, {"weights": {"a": "b"}}, {"max_pending_items": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"weights": {"a": 0}}, {"weights": 3}, {"weights": {"a": "b"}}, {"max_pending_items": 0}],
+)
 def test_tenants_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Tenants(**wrong)
@@ -447,7 +552,9 @@ def _come_once(count: int, key: Callable[[int], object] | None) -> None:
         pass
 
     async def main(clock: FakeClock) -> None:
-        async with Batcher(nothing, tenant=lambda item: item, key=key, limits=Limits(workers=4), clock=clock) as batcher:
+        async with Batcher(
+            nothing, tenant=lambda item: item, key=key, limits=Limits(workers=4), clock=clock
+        ) as batcher:
             for item in range(100):
                 await batcher.add(item)
             await batcher.flush()
@@ -478,6 +585,8 @@ def test_tenants_that_come_once_leave_nothing_behind(key: Callable[[int], object
 @KEY_OR_NOT
 @pytest.mark.soak
 @pytest.mark.timeout(0)
-def test_a_hundred_thousand_tenants_that_come_once_leave_nothing_behind(key: Callable[[int], object] | None) -> None:
+def test_a_hundred_thousand_tenants_that_come_once_leave_nothing_behind(
+    key: Callable[[int], object] | None,
+) -> None:
     """batcher/4b.7."""
     _come_once(100_000, key)

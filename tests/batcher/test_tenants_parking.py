@@ -1,4 +1,6 @@
-"""A key is a key within its tenant: what a failed item stops, and what that costs everybody else."""
+"""A key is a key within its tenant: what a failed item stops, and what that costs everybody
+else.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from keyed_help import Destination, Gate, Item, Lane, Setting, key_of, on_virtual_time, some, tenant_of
+from keyed_help import (
+    Destination,
+    Gate,
+    Item,
+    Lane,
+    Setting,
+    key_of,
+    on_virtual_time,
+    some,
+    tenant_of,
+)
 
 from penstock import (
     AddTimeout,
@@ -46,7 +58,9 @@ IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)
 
 
 def let_go(batcher: Any, lane: Lane) -> int:
-    held: int = (batcher.unpark if batcher._on_key_failure == "park" else batcher.resume)(lane.key, tenant=lane.tenant)
+    held: int = (batcher.unpark if batcher._on_key_failure == "park" else batcher.resume)(
+        lane.key, tenant=lane.tenant
+    )
     return held
 
 
@@ -54,13 +68,19 @@ def tenants_inside(batcher: Batcher[Item]) -> int:
     return len(batcher._engine.accumulator)  # type: ignore[arg-type]
 
 
-# -- what is held, and what is not ------------------------------------------------------------------------------------
+# -- what is held, and what is not -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("policy", "dead_letters"), [("pause", False), ("pause", True), ("park", True)])
+@pytest.mark.parametrize(
+    ("policy", "dead_letters"), [("pause", False), ("pause", True), ("park", True)]
+)
 @pytest.mark.parametrize("prefix_safe", [False, True])
-def test_a_key_is_held_in_its_tenant_only(policy: Any, *, prefix_safe: bool, dead_letters: bool) -> None:
-    """batcher/4a.10, consumer/C:N4: the same key of another tenant goes on, and so does every other key; no flush waits."""
+def test_a_key_is_held_in_its_tenant_only(
+    policy: Any, *, prefix_safe: bool, dead_letters: bool
+) -> None:
+    """batcher/4a.10, consumer/C:N4: the same key of another tenant goes on, and so does every other
+    key; no flush waits.
+    """
     setting = Setting(Item(A, 1), prefix_safe=prefix_safe, dead_letters=dead_letters)
     other = Lane("acme", "other")
 
@@ -75,7 +95,12 @@ def test_a_key_is_held_in_its_tenant_only(policy: Any, *, prefix_safe: bool, dea
             assert setting.sink.applied[B] == [0, 1, 2, 3, 4]
             stats = batcher.stats()
             assert (stats.held_keys, stats.held_items) == (1, 4)
-            assert [let_go(batcher, lane) for lane in (B, other, Lane("nobody", "k"), A)] == [0, 0, 0, 4]
+            assert [let_go(batcher, lane) for lane in (B, other, Lane("nobody", "k"), A)] == [
+                0,
+                0,
+                0,
+                4,
+            ]
             assert batcher.stats().held_keys == 0
             assert await batcher.flush(timeout=50.0)
             assert setting.sink.applied[A] == [0, 2, 3, 4, 5]
@@ -156,19 +181,33 @@ def test_a_tenant_is_remembered_while_a_key_of_its_is_held() -> None:
 
 
 def test_each_tenant_parks_so_many_and_spills_the_oldest_in_order() -> None:
-    """batcher/4a.10, consumer/C:N4: the bound is of a key in its tenant, and letters say whose they are."""
+    """batcher/4a.10, consumer/C:N4: the bound is of a key in its tenant, and letters say whose they
+    are.
+    """
     setting = Setting(Item(A, 0), Item(B, 0))
 
     async def main(clock: FakeClock) -> None:
-        async with tenanted(setting.stack, clock, on_key_failure="park", max_parked_items=5) as batcher:
-            receipts = [await batcher.submit(item) for pair in zip(some(A, 0, 30), some(B, 0, 30), strict=True) for item in pair]
+        async with tenanted(
+            setting.stack, clock, on_key_failure="park", max_parked_items=5
+        ) as batcher:
+            receipts = [
+                await batcher.submit(item)
+                for pair in zip(some(A, 0, 30), some(B, 0, 30), strict=True)
+                for item in pair
+            ]
             await clock.advance(20.0)
             for lane in (A, B):
                 letters = [letter for letter in setting.letters if letter.item.key == lane]
                 assert [letter.item.number for letter in letters] == list(range(25))
                 assert [letter.parked_behind for letter in letters] == [False] + [True] * 24
-                assert {(letter.tenant, letter.item_key) for letter in letters} == {(lane.tenant, "k")}
-                assert letters[1].message == f"parked behind an earlier failed item of its key 'k' of tenant {lane.tenant!r}"
+                assert {(letter.tenant, letter.item_key) for letter in letters} == {
+                    (lane.tenant, "k")
+                }
+                assert (
+                    letters[1].message
+                    == "parked behind an earlier failed item of its key 'k' of tenant "
+                    f"{lane.tenant!r}"
+                )
             assert {receipt.outcome for receipt in receipts[:50]} == {Outcome.DEAD_LETTERED}
             assert batcher.stats().held_items == 10
             assert let_go(batcher, A) == 5
@@ -201,7 +240,8 @@ def test_fail_rejects_what_comes_after_in_that_tenant(*, prefix_safe: bool) -> N
                 await receipts[3]
             for add in (batcher.add, batcher.submit):
                 with pytest.raises(
-                    KeyFailedError, match=r"'k' of tenant 'acme' has failed .* until resume\(key, tenant=\.\.\.\)"
+                    KeyFailedError,
+                    match=r"'k' of tenant 'acme' has failed .* until resume\(key, tenant=\.\.\.\)",
                 ) as caught:
                     await add(Item(A, 4))
                 assert (caught.value.key, caught.value.tenant) == ("k", "acme")
@@ -214,7 +254,11 @@ def test_fail_rejects_what_comes_after_in_that_tenant(*, prefix_safe: bool) -> N
             assert let_go(batcher, A) == 0
             await batcher.add(Item(A, 5))
             await clock.advance(20.0)
-            assert setting.sink.applied == {A: [0, 5], B: [0, 1], Lane("acme", "other"): [0, 1, 2, 3]}
+            assert setting.sink.applied == {
+                A: [0, 5],
+                B: [0, 1],
+                Lane("acme", "other"): [0, 1, 2, 3],
+            }
             assert tenants_inside(batcher) == 0
 
     on_virtual_time(main)
@@ -243,19 +287,38 @@ def test_what_tenants_hold_is_handed_back_by_a_shutdown(policy: Any) -> None:
     on_virtual_time(main)
 
 
-# -- a tenant full of what it holds -----------------------------------------------------------------------------------
+# -- a tenant full of what it holds ----------------------------------------------------------------
 
 
-def full_of_held(clock: FakeClock, setting: Setting, *, capped: bool, **options: Any) -> Batcher[Item]:
+def full_of_held(
+    clock: FakeClock, setting: Setting, *, capped: bool, **options: Any
+) -> Batcher[Item]:
     """Room for ten items: in the ledger, or in each tenant's part of it."""
     if capped:
-        return tenanted(setting.stack, clock, on_key_failure="pause", tenants=Tenants(max_pending_items=10), **options)
-    return Batcher(setting.stack, key=lambda item: item.key, on_key_failure="pause", limits=NO_ROOM, clock=clock, **options)
+        return tenanted(
+            setting.stack,
+            clock,
+            on_key_failure="pause",
+            tenants=Tenants(max_pending_items=10),
+            **options,
+        )
+    return Batcher(
+        setting.stack,
+        key=lambda item: item.key,
+        on_key_failure="pause",
+        limits=NO_ROOM,
+        clock=clock,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("capped", [False, True])
-def test_who_waits_for_a_room_full_of_held_items_waits_until_they_are_let_go(*, capped: bool) -> None:
-    """batcher/B44: the same rule for the ledger and for a tenant's part of it; the error and `stats` say why."""
+def test_who_waits_for_a_room_full_of_held_items_waits_until_they_are_let_go(
+    *, capped: bool
+) -> None:
+    """batcher/B44: the same rule for the ledger and for a tenant's part of it; the error and
+    `stats` say why.
+    """
     setting = Setting(Item(A, 0))
 
     async def main(clock: FakeClock) -> None:
@@ -289,8 +352,13 @@ def test_what_is_let_go_does_not_linger_while_somebody_waits_for_its_tenants_roo
     setting = Setting(Item(A, 0))
 
     async def main(clock: FakeClock) -> None:
-        limits, tenants = Limits(max_items=10, max_delay=3600.0, workers=4), Tenants(max_pending_items=1)
-        async with tenanted(setting.stack, clock, limits=limits, tenants=tenants, on_key_failure="pause") as batcher:
+        limits, tenants = (
+            Limits(max_items=10, max_delay=3600.0, workers=4),
+            Tenants(max_pending_items=1),
+        )
+        async with tenanted(
+            setting.stack, clock, limits=limits, tenants=tenants, on_key_failure="pause"
+        ) as batcher:
             await batcher.add(Item(A, 0))
             await batcher.flush()
             await batcher.add(Item(A, 1))
@@ -342,11 +410,17 @@ def test_what_a_room_full_of_held_items_does_instead(overflow: Any, *, capped: b
                     await batcher.add(Item(A, 11))
             else:
                 await batcher.add(Item(A, 11))
-                assert receipts[0].outcome is (Outcome.DROPPED if overflow == "drop_oldest" else None)
+                assert receipts[0].outcome is (
+                    Outcome.DROPPED if overflow == "drop_oldest" else None
+                )
             assert batcher.stats().held_items == 10
             assert (let_go(batcher, A) if capped else batcher.resume(A)) == 10
             await clock.advance(20.0)
-        assert setting.sink.applied[A] == [*range(2, 12)] if overflow == "drop_oldest" else [*range(1, 11)]
+        assert (
+            setting.sink.applied[A] == [*range(2, 12)]
+            if overflow == "drop_oldest"
+            else [*range(1, 11)]
+        )
         tally = batcher.tally()
         assert (tally.refused, tally.dropped) == ((1, 0) if overflow == "reject" else (0, 1))
 
@@ -354,12 +428,18 @@ def test_what_a_room_full_of_held_items_does_instead(overflow: Any, *, capped: b
 
 
 def test_all_that_a_tenant_holds_may_be_dropped_and_its_key_stays_held() -> None:
-    """batcher/4a.10: the newest of all take the places, and the tenant is not forgotten in between."""
+    """batcher/4a.10: the newest of all take the places, and the tenant is not forgotten in
+    between.
+    """
     setting = Setting(Item(A, 0))
 
     async def main(clock: FakeClock) -> None:
         async with tenanted(
-            setting.stack, clock, on_key_failure="pause", tenants=Tenants(max_pending_items=3), overflow="drop_oldest"
+            setting.stack,
+            clock,
+            on_key_failure="pause",
+            tenants=Tenants(max_pending_items=3),
+            overflow="drop_oldest",
         ) as batcher:
             await batcher.add(Item(A, 0))
             await clock.advance(5.0)
@@ -394,20 +474,28 @@ def test_what_comes_forward_when_an_item_is_dropped_goes_at_its_time() -> None:
     on_virtual_time(main)
 
 
-# -- several items of a key in one batch ------------------------------------------------------------------------------
+# -- several items of a key in one batch -----------------------------------------------------------
 
 
 def test_a_batch_takes_all_of_a_tenants_key_and_stops_behind_a_failed_one() -> None:
-    """batcher/4a.10, consumer/G-T8, I5: one write for each tenant where nothing fails; what stands behind the bad one goes after it."""
+    """batcher/4a.10, consumer/G-T8, I5: one write for each tenant where nothing fails; what stands
+    behind the bad one goes after it.
+    """
     setting = Setting(Item(A, 3), Item(A, 5), prefix_safe=True)
 
     async def main(clock: FakeClock) -> None:
         async with tenanted(setting.stack, clock) as batcher:
             await batcher.add_many([*some(A, 0, 8), *some(B, 0, 8)])
             await clock.advance(20.0)
-            writes = [[item.number for item in batch] for batch in setting.sink.batches if batch[0].key == A]
+            writes = [
+                [item.number for item in batch]
+                for batch in setting.sink.batches
+                if batch[0].key == A
+            ]
             assert writes == [[*range(8)], [4, 5, 6, 7], [6, 7]]
-            assert [batch for batch in setting.sink.batches if batch[0].key == B] == [tuple(some(B, 0, 8))]
+            assert [batch for batch in setting.sink.batches if batch[0].key == B] == [
+                tuple(some(B, 0, 8))
+            ]
             assert setting.buried == [3, 5]
             assert tenants_inside(batcher) == 0
 
@@ -426,13 +514,17 @@ def test_what_stands_behind_an_item_that_is_tried_again_is_tried_with_it() -> No
             sink.apply(*batch)
             return None
         sink.apply(*(item for item in batch if item.number < 2))
-        refused = {index: TransientError("not now") for index, item in enumerate(batch) if item.number >= 2}
+        refused = {
+            index: TransientError("not now") for index, item in enumerate(batch) if item.number >= 2
+        }
         return WriteResult.failed(batch, refused)
 
     sink = Destination(perform, prefix_safe=True)
 
     async def main(clock: FakeClock) -> None:
-        async with tenanted(stack(sink, Retry(backoff=Backoff(base=5.0, longest=5.0))), clock) as batcher:
+        async with tenanted(
+            stack(sink, Retry(backoff=Backoff(base=5.0, longest=5.0))), clock
+        ) as batcher:
             await batcher.add_many(some(A, 0, 4))
             await clock.advance(1.5)
             await batcher.add_many(some(B, 0, 4))
@@ -445,13 +537,15 @@ def test_what_stands_behind_an_item_that_is_tried_again_is_tried_with_it() -> No
     assert not sink.broken
 
 
-# -- in threads, and wrongly ------------------------------------------------------------------------------------------
+# -- in threads, and wrongly -----------------------------------------------------------------------
 
 
 def test_threads_let_a_tenants_key_go() -> None:
     """batcher/4a.10: the blocking batcher has the same."""
     setting = Setting(Item(A, 0), seconds=0.0)
-    with BlockingBatcher(setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="park") as batcher:
+    with BlockingBatcher(
+        setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="park"
+    ) as batcher:
         receipts = [batcher.submit(item) for item in some(A, 0, 3)]
         assert receipts[0].result() is Outcome.DEAD_LETTERED
         assert batcher.deliver(Item(B, 0)) is Outcome.DELIVERED
@@ -467,26 +561,37 @@ def test_threads_let_a_tenants_key_go() -> None:
 def test_threads_and_a_ledger_full_of_held_items(overflow: Any) -> None:
     """batcher/B44: the blocking batcher does the same."""
     setting = Setting(Item(A, 0), seconds=0.0)
-    options: dict[str, Any] = {"key": key_of, "tenant": tenant_of, "limits": NO_ROOM, "overflow": overflow}
+    options: dict[str, Any] = {
+        "key": key_of,
+        "tenant": tenant_of,
+        "limits": NO_ROOM,
+        "overflow": overflow,
+    }
     with BlockingBatcher(setting.stack, on_key_failure="pause", **options) as batcher:
         assert batcher.deliver(Item(A, 0)) is Outcome.DEAD_LETTERED
         batcher.flush()
         receipts = [batcher.submit(item) for item in some(A, 1, 11)]
         if overflow in {"block", "reject"}:
-            with pytest.raises(LedgerFull if overflow == "reject" else AddTimeout, match=r"full.*; held keys: 1"):
+            with pytest.raises(
+                LedgerFull if overflow == "reject" else AddTimeout, match=r"full.*; held keys: 1"
+            ):
                 batcher.add(Item(B, 0), timeout=0)
         else:
             batcher.add(Item(A, 11))
             assert receipts[0].done is (overflow == "drop_oldest")
         assert batcher.stats().held_items == 10
         assert batcher.resume("k", tenant="acme") == 10
-    assert setting.sink.applied == {A: [*range(2, 12)] if overflow == "drop_oldest" else [*range(1, 11)]}
+    assert setting.sink.applied == {
+        A: [*range(2, 12)] if overflow == "drop_oldest" else [*range(1, 11)]
+    }
 
 
 def test_threads_are_told_that_a_tenants_key_has_failed() -> None:
     """batcher/4a.10: as the loop's producers are."""
     setting = Setting(Item(A, 0), seconds=0.0)
-    with BlockingBatcher(setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="fail") as batcher:
+    with BlockingBatcher(
+        setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="fail"
+    ) as batcher:
         assert batcher.deliver(Item(A, 0)) is Outcome.DEAD_LETTERED
         batcher.flush()
         with pytest.raises(KeyFailedError, match="of tenant 'acme'"):
@@ -501,10 +606,14 @@ def test_threads_are_told_that_a_tenants_key_has_failed() -> None:
 def test_a_tenant_is_needed_exactly_where_there_are_tenants(kind: Any) -> None:
     """batcher/B46."""
     options: dict[str, Any] = {"key": key_of, "on_key_failure": "pause"}
-    with pytest.raises(ConfigError, match=r"tenant='acme': resume\(\) takes none, since the batcher has no tenant="):
+    with pytest.raises(
+        ConfigError, match=r"tenant='acme': resume\(\) takes none, since the batcher has no tenant="
+    ):
         kind(Destination(), **options).resume("k", tenant="acme")
     with_tenants = kind(Destination(), tenant=tenant_of, **options)
-    with pytest.raises(ConfigError, match=r"resume\('k'\) needs tenant=, since the batcher has tenants"):
+    with pytest.raises(
+        ConfigError, match=r"resume\('k'\) needs tenant=, since the batcher has tenants"
+    ):
         with_tenants.resume("k")
     with pytest.raises(ConfigError, match=r"unpark\(\) needs one of park"):
         with_tenants.unpark("k", tenant="acme")

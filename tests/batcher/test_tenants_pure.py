@@ -22,7 +22,13 @@ Item = tuple[str, int]
 
 
 def house(
-    *, size: int = 5, weights: dict[Any, float] | None = None, sized: bool = False, serial: bool = False, evicts: bool = False, **caps: int
+    *,
+    size: int = 5,
+    weights: dict[Any, float] | None = None,
+    sized: bool = False,
+    serial: bool = False,
+    evicts: bool = False,
+    **caps: int,
 ) -> TenantAccumulator[Item]:
     def own(whole: TenantAccumulator[Item]) -> Tenanted[Item]:
         return Tenanted(whole, max_bytes=100 if sized else None, max_delay=1.0, sized=sized)
@@ -42,12 +48,22 @@ def house(
     )
 
 
-def fill(acc: TenantAccumulator[Item], tenant: str, count: int, *, now: float = 0.0, size: int = 0, start: int = 0) -> None:
+def fill(
+    acc: TenantAccumulator[Item],
+    tenant: str,
+    count: int,
+    *,
+    now: float = 0.0,
+    size: int = 0,
+    start: int = 0,
+) -> None:
     for number in range(start, start + count):
         acc.offer((tenant, number), size, None, now, acc.identity((tenant, number)))
 
 
-def drained(acc: TenantAccumulator[Item], now: float = 0.0, most: int = 1_000_000) -> list[Sealed[Item]]:
+def drained(
+    acc: TenantAccumulator[Item], now: float = 0.0, most: int = 1_000_000
+) -> list[Sealed[Item]]:
     batches: list[Sealed[Item]] = []
     while len(batches) < most and (batch := acc.take(now)) is not None:
         batches.append(batch)
@@ -70,7 +86,10 @@ def test_equal_weights_share_alike_however_much_each_has() -> None:
     assert len(got) == 20
 
 
-@pytest.mark.parametrize(("weights", "share"), [({"b": 2.0}, 2 / 3), ({"a": 0.5}, 2 / 3), ({"a": 0.01, "b": 0.03}, 3 / 4)])
+@pytest.mark.parametrize(
+    ("weights", "share"),
+    [({"b": 2.0}, 2 / 3), ({"a": 0.5}, 2 / 3), ({"a": 0.01, "b": 0.03}, 3 / 4)],
+)
 def test_weights_are_the_ratio_of_what_is_sent(weights: dict[Any, float], share: float) -> None:
     acc = house(weights=weights)
     fill(acc, "a", 5_000)
@@ -117,7 +136,9 @@ def test_a_tenants_open_batch_is_due_by_itself() -> None:
     fill(acc, "a", 2, now=0.0)
     fill(acc, "b", 3, now=0.4)
     assert acc.due_at() == 1.0
-    assert [(batch.tenant, batch.reason, len(batch.items)) for batch in drained(acc, 1.0)] == [("a", Reason.TIME, 2)]
+    assert [(batch.tenant, batch.reason, len(batch.items)) for batch in drained(acc, 1.0)] == [
+        ("a", Reason.TIME, 2)
+    ]
     assert acc.due_at() == pytest.approx(1.4)
     fill(acc, "b", 2, now=0.5)  # full
     assert [(batch.tenant, batch.reason) for batch in drained(acc, 1.0)] == [("b", Reason.SIZE)]
@@ -130,7 +151,9 @@ def test_pressure_ends_the_oldest_tenants_batch_only() -> None:
     fill(acc, "young", 1, now=0.3)
     fill(acc, "old", 2, now=0.1)
     acc.seal(Reason.PRESSURE, 0.5)
-    assert [(batch.tenant, batch.reason) for batch in drained(acc, 0.5)] == [("old", Reason.PRESSURE)]
+    assert [(batch.tenant, batch.reason) for batch in drained(acc, 0.5)] == [
+        ("old", Reason.PRESSURE)
+    ]
     assert acc.queued == 1
 
 
@@ -144,7 +167,11 @@ def test_a_fence_stands_for_a_moment() -> None:
     fill(acc, "a", 5, start=7)
     assert acc.queued_until(fence) == 10
     numbers = {(str(batch.tenant), batch.items[0][1]): batch.number for batch in drained(acc)}
-    assert {place for place, number in numbers.items() if number <= fence} == {("a", 0), ("a", 5), ("b", 0)}
+    assert {place for place, number in numbers.items() if number <= fence} == {
+        ("a", 0),
+        ("a", 5),
+        ("b", 0),
+    }
 
 
 def test_with_one_worker_a_tenant_has_one_batch_in_flight() -> None:
@@ -178,7 +205,10 @@ def test_what_became_due_behind_a_flight_goes_when_it_lands() -> None:
 def test_a_cap_is_a_tenants_own() -> None:
     acc = house(cap_items=10)
     fill(acc, "a", 10)
-    wants = {want.name: want for want in acc.wants([acc.identity(("a", 1)), acc.identity(("b", 1))], [0, 0])}
+    wants = {
+        want.name: want
+        for want in acc.wants([acc.identity(("a", 1)), acc.identity(("b", 1))], [0, 0])
+    }
     full, free = wants["a"], wants["b"]
     assert (full.items, full.fits, free.fits) == (1, False, True)
     assert len(acc) == 1, "asking makes no entry"
@@ -217,7 +247,11 @@ def test_nothing_is_lost_or_mixed_and_nothing_stays(seed: int, serial: bool) -> 
         elif action < 0.95:
             acc.seal(dice.choice([Reason.MANUAL, Reason.PRESSURE]), now)
         elif acc.queued:
-            ages = {share.tenant: age for share in acc._shares.values() if (age := share.accumulator.oldest_at) is not None}
+            ages = {
+                share.tenant: age
+                for share in acc._shares.values()
+                if (age := share.accumulator.oldest_at) is not None
+            }
             evicted = acc.evict_oldest()
             assert evicted is not None
             assert ages[evicted.item[0]] == min(ages.values())
@@ -230,7 +264,9 @@ def test_nothing_is_lost_or_mixed_and_nothing_stays(seed: int, serial: bool) -> 
             flying.append(batch)
             sent.setdefault(str(batch.tenant), []).extend(item[1] for item in batch.items)
         acc.done(flying.pop(0), [])
-    assert {tenant: numbers for tenant, numbers in sent.items() if numbers} == {t: n for t, n in offered.items() if n}
+    assert {tenant: numbers for tenant, numbers in sent.items() if numbers} == {
+        t: n for t, n in offered.items() if n
+    }
     assert (len(acc), acc.queued, acc.due_at()) == (0, 0, None)
 
 
@@ -261,11 +297,13 @@ def test_tenants_are_told_apart_as_keys_are() -> None:
     assert identity(1) != identity("1")
 
 
-# -- held keys --------------------------------------------------------------------------------------------------------
+# -- held keys -------------------------------------------------------------------------------------
 
 
 def with_held(held: int) -> Accumulator[Item]:
-    """A tenant `held` of which the first of each of so many keys has failed, with as many more behind them."""
+    """A tenant `held` of which the first of each of so many keys has failed, with as many more
+    behind them.
+    """
     acc: Accumulator[Item] = arranged(
         Limits(max_items=5, workers=4),
         sized=False,

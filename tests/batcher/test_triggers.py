@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from helpers import Gated, Recording
-from penstock import Batch, Batcher, ConfigError, DeadLetter, ItemTooLarge, Limits, Retry, Timeout, stack
+from penstock import (
+    Batch,
+    Batcher,
+    ConfigError,
+    DeadLetter,
+    ItemTooLarge,
+    Limits,
+    Retry,
+    Timeout,
+    stack,
+)
 from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -26,7 +36,9 @@ async def test_twice_max_items_makes_two_full_batches(fake_clock: FakeClock) -> 
         assert sink.reasons == ["size", "size"]
 
 
-async def test_a_batch_is_written_exactly_when_its_first_item_is_max_delay_old(fake_clock: FakeClock) -> None:
+async def test_a_batch_is_written_exactly_when_its_first_item_is_max_delay_old(
+    fake_clock: FakeClock,
+) -> None:
     """B-T2, batcher/B2: not a moment earlier, and an empty batcher writes nothing."""
     sink = Recording()
     async with Batcher(sink, limits=Limits(max_delay=1.0)) as batcher:
@@ -75,7 +87,9 @@ async def test_a_drip_never_waits_longer_than_max_delay(fake_clock: FakeClock) -
     assert max(waits) <= 0.5 + 1e-9
 
 
-async def test_shutdown_writes_the_open_batch_at_once_with_its_own_reason(fake_clock: FakeClock) -> None:
+async def test_shutdown_writes_the_open_batch_at_once_with_its_own_reason(
+    fake_clock: FakeClock,
+) -> None:
     """B-T4, batcher/B3, batcher/4b.3: the linger is not waited for."""
     sink = Recording()
     async with Batcher(sink, limits=Limits(max_items=10, max_delay=100.0)) as batcher:
@@ -108,7 +122,9 @@ async def test_batches_that_a_sink_keeps_never_change(fake_clock: FakeClock) -> 
     assert [list(batch) for batch in kept] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
 
 
-async def test_a_batch_is_sealed_before_the_item_that_would_take_it_over_max_bytes(fake_clock: FakeClock) -> None:
+async def test_a_batch_is_sealed_before_the_item_that_would_take_it_over_max_bytes(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/B6, batcher/4a.1."""
     sink = Recording()
     async with Batcher(sink, limits=Limits(max_bytes=10, max_delay=9.0)) as batcher:
@@ -118,7 +134,9 @@ async def test_a_batch_is_sealed_before_the_item_that_would_take_it_over_max_byt
     assert sink.reasons == ["bytes", "bytes", "shutdown"]
 
 
-async def test_an_item_over_max_bytes_goes_alone_and_hurts_no_neighbour(fake_clock: FakeClock) -> None:
+async def test_an_item_over_max_bytes_goes_alone_and_hurts_no_neighbour(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/4a.3."""
     sink = Recording()
     async with Batcher(sink, limits=Limits(max_bytes=10), size_of=len) as batcher:
@@ -145,15 +163,25 @@ async def test_an_item_over_max_bytes_can_go_to_the_dead_letters(fake_clock: Fak
     async with Batcher(full, limits=Limits(max_bytes=10), oversize="dead_letter") as batcher:
         receipts = [await batcher.submit(item) for item in (b"aa", b"b" * 50, b"cc")]
         await batcher.flush()
-        assert [receipt.outcome and receipt.outcome.value for receipt in receipts] == ["delivered", "dead_lettered", "delivered"]
+        assert [receipt.outcome and receipt.outcome.value for receipt in receipts] == [
+            "delivered",
+            "dead_lettered",
+            "delivered",
+        ]
     assert sink.items == [b"aa", b"cc"]
-    assert [(record.item, record.message) for record in letters.items] == [(b"b" * 50, "an item of 50 bytes is larger than max_bytes")]
+    assert [(record.item, record.message) for record in letters.items] == [
+        (b"b" * 50, "an item of 50 bytes is larger than max_bytes")
+    ]
     with pytest.raises(ConfigError, match="oversize='dead_letter': needs a DeadLetter"):
         Batcher(sink, limits=Limits(max_bytes=10), oversize="dead_letter")
 
 
-async def test_a_due_batch_goes_on_filling_while_every_worker_is_busy(fake_clock: FakeClock) -> None:
-    """batcher/B-T13: it is sealed when it is full or when a worker is free, whichever comes first."""
+async def test_a_due_batch_goes_on_filling_while_every_worker_is_busy(
+    fake_clock: FakeClock,
+) -> None:
+    """batcher/B-T13: it is sealed when it is full or when a worker is free, whichever comes
+    first.
+    """
     sink = Recording(seconds=10.0)
     async with Batcher(sink, limits=Limits(max_items=100, max_delay=1.0)) as batcher:
         await batcher.add(0)
@@ -169,14 +197,18 @@ async def test_a_due_batch_goes_on_filling_while_every_worker_is_busy(fake_clock
 
 
 async def test_flush_is_a_fence_around_what_was_accepted_before_it(fake_clock: FakeClock) -> None:
-    """B-T11, batcher/B4, batcher/4b.4: the linger is skipped, later items are not dragged in, the batcher stays open."""
+    """B-T11, batcher/B4, batcher/4b.4: the linger is skipped, later items are not dragged in, the
+    batcher stays open.
+    """
     sink = Recording(seconds=1.0)
     async with Batcher(sink, limits=Limits(max_delay=50.0)) as batcher:
         await batcher.add_many("ab")
         report = await batcher.flush()
         assert report
         assert sink.items == ["a", "b"]
-        assert {outcome.value: count for outcome, count in report.outcomes.items()} == {"delivered": 2}
+        assert {outcome.value: count for outcome, count in report.outcomes.items()} == {
+            "delivered": 2
+        }
         assert fake_clock.now() == 1.0
         await batcher.add("c")
         assert batcher.tally().queued == 1
@@ -217,8 +249,12 @@ async def test_a_function_is_a_sink(fake_clock: FakeClock) -> None:
     assert seen == [0, 1, 2]
 
 
-async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle(fake_clock: FakeClock) -> None:
-    """Design 4, `pressure`: the ledger is full of a batch that backs off, so waiting for the linger would help nobody."""
+async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle(
+    fake_clock: FakeClock,
+) -> None:
+    """Design 4, `pressure`: the ledger is full of a batch that backs off, so waiting for the linger
+    would help nobody.
+    """
 
     async def write(batch: Batch[int]) -> None:
         written.append((fake_clock.now(), tuple(batch), batch.reason.value))
@@ -239,10 +275,16 @@ async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-async def test_a_full_ledger_makes_full_batches_not_crumbs(fake_clock: FakeClock, workers: int) -> None:
-    """B-T47: with producers waiting all the time, the median batch holds at least nine tenths of `max_items`."""
+async def test_a_full_ledger_makes_full_batches_not_crumbs(
+    fake_clock: FakeClock, workers: int
+) -> None:
+    """B-T47: with producers waiting all the time, the median batch holds at least nine tenths of
+    `max_items`.
+    """
     sink = Recording(seconds=0.01)
-    limits = Limits(max_items=50, workers=workers, max_pending_items=(workers + 1) * 50, max_delay=5.0)
+    limits = Limits(
+        max_items=50, workers=workers, max_pending_items=(workers + 1) * 50, max_delay=5.0
+    )
     async with Batcher(sink, limits=limits) as batcher:
         await asyncio.gather(*(batcher.add_from(range(1_000)) for _ in range(8)))
     sizes = sorted(len(batch) for batch in sink.batches)

@@ -1,4 +1,6 @@
-"""The long way in: it lets others run, refuses what cannot be measured or is too large, and books whoever waits."""
+"""The long way in: it lets others run, refuses what cannot be measured or is too large, and books
+whoever waits.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def limits(**given: Any) -> Limits:
         ("drop_newest", {"tenant": str}),
     ],
 )
-async def test_a_producer_that_never_waits_lets_others_run(fake_clock: FakeClock, overflow: Any, settings: dict[str, Any]) -> None:
+async def test_a_producer_that_never_waits_lets_others_run(
+    fake_clock: FakeClock, overflow: Any, settings: dict[str, Any]
+) -> None:
     """batcher/4b.9: what is dropped, measured, or goes by its key or tenant counts too."""
     others: list[int] = []
     sink: BlockingSink[int] = BlockingSink()
@@ -43,9 +47,13 @@ async def test_a_producer_that_never_waits_lets_others_run(fake_clock: FakeClock
         sink.release()
 
 
-async def test_a_producer_that_is_refused_again_and_again_lets_others_run(fake_clock: FakeClock) -> None:
+async def test_a_producer_that_is_refused_again_and_again_lets_others_run(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/4b.9: the ledger would never come free otherwise."""
-    async with Batcher(FakeSink[int](), overflow="reject", limits=limits(), clock=fake_clock) as batcher:
+    async with Batcher(
+        FakeSink[int](), overflow="reject", limits=limits(), clock=fake_clock
+    ) as batcher:
         for number in range(30):
             for _ in range(1000):
                 try:
@@ -59,7 +67,12 @@ async def test_a_producer_that_is_refused_again_and_again_lets_others_run(fake_c
 @pytest.mark.parametrize("size", [math.nan, 2.5, "5", None])
 async def test_a_size_that_is_no_whole_number_is_refused(fake_clock: FakeClock, size: Any) -> None:
     """One that is never equal to itself would fill the ledger for ever."""
-    async with Batcher(FakeSink[Any](), size_of=lambda _: size, limits=limits(max_pending_bytes=10), clock=fake_clock) as batcher:
+    async with Batcher(
+        FakeSink[Any](),
+        size_of=lambda _: size,
+        limits=limits(max_pending_bytes=10),
+        clock=fake_clock,
+    ) as batcher:
         with pytest.raises(TypeError, match="must return a whole number of bytes"):
             await batcher.add("a")
         with pytest.raises(TypeError, match="must return a whole number of bytes"):
@@ -69,7 +82,9 @@ async def test_a_size_that_is_no_whole_number_is_refused(fake_clock: FakeClock, 
 
 async def test_a_size_below_nothing_is_refused(fake_clock: FakeClock) -> None:
     """It would make room for others beyond the bound."""
-    async with Batcher(FakeSink[Any](), size_of=int, limits=limits(max_pending_bytes=10), clock=fake_clock) as batcher:
+    async with Batcher(
+        FakeSink[Any](), size_of=int, limits=limits(max_pending_bytes=10), clock=fake_clock
+    ) as batcher:
         with pytest.raises(ValueError, match="size_of returned -1000"):
             await batcher.add_many([1, -1000])
         assert batcher.tally().accepted == 0
@@ -83,7 +98,9 @@ async def test_a_size_below_nothing_is_refused(fake_clock: FakeClock) -> None:
         {"limits": limits(max_bytes=10), "tenant": str, "tenants": Tenants(max_pending_bytes=40)},
     ],
 )
-async def test_what_is_too_large_finds_no_way_in_without_waiting_either(fake_clock: FakeClock, settings: dict[str, Any]) -> None:
+async def test_what_is_too_large_finds_no_way_in_without_waiting_either(
+    fake_clock: FakeClock, settings: dict[str, Any]
+) -> None:
     """batcher/4a.3, B-T9: it is refused, and takes nobody's place."""
     async with Batcher(FakeSink[int](), size_of=int, clock=fake_clock, **settings) as batcher:
         await batcher.add(3)
@@ -98,7 +115,9 @@ async def test_what_is_too_large_finds_no_way_in_without_waiting_either(fake_clo
 def test_what_is_too_large_finds_no_way_in_from_a_thread_either(overflow: Any) -> None:
     """batcher/4a.3, B-T9."""
     sink: FakeSink[int] = FakeSink()
-    with BlockingBatcher(sink, size_of=int, overflow=overflow, oversize="reject", limits=limits(max_bytes=10)) as batcher:
+    with BlockingBatcher(
+        sink, size_of=int, overflow=overflow, oversize="reject", limits=limits(max_bytes=10)
+    ) as batcher:
         assert batcher.try_add(3)
         assert not batcher.try_add(50)
         tally = batcher.tally()
@@ -106,7 +125,9 @@ def test_what_is_too_large_finds_no_way_in_from_a_thread_either(overflow: Any) -
 
 
 async def test_what_a_drop_tells_may_add_something(fake_clock: FakeClock) -> None:
-    """The bound holds though an observer uses the moment: the new item is in before anybody hears of the old one."""
+    """The bound holds though an observer uses the moment: the new item is in before anybody hears
+    of the old one.
+    """
 
     class AddsMore(Observer):
         def on_dropped(self, name: str, items: Any, reason: str) -> None:
@@ -116,7 +137,9 @@ async def test_what_a_drop_tells_may_add_something(fake_clock: FakeClock) -> Non
 
     inside: list[int] = []
     sink: BlockingSink[Any] = BlockingSink()
-    batcher = Batcher(sink, overflow="drop_oldest", limits=limits(), observers=[AddsMore()], clock=fake_clock)
+    batcher = Batcher(
+        sink, overflow="drop_oldest", limits=limits(), observers=[AddsMore()], clock=fake_clock
+    )
     async with batcher:
         await batcher.add_many(range(10))
         await batcher.add("new")

@@ -1,4 +1,6 @@
-"""What an item costs does not depend on how many keys or tenants there are, or how much of one waits. Counted in calls, not in seconds."""
+"""What an item costs does not depend on how many keys or tenants there are, or how much of one
+waits. Counted in calls, not in seconds.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ async def a_flush(count: int, clock: FakeClock) -> int:
 
 
 async def a_shutdown(count: int, clock: FakeClock) -> int:
-    async with tenants(count, clock, FakeSink[Item](), tenants=Tenants(max_pending_items=5)) as batcher:
+    async with tenants(
+        count, clock, FakeSink[Item](), tenants=Tenants(max_pending_items=5)
+    ) as batcher:
         await batcher.add_many([(tenant, 0) for tenant in range(count)])
         return await calls(batcher.shutdown)
 
@@ -108,7 +112,9 @@ KEYS = [a_flush_of_keys, a_flush_of_one_key, keys_that_drop_the_oldest]
 
 
 @pytest.mark.parametrize("what", [*TENANTS, *KEYS])
-async def test_ten_times_as_many_cost_ten_times_as_much(what: Callable[[int, FakeClock], Awaitable[int]], fake_clock: FakeClock) -> None:
+async def test_ten_times_as_many_cost_ten_times_as_much(
+    what: Callable[[int, FakeClock], Awaitable[int]], fake_clock: FakeClock
+) -> None:
     """consumer/C:O6, and the same for tenants."""
     few = await what(40, fake_clock)
     many = await what(400, fake_clock)

@@ -60,7 +60,11 @@ def test_contenders_take_turns_and_the_first_round_is_not_counted() -> None:
 
         return take
 
-    results = measure(a_case(Contender("ours", turn("ours"), ours=True), Contender("peer", turn("peer"))), items=1, rounds=2)
+    results = measure(
+        a_case(Contender("ours", turn("ours"), ours=True), Contender("peer", turn("peer"))),
+        items=1,
+        rounds=2,
+    )
     assert turns == ["ours", "peer"] * 3
     assert results.figures["ours"] == pytest.approx([3, 5])
     assert results.figures["peer"] == pytest.approx([4, 6])
@@ -85,7 +89,9 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
         (Above("peer", "ours", 5699), False),
     ],
 )
-def test_a_target_is_judged_by_the_median_ratio_and_a_ceiling_by_the_slowest_round(target: Aim, met: bool) -> None:
+def test_a_target_is_judged_by_the_median_ratio_and_a_ceiling_by_the_slowest_round(
+    target: Aim, met: bool
+) -> None:
     results = some_results([target])
     assert [verdict.met for verdict in results.verdicts()] == [met]
     assert ("met: " in tables.for_markdown(results)) is met
@@ -93,14 +99,20 @@ def test_a_target_is_judged_by_the_median_ratio_and_a_ceiling_by_the_slowest_rou
 
 
 def along_sizes(*, words: bool = False, targets: Sequence[Aim] = ()) -> Results:
-    """Two lines at two points; `ours` takes 10 and 12 ns per item, `peer` is there at the second point only."""
+    """Two lines at two points; `ours` takes 10 and 12 ns per item, `peer` is there at the second
+    point only.
+    """
     first, second = ("few", "many") if words else (10, 1_000)
     contenders = [
         placed("ours", first, lambda: 100e-9, ours=True, items=10),
         placed("ours", second, lambda: 12_000e-9, ours=True, items=1_000),
         placed("peer", second, lambda: 24_000e-9, items=1_000),
     ]
-    case = replace(a_case(*contenders, targets=targets), along="items", notes=lambda found: [f"{len(found.lines)} lines"])
+    case = replace(
+        a_case(*contenders, targets=targets),
+        along="items",
+        notes=lambda found: [f"{len(found.lines)} lines"],
+    )
     return measure(case, items=77, rounds=2)
 
 
@@ -115,7 +127,9 @@ def test_a_case_along_something_has_a_row_for_each_point_and_a_column_for_each_l
 
 
 @pytest.mark.parametrize(("factor", "met"), [(1.25, True), (1.15, False)])
-def test_a_line_is_flat_if_no_point_takes_much_longer_or_shorter_than_the_first(factor: float, met: bool) -> None:
+def test_a_line_is_flat_if_no_point_takes_much_longer_or_shorter_than_the_first(
+    factor: float, met: bool
+) -> None:
     results = along_sizes(targets=[Flat("ours", factor)])
     assert [verdict.met for verdict in results.verdicts()] == [met]
 
@@ -171,7 +185,9 @@ def test_the_docs_have_marks_for_every_case() -> None:
         assert text.count(f"<!-- end: {case.name} -->") == 1
 
 
-def test_a_case_that_cannot_run_says_why_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_that_cannot_run_says_why_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     fine = a_case(Contender("ours", lambda: 1e-6, ours=True), Contender("peer", lambda: 1e-6))
     monkeypatch.setattr("benchmarks.__main__.CASES", (a_case(unavailable="no server here"), fine))
     monkeypatch.setattr("benchmarks.flame.draw", lambda *_: "no graph")
@@ -182,14 +198,21 @@ def test_a_case_that_cannot_run_says_why_and_the_others_go_on(monkeypatch: pytes
 
 
 ALWAYS = {"accept", "decorators", "postgres", "http", "keyed"}
-"""One of each kind; the others run in the soak. P-T1, P-T2: there it is seen that those on Spark run, each with a Spark of its own; what they
-measure stands on the page of the benchmarks."""
+"""One of each kind; the others run in the soak. P-T1, P-T2: there it is seen that those on Spark
+run, each with a Spark of its own; what they measure stands on the page of the benchmarks.
+"""
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.name, marks=[] if case.name in ALWAYS else [pytest.mark.soak]) for case in CASES]
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[] if case.name in ALWAYS else [pytest.mark.soak])
+        for case in CASES
+    ],
 )
-def test_every_case_runs(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_case_runs(
+    case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     if case.name == "interpreters":  # one of them is enough here
         monkeypatch.setattr("benchmarks.cases.interpreters.VERSIONS", ())
     if case.name == "accept":

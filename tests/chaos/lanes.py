@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Lanes:
-    """What a batcher is told of them, and whether it keeps to it. Items of one key are good or bad together, whatever their tenant."""
+    """What a batcher is told of them, and whether it keeps to it. Items of one key are good or bad
+    together, whatever their tenant.
+    """
 
     seed: int
     patient: bool
@@ -41,9 +43,14 @@ class Lanes:
             self.options["max_parked_items"] = rng.randint(1, 3)
         if not self.has_keys or rng.random() < 0.5:
             self.cap = rng.choice([None, 5, 9])
-            self.options |= {"tenant": self.tenant, "tenants": Tenants(weights={0: 3.0}, max_pending_items=self.cap)}
+            self.options |= {
+                "tenant": self.tenant,
+                "tenants": Tenants(weights={0: 3.0}, max_pending_items=self.cap),
+            }
         if rng.random() < 0.6:
-            self.options["adaptive"] = Adaptive(min_items=1, start_workers=rng.randint(1, self.workers))
+            self.options["adaptive"] = Adaptive(
+                min_items=1, start_workers=rng.randint(1, self.workers)
+            )
 
     @staticmethod
     def key(row: Row) -> int:
@@ -90,4 +97,7 @@ class Lanes:
         engine = batcher._engine
         assert engine.slots.used == 0
         if isinstance(engine.accumulator, TenantAccumulator):
-            assert all(share.accumulator.held_keys and not share.inside for share in engine.accumulator._shares.values())
+            assert all(
+                share.accumulator.held_keys and not share.inside
+                for share in engine.accumulator._shares.values()
+            )

@@ -1,4 +1,6 @@
-"""One seeded run: producers, flushes and cancellations on a stack in bad weather, and an end of one kind or the other."""
+"""One seeded run: producers, flushes and cancellations on a stack in bad weather, and an end of one
+kind or the other.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ from tests.chaos.lanes import Lanes
 from tests.chaos.shapes import Shape
 from tests.chaos.storm import KEYS, Row
 
-from penstock import AddTimeout, Batch, Batcher, ClosedError, KeyFailedError, Limits, Observer, Outcome, Receipt, ShutdownReport
+from penstock import (
+    AddTimeout,
+    Batch,
+    Batcher,
+    ClosedError,
+    KeyFailedError,
+    Limits,
+    Observer,
+    Outcome,
+    Receipt,
+    ShutdownReport,
+)
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -21,7 +34,9 @@ LATER = 2_000.0
 
 
 class Chaos(Observer):
-    """One run. With `patient` it goes on until every item has its outcome; otherwise it is shut down in the middle."""
+    """One run. With `patient` it goes on until every item has its outcome; otherwise it is shut
+    down in the middle.
+    """
 
     def __init__(self, seed: int, *, patient: bool, lanes: bool = False) -> None:
         self.lanes = Lanes(seed, patient) if lanes else None
@@ -41,7 +56,7 @@ class Chaos(Observer):
         self.last_resort: list[int] = []
         self.clock = FakeClock(max_rounds=200_000)
 
-    # -- watching -----------------------------------------------------------------------------------------------------
+    # -- watching ----------------------------------------------------------------------------------
 
     def on_outcome(self, batch: Batch[Row], outcome: Outcome, indices: Sequence[int]) -> None:
         for index in indices:
@@ -67,7 +82,7 @@ class Chaos(Observer):
         if self.lanes is not None:
             self.lanes.check(self.batcher)
 
-    # -- producing ----------------------------------------------------------------------------------------------------
+    # -- producing ---------------------------------------------------------------------------------
 
     def _rows(self, count: int) -> list[Row]:
         self.numbers += count
@@ -111,7 +126,7 @@ class Chaos(Observer):
         except ClosedError:
             pass
 
-    # -- the run ------------------------------------------------------------------------------------------------------
+    # -- the run -----------------------------------------------------------------------------------
 
     def run(self) -> None:
         """All of it, with every check."""
@@ -135,7 +150,9 @@ class Chaos(Observer):
         options |= {"limits": limits, "observers": [self], "last_resort": last_resort}
         async with Batcher(self.shape.sink, shutdown_deadline=25.0, **options) as batcher:
             self.batcher = batcher
-            tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._produce()) for _ in range(rng.randint(1, 4))]
+            tasks: list[asyncio.Task[Any]] = [
+                asyncio.create_task(self._produce()) for _ in range(rng.randint(1, 4))
+            ]
             disturbing = asyncio.create_task(self._disturb(tasks))
             if self.patient:
                 await disturbing
@@ -175,7 +192,7 @@ class Chaos(Observer):
         await asyncio.wait([first])
         return report
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
+    # -- what must hold ----------------------------------------------------------------------------
 
     def _check(self, report: ShutdownReport[Row]) -> None:
         assert self.broken == []
@@ -194,15 +211,25 @@ class Chaos(Observer):
             self._check_everything_arrived(ends)
 
     def _ends(self, report: ShutdownReport[Row]) -> dict[int, Outcome]:
-        ends: dict[int, Outcome] = {item: outcome for item, outcome in self.outcomes.items() if outcome is not Outcome.UNSENT}
-        behind = [item for item, receipt in self.receipts.items() if receipt.outcome is Outcome.REJECTED]
-        ends.update(dict.fromkeys(behind, Outcome.REJECTED))  # what fails behind its key is told by its receipt alone
+        ends: dict[int, Outcome] = {
+            item: outcome
+            for item, outcome in self.outcomes.items()
+            if outcome is not Outcome.UNSENT
+        }
+        behind = [
+            item for item, receipt in self.receipts.items() if receipt.outcome is Outcome.REJECTED
+        ]
+        ends.update(
+            dict.fromkeys(behind, Outcome.REJECTED)
+        )  # what fails behind its key is told by its receipt alone
         unsent = [item for (item,) in report.unsent]
         assert not set(unsent) & set(ends)
         assert len(unsent) == len(set(unsent))
         ends.update(dict.fromkeys(unsent, Outcome.UNSENT))
         held = set(self.accepted) - set(ends)
-        assert held <= set(self.last_resort), f"nobody knows how these ended: {held - set(self.last_resort)}"
+        assert held <= set(self.last_resort), (
+            f"nobody knows how these ended: {held - set(self.last_resort)}"
+        )
         ends.update(dict.fromkeys(held, Outcome.DEAD_LETTERED))
         assert ends.keys() == set(self.accepted)
         return ends
@@ -215,7 +242,10 @@ class Chaos(Observer):
         wanted = shape.wanted_by(item)
         there = [item in storm.applied for storm in wanted]
         doubtful = any(item in storm.doubtful for storm in wanted)
-        about = f"item {item} ({'bad' if self._is_bad(item) else 'good'}) in {shape.name} ended {outcome.value}"
+        about = (
+            f"item {item} ({'bad' if self._is_bad(item) else 'good'}) in {shape.name} "
+            f"ended {outcome.value}"
+        )
         if outcome in {Outcome.DELIVERED, Outcome.DUPLICATE}:
             assert all(there), f"{about}: {there}"
         elif outcome is Outcome.UNSENT:
@@ -229,12 +259,16 @@ class Chaos(Observer):
             assert doubtful or any(there) or item in shape.letters.doubtful, about
 
     def _check_everything_arrived(self, ends: dict[int, Outcome]) -> None:
-        """After bad weather and as much time as it takes: the good ones are there, the bad ones are the dead letters, and that is all.
+        """After bad weather and as much time as it takes: the good ones are there, the bad ones are
+        the dead letters, and that is all.
 
-        A bad one of which a try was cut off may have been applied, for all that the client knows: it is unknown, and no dead letter.
+        A bad one of which a try was cut off may have been applied, for all that the client knows:
+        it is unknown, and no dead letter.
         """
         good = {item for item in ends if not self._is_bad(item)}
-        assert {item for item, outcome in ends.items() if outcome is Outcome.DELIVERED} == good, f"{self.shape.name}: {ends}"
+        assert {item for item, outcome in ends.items() if outcome is Outcome.DELIVERED} == good, (
+            f"{self.shape.name}: {ends}"
+        )
         dead = {item for item, outcome in ends.items() if outcome is Outcome.DEAD_LETTERED}
         doubtful = {item for storm in self.shape.required for item in storm.doubtful}
         unknown = ends.keys() - good - dead

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.storm import KEYS, Row, Storm
 
-from penstock import CircuitBreaker, Combine, DeadLetter, FanOut, Isolate, RateLimit, Retry, Router, Sink, Split, Timeout, stack
+from penstock import (
+    CircuitBreaker,
+    Combine,
+    DeadLetter,
+    FanOut,
+    Isolate,
+    RateLimit,
+    Retry,
+    Router,
+    Sink,
+    Split,
+    Timeout,
+    stack,
+)
 from penstock.retry import Backoff
 
 if TYPE_CHECKING:
@@ -41,7 +54,9 @@ class Shape:
         target = stack(self.letters, Timeout(5.0), self._retry())
         self.sink = stack(SHAPES[self.name](self), DeadLetter(target))
 
-    def _storm(self, bad: frozenset[int], *, per_item: bool, again: set[int] | None = None) -> Storm:
+    def _storm(
+        self, bad: frozenset[int], *, per_item: bool, again: set[int] | None = None
+    ) -> Storm:
         return Storm(
             self.rng.getrandbits(64),
             calm_at=self.calm_at,
@@ -55,10 +70,14 @@ class Shape:
     def _retry(self) -> Retry:
         """Never gives up by itself: what the weather does is no item's fault."""
         rng = self.rng
-        backoff = Backoff(base=rng.choice([0.0, 0.1, 1.0]), longest=5.0, rng=random.Random(rng.getrandbits(64)))
+        backoff = Backoff(
+            base=rng.choice([0.0, 0.1, 1.0]), longest=5.0, rng=random.Random(rng.getrandbits(64))
+        )
         return Retry(attempts=10_000, unlisted_attempts=10_000, backoff=backoff)
 
-    def _tower(self, where: list[Storm], bad: frozenset[int] | None = None, again: set[int] | None = None) -> Sink[Row]:
+    def _tower(
+        self, where: list[Storm], bad: frozenset[int] | None = None, again: set[int] | None = None
+    ) -> Sink[Row]:
         """One destination with everything that belongs around it, up to the retry."""
         rng = self.rng
         per_item = rng.random() < 0.5
@@ -66,7 +85,12 @@ class Shape:
         where.append(storm)
         layers: list[Any] = [Timeout(5.0)]
         if rng.random() < 0.7:
-            breaker = CircuitBreaker(consecutive=rng.randint(2, 4), open_for=1.0, longest_open=8.0, when_open=rng.choice(["wait", "raise"]))
+            breaker = CircuitBreaker(
+                consecutive=rng.randint(2, 4),
+                open_for=1.0,
+                longest_open=8.0,
+                when_open=rng.choice(["wait", "raise"]),
+            )
             layers.append(breaker)
         if rng.random() < 0.3:
             layers.append(RateLimit(items_per_second=rng.choice([20.0, 200.0])))
@@ -89,7 +113,11 @@ class Shape:
         return Router(lambda row: "odd" if row[0] % 2 else "even", routes)
 
     def combined(self) -> Sink[Row]:
-        return Combine(self._tower(self.required), key=lambda row: row[0] % KEYS, merge=lambda merged, row: merged + row)
+        return Combine(
+            self._tower(self.required),
+            key=lambda row: row[0] % KEYS,
+            merge=lambda merged, row: merged + row,
+        )
 
     def wanted_by(self, item: int) -> list[Storm]:
         """The destinations that should have it in the end."""

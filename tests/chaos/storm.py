@@ -1,4 +1,6 @@
-"""A destination in bad weather: for a while anything may happen at any call; afterwards only what is really bad is refused."""
+"""A destination in bad weather: for a while anything may happen at any call; afterwards only what
+is really bad is refused.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,11 @@ class Storm:
         now = asyncio.get_running_loop().time()
         if self._outage[0] <= now < self._outage[1]:
             raise UnavailableError("outage")
-        fault = rng.choice(self._faults) if now < self._calm_at and rng.random() < self._share else "none"
+        fault = (
+            rng.choice(self._faults)
+            if now < self._calm_at and rng.random() < self._share
+            else "none"
+        )
         await asyncio.sleep(rng.choice([0.0, 0.01, 0.3]))
         match fault:
             case "transient":
@@ -118,7 +124,9 @@ class Storm:
             case "connection":
                 raise ConnectionResetError
             case "partial":
-                return self._apply(batch, rows, [place for place in range(len(rows)) if rng.random() < 0.5])
+                return self._apply(
+                    batch, rows, [place for place in range(len(rows)) if rng.random() < 0.5]
+                )
             case "half":
                 self._settle_half(batch, rows)
                 await asyncio.sleep(rng.choice([0.0, 1.0]))
@@ -140,7 +148,9 @@ class Storm:
                 pass
         return self._apply(batch, rows, ())
 
-    def _apply(self, batch: Batch[Any], rows: list[Row], flaky: Iterable[int]) -> WriteResult | None:
+    def _apply(
+        self, batch: Batch[Any], rows: list[Row], flaky: Iterable[int]
+    ) -> WriteResult | None:
         errors: dict[int, BaseException] = {place: TransientError("this one") for place in flaky}
         refused = [place for place, row in enumerate(rows) if self._is_bad(row)]
         if refused and not self._per_item:

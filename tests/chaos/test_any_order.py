@@ -11,7 +11,21 @@ from hypothesis import strategies as st
 from tests.machine.destination import Act, Destination, Write
 from tests.machine.setting import acts
 
-from penstock import Batch, Batcher, CircuitBreaker, DeadLetter, Isolate, Limits, Observer, Outcome, Receipt, Retry, Split, Timeout, stack
+from penstock import (
+    Batch,
+    Batcher,
+    CircuitBreaker,
+    DeadLetter,
+    Isolate,
+    Limits,
+    Observer,
+    Outcome,
+    Receipt,
+    Retry,
+    Split,
+    Timeout,
+    stack,
+)
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -39,7 +53,11 @@ class Layer:
             case "dead letter":
                 return DeadLetter(letters)
             case "breaker":
-                return CircuitBreaker(consecutive=self.number, open_for=1.0, when_open="wait" if patient or self.number > 1 else "raise")
+                return CircuitBreaker(
+                    consecutive=self.number,
+                    open_for=1.0,
+                    when_open="wait" if patient or self.number > 1 else "raise",
+                )
             case "split":
                 return Split(self.number)
             case _:
@@ -47,7 +65,13 @@ class Layer:
 
 
 layers = st.lists(
-    st.builds(Layer, st.sampled_from(["timeout", "retry", "retry", "dead letter", "breaker", "split", "isolate"]), st.integers(1, 3)),
+    st.builds(
+        Layer,
+        st.sampled_from(
+            ["timeout", "retry", "retry", "dead letter", "breaker", "split", "isolate"]
+        ),
+        st.integers(1, 3),
+    ),
     max_size=6,
 )
 
@@ -65,7 +89,15 @@ class Letters:
 class Run(Observer):
     """Some items through a stack."""
 
-    def __init__(self, stacked: list[Layer], *, default: Act, script: Sequence[Act] = (), workers: int = 1, patient: bool = True) -> None:
+    def __init__(
+        self,
+        stacked: list[Layer],
+        *,
+        default: Act,
+        script: Sequence[Act] = (),
+        workers: int = 1,
+        patient: bool = True,
+    ) -> None:
         self.letters = Letters()
         self.destination = Destination(default=default, workers=workers, max_items=8)
         self.destination.script.extend(script)
@@ -74,7 +106,9 @@ class Run(Observer):
         self.receipts: list[Receipt] = []
         self._patient = patient
         self._workers = workers
-        self._sink = stack(self.destination, *(layer.made(self.letters, patient=patient) for layer in stacked))
+        self._sink = stack(
+            self.destination, *(layer.made(self.letters, patient=patient) for layer in stacked)
+        )
 
     def on_outcome(self, batch: Batch[int], outcome: Outcome, indices: Sequence[int]) -> None:
         self.batcher.tally().verify()
@@ -93,8 +127,15 @@ class Run(Observer):
         return [end for end in ends if end is not None]
 
     async def _go(self, clock: FakeClock, deadline: float | None) -> None:
-        limits = Limits(max_items=8, workers=self._workers, max_delay=0.5, flush_timeout=20_000.0 if self._patient else 6.0)
-        async with Batcher(self._sink, limits=limits, observers=[self], shutdown_deadline=deadline or 25.0) as self.batcher:
+        limits = Limits(
+            max_items=8,
+            workers=self._workers,
+            max_delay=0.5,
+            flush_timeout=20_000.0 if self._patient else 6.0,
+        )
+        async with Batcher(
+            self._sink, limits=limits, observers=[self], shutdown_deadline=deadline or 25.0
+        ) as self.batcher:
             for item in range(ITEMS):
                 self.receipts.append(await self.batcher.submit(item))
             if deadline is None:
@@ -108,8 +149,14 @@ class Run(Observer):
             assert self.batcher.tally() == report.tally
 
     def writes_of(self, item: int) -> list[Write]:
-        """The writes of an item that may count as a try: neither throttled nor at a destination that is not there."""
-        return [write for write in self.destination.writes if item in write.items and not _is_free(write.act)]
+        """The writes of an item that may count as a try: neither throttled nor at a destination
+        that is not there.
+        """
+        return [
+            write
+            for write in self.destination.writes
+            if item in write.items and not _is_free(write.act)
+        ]
 
 
 def _is_free(act: Act) -> bool:
@@ -118,7 +165,9 @@ def _is_free(act: Act) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(stacked=layers, workers=st.integers(1, 3))
-def test_a_healthy_destination_gets_every_item_once_in_as_few_writes_as_the_splits_allow(stacked: list[Layer], workers: int) -> None:
+def test_a_healthy_destination_gets_every_item_once_in_as_few_writes_as_the_splits_allow(
+    stacked: list[Layer], workers: int
+) -> None:
     """B-T21, B-T41: nothing else in the stack writes anything."""
     run = Run(stacked, default=Act(), workers=workers)
     assert run.go() == [Outcome.DELIVERED] * ITEMS
@@ -126,13 +175,19 @@ def test_a_healthy_destination_gets_every_item_once_in_as_few_writes_as_the_spli
     parts = [8, 4]
     for layer in reversed(stacked):
         if layer.kind == "split":
-            parts = [min(layer.number, part - first) for part in parts for first in range(0, part, layer.number)]
+            parts = [
+                min(layer.number, part - first)
+                for part in parts
+                for first in range(0, part, layer.number)
+            ]
     assert sorted(len(write.items) for write in run.destination.writes) == sorted(parts)
 
 
 @settings(max_examples=150, deadline=None)
 @given(stacked=layers, workers=st.integers(1, 3))
-def test_a_destination_that_keeps_failing_gets_as_many_tries_as_the_retries_say(stacked: list[Layer], workers: int) -> None:
+def test_a_destination_that_keeps_failing_gets_as_many_tries_as_the_retries_say(
+    stacked: list[Layer], workers: int
+) -> None:
     """B-T15, B-T21: nested retries multiply, up to the first dead letter."""
     run = Run(stacked, default=Act("fail"), workers=workers)
     tries, buried = 1, False
@@ -147,9 +202,13 @@ def test_a_destination_that_keeps_failing_gets_as_many_tries_as_the_retries_say(
 
 @settings(max_examples=150, deadline=None)
 @given(stacked=layers, workers=st.integers(1, 3))
-def test_what_is_refused_for_good_is_tried_once_and_hurts_no_neighbour(stacked: list[Layer], workers: int) -> None:
+def test_what_is_refused_for_good_is_tried_once_and_hurts_no_neighbour(
+    stacked: list[Layer], workers: int
+) -> None:
     """B-T18, B-T21: items that the destination refuses one by one."""
-    run = Run(stacked, default=Act("partial", error="permanent", which=frozenset({0})), workers=workers)
+    run = Run(
+        stacked, default=Act("partial", error="permanent", which=frozenset({0})), workers=workers
+    )
     buried = any(layer.kind == "dead letter" for layer in stacked)
     bad = Outcome.DEAD_LETTERED if buried else Outcome.REJECTED
     assert run.go() == [Outcome.DELIVERED if item % 3 else bad for item in range(ITEMS)]
@@ -158,18 +217,29 @@ def test_what_is_refused_for_good_is_tried_once_and_hurts_no_neighbour(stacked: 
 
 
 @settings(max_examples=300, deadline=None)
-@given(stacked=layers, workers=st.integers(1, 3), script=st.lists(acts, max_size=12), deadline=st.sampled_from([None, 0.01, 2.0, 60.0]))
+@given(
+    stacked=layers,
+    workers=st.integers(1, 3),
+    script=st.lists(acts, max_size=12),
+    deadline=st.sampled_from([None, 0.01, 2.0, 60.0]),
+)
 def test_whatever_the_destination_does_outcomes_are_true(
     stacked: list[Layer], workers: int, script: list[Act], deadline: float | None
 ) -> None:
-    """batcher/4b.1, B-T41, B-T57: conservation, nothing sent after it was settled, no more tries than the retries allow."""
+    """batcher/4b.1, B-T41, B-T57: conservation, nothing sent after it was settled, no more tries
+    than the retries allow.
+    """
     run = Run(stacked, default=Act(), script=script, workers=workers, patient=False)
     ends = run.go(deadline)
     most = 1
     for layer in stacked:
-        most *= layer.number if layer.kind == "retry" else LEVELS + 1 if layer.kind == "isolate" else 1
+        most *= (
+            layer.number if layer.kind == "retry" else LEVELS + 1 if layer.kind == "isolate" else 1
+        )
     for item, end in enumerate(ends):
-        assert len(run.writes_of(item)) <= most, f"item {item} was written {len(run.writes_of(item))} times"
+        assert len(run.writes_of(item)) <= most, (
+            f"item {item} was written {len(run.writes_of(item))} times"
+        )
         applied, doubtful = item in run.destination.applied, run.destination.may_differ(item)
         if end in {Outcome.DELIVERED, Outcome.DUPLICATE}:
             assert applied

@@ -14,19 +14,26 @@ SOAK = 1_000
 def storms(seeds: range, *, patient: bool, lanes: bool = False) -> None:
     """Run each; an error says how to run it again."""
     for seed in seeds:
-        with run_by(f"from tests.chaos.run import Chaos; Chaos({seed}, patient={patient}, lanes={lanes}).run()"):
+        with run_by(
+            f"from tests.chaos.run import Chaos; Chaos({seed}, patient={patient}, "
+            f"lanes={lanes}).run()"
+        ):
             Chaos(seed, patient=patient, lanes=lanes).run()
 
 
 @pytest.mark.parametrize("first", range(0, SAMPLE, 20))
 def test_after_the_storm_good_items_are_there_and_bad_ones_are_the_dead_letters(first: int) -> None:
-    """batcher/4b.1, B-T19, B-T41: however often it failed, throttled, hung or answered in part; and nothing else is anywhere."""
+    """batcher/4b.1, B-T19, B-T41: however often it failed, throttled, hung or answered in part; and
+    nothing else is anywhere.
+    """
     storms(range(first, first + 20), patient=True)
 
 
 @pytest.mark.parametrize("first", range(0, SAMPLE, 20))
 def test_a_shutdown_in_the_storm_accounts_for_every_item(first: int) -> None:
-    """batcher/4b.1, batcher/4b.2, B-T57: delivered means applied, unsent means not, and only bad items are rejected or buried."""
+    """batcher/4b.1, batcher/4b.2, B-T57: delivered means applied, unsent means not, and only bad
+    items are rejected or buried.
+    """
     storms(range(first, first + 20), patient=False)
 
 

@@ -18,7 +18,9 @@ def storms(seeds: range) -> None:
 
 
 def test_no_good_item_is_given_up_in_any_weather() -> None:
-    """batcher/4b.1 to 4b.3, B-T42: and what is delivered, unsent and unknown agrees with the database's own log."""
+    """batcher/4b.1 to 4b.3, B-T42: and what is delivered, unsent and unknown agrees with the
+    database's own log.
+    """
     storms(range(SAMPLE))
 
 

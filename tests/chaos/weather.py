@@ -1,7 +1,9 @@
-"""A database in bad weather, and a shutdown at a random moment: one seeded run with the database's own log as the truth.
+"""A database in bad weather, and a shutdown at a random moment: one seeded run with the database's
+own log as the truth.
 
-The weather changes every few seconds: calm, an outage (nothing answers), a refusal (a grant revoked, a table renamed), a throttle, a standby
-(read-only), a kill (connections break in the middle of a write, before or after its commit). No item is bad, so none may be given up.
+The weather changes every few seconds: calm, an outage (nothing answers), a refusal (a grant
+revoked, a table renamed), a throttle, a standby (read-only), a kill (connections break in the
+middle of a write, before or after its commit). No item is bad, so none may be given up.
 """
 
 from __future__ import annotations
@@ -65,9 +67,14 @@ class Database:
                 await asyncio.sleep(0.002)
                 raise RefusedError("permission denied for table events", repair="grant INSERT")
             case "standby":
-                raise RefusedError("cannot execute INSERT in a read-only transaction", repair="connect to the primary")
+                raise RefusedError(
+                    "cannot execute INSERT in a read-only transaction",
+                    repair="connect to the primary",
+                )
             case "throttle" if self._rng.random() < 0.7:
-                raise ThrottledError("too many connections", retry_after=self._rng.choice([None, 0.5, 3.0]))
+                raise ThrottledError(
+                    "too many connections", retry_after=self._rng.choice([None, 0.5, 3.0])
+                )
             case _:
                 await self._commit(list(batch))
 
@@ -119,10 +126,22 @@ class Weather:
         database, letters = Database(rng), Letters()
         workers = rng.choice([1, 2, 4, 8])
         keyed = rng.random() < 0.5
-        limits = Limits(max_items=rng.choice([1, 10, 50]), workers=workers, max_delay=rng.choice([0.05, 1.0]), max_pending_items=2_000)
-        sink = stack(database, Timeout(5.0), Retry(attempts=50, rng=random.Random(rng.random())), DeadLetter(letters))
+        limits = Limits(
+            max_items=rng.choice([1, 10, 50]),
+            workers=workers,
+            max_delay=rng.choice([0.05, 1.0]),
+            max_pending_items=2_000,
+        )
+        sink = stack(
+            database,
+            Timeout(5.0),
+            Retry(attempts=50, rng=random.Random(rng.random())),
+            DeadLetter(letters),
+        )
         deadline = rng.choice([0.0, 0.5, 3.0, 8.0, 25.0])
-        async with Batcher(sink, limits=limits, key=_key if keyed else None, shutdown_deadline=deadline) as batcher:
+        async with Batcher(
+            sink, limits=limits, key=_key if keyed else None, shutdown_deadline=deadline
+        ) as batcher:
             changing = asyncio.create_task(self._change(database))
             adding = asyncio.create_task(self._add(batcher))
             await asyncio.sleep(rng.uniform(0.0, 40.0))
@@ -150,7 +169,10 @@ class Weather:
     def _check(self, report: ShutdownReport[int], database: Database, letters: Letters) -> None:
         report.verify()
         tally = report.tally
-        assert tally.accepted - len(self.accepted) in {0, 1}  # cancelled right after it was accepted
+        assert tally.accepted - len(self.accepted) in {
+            0,
+            1,
+        }  # cancelled right after it was accepted
         assert letters.items == []
         assert tally.rejected == tally.dead_lettered == tally.dropped == 0
         unsent, unknown = set(report.unsent), set(report.unknown)
@@ -161,11 +183,15 @@ class Weather:
         assert unknown <= database.doubtful, "called unknown, although the database's log can tell"
 
     @staticmethod
-    def _check_time(report: ShutdownReport[int], database: Database, began: float, deadline: float) -> None:
+    def _check_time(
+        report: ShutdownReport[int], database: Database, began: float, deadline: float
+    ) -> None:
         assert report.seconds <= deadline + 0.05
         if report.unsent or report.unknown:
             reserve = min(0.2 * deadline, CUT)
-            assert report.seconds >= deadline - reserve - LONGEST_TRY - 0.1, "given up with time left"
+            assert report.seconds >= deadline - reserve - LONGEST_TRY - 0.1, (
+                "given up with time left"
+            )
             if deadline >= 3.0:
                 assert database.last_try > began
 

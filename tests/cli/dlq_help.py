@@ -85,4 +85,6 @@ def module(folder: Path, name: str, text: str) -> None:
 def process(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """The command in a process of its own."""
     command = [sys.executable, "-m", "penstock.cli", "dlq", *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )

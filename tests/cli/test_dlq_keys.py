@@ -88,12 +88,18 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Sequence[A
         keep(letters.sink(), records)
         return server.dsn
 
-    return in_table if request.param == "table" else lambda records: keep_in_file(tmp_path / "dead", records)
+    return (
+        in_table
+        if request.param == "table"
+        else lambda records: keep_in_file(tmp_path / "dead", records)
+    )
 
 
 @pytest.fixture(params=["safe", "unsafe"])
 def to(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A sink that notes what it has applied, and refuses what is bad; `safe` for prefixes of keys or not."""
+    """A sink that notes what it has applied, and refuses what is bad; `safe` for prefixes of keys
+    or not.
+    """
     name = f"keyed_{tmp_path.name}_{request.param}".replace("-", "_")
     module(tmp_path, name, SINK)
     return f"{name}:{request.param}"
@@ -101,7 +107,11 @@ def to(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def applied(folder: Path) -> list[int]:
     path = folder / "log"
-    return [number for line in path.read_text().splitlines() for number in json.loads(line)] if path.exists() else []
+    return (
+        [number for line in path.read_text().splitlines() for number in json.loads(line)]
+        if path.exists()
+        else []
+    )
 
 
 def bad(folder: Path, *numbers: int) -> None:
@@ -109,14 +119,28 @@ def bad(folder: Path, *numbers: int) -> None:
 
 
 def of_key(key: str, *numbers: int, **changes: Any) -> list[Any]:
-    """One that failed, and those behind it, which all went to the dead letters at the same moment."""
+    """One that failed, and those behind it, which all went to the dead letters at the same
+    moment.
+    """
     times = {"first_at": NOON, "last_at": NOON}
-    return [record(number, item_key=key, parked_behind=number != numbers[0], **times, **changes) for number in numbers]
+    return [
+        record(number, item_key=key, parked_behind=number != numbers[0], **times, **changes)
+        for number in numbers
+    ]
 
 
-def test_a_key_comes_back_alone_and_in_its_order(cli: Cli, kept: Any, to: str, tmp_path: Path) -> None:
-    """consumer/C:N4: the one that failed first, then those parked behind it, though nothing but their order in the store tells."""
-    letters = [*of_key("acme/42", 5, 12, 3, 11, 2, 10), *of_key(":42", 20, 21), *of_key("42", 30), record(40)]
+def test_a_key_comes_back_alone_and_in_its_order(
+    cli: Cli, kept: Any, to: str, tmp_path: Path
+) -> None:
+    """consumer/C:N4: the one that failed first, then those parked behind it, though nothing but
+    their order in the store tells.
+    """
+    letters = [
+        *of_key("acme/42", 5, 12, 3, 11, 2, 10),
+        *of_key(":42", 20, 21),
+        *of_key("42", 30),
+        record(40),
+    ]
     store = kept(letters)
     cli("replay", store, "--to", to, "--key", "acme/42", "--dry-run")
     assert cli.err.startswith("would send 6 dead letters")
@@ -130,16 +154,26 @@ def test_a_key_comes_back_alone_and_in_its_order(cli: Cli, kept: Any, to: str, t
     assert cli.keys(store) == [40]
 
 
-def test_what_is_behind_a_letter_that_fails_again_stays(cli: Cli, kept: Any, to: str, tmp_path: Path) -> None:
-    """Its attempts are not counted, for it was not tried. After the repair the same command goes on where it stopped."""
+def test_what_is_behind_a_letter_that_fails_again_stays(
+    cli: Cli, kept: Any, to: str, tmp_path: Path
+) -> None:
+    """Its attempts are not counted, for it was not tried. After the repair the same command goes on
+    where it stopped.
+    """
     store = kept([*of_key("a", *range(1, 30))])
     bad(tmp_path, 1)
     cli("replay", store, "--to", to, "--key", "a", code=1)
     assert applied(tmp_path) == []
-    told = "replayed: 1 rejected, 28 held back\nkey a stops at letter key-0001, 28 held back behind it: PermanentError: 1 is bad still\n"
+    told = (
+        "replayed: 1 rejected, 28 held back\nkey a stops at letter key-0001, 28 held back "
+        "behind it: PermanentError: 1 is bad still\n"
+    )
     assert cli.err == told
     assert [letter["attempts"] for letter in cli.letters(store)] == [4, *[3] * 28]
-    assert {letter["message"] for letter in cli.letters(store)} == {"1 is bad still", *(f"no {number}" for number in range(2, 30))}
+    assert {letter["message"] for letter in cli.letters(store)} == {
+        "1 is bad still",
+        *(f"no {number}" for number in range(2, 30)),
+    }
     bad(tmp_path, 20)
     cli("replay", store, "--to", to, "--key", "a", "--batch-size", "4", code=1)
     assert applied(tmp_path) == [*range(1, 20)]
@@ -152,7 +186,9 @@ def test_what_is_behind_a_letter_that_fails_again_stays(cli: Cli, kept: Any, to:
 
 
 def test_without_a_key_other_keys_go_on(cli: Cli, kept: Any, to: str, tmp_path: Path) -> None:
-    """The same key of two tenants, or of two batchers, is two; what has no key stands for itself."""
+    """The same key of two tenants, or of two batchers, is two; what has no key stands for
+    itself.
+    """
     letters = [
         *of_key("a", 1, 2, 3),
         *of_key("b", 11, 12),
@@ -178,8 +214,21 @@ def test_without_a_key_other_keys_go_on(cli: Cli, kept: Any, to: str, tmp_path: 
 @pytest.mark.parametrize("to", ["unsafe"], indirect=True)
 def test_what_is_not_meant_is_not_overtaken(cli: Cli, kept: Any, to: str, tmp_path: Path) -> None:
     store = kept([*of_key("a", 1, 2, 3), *of_key("b", 11, 12), *of_key("c", 21)])
-    choice = ("--to", to, "--letter", "key-0002", "--letter", "key-0003", "--letter", "key-0011", "--letter", "key-0012")
-    told = "key a stops at letter key-0001, 2 held back behind it: it came before, and is not meant\n"
+    choice = (
+        "--to",
+        to,
+        "--letter",
+        "key-0002",
+        "--letter",
+        "key-0003",
+        "--letter",
+        "key-0011",
+        "--letter",
+        "key-0012",
+    )
+    told = (
+        "key a stops at letter key-0001, 2 held back behind it: it came before, and is not meant\n"
+    )
     cli("replay", store, *choice, "--dry-run", code=1)
     assert cli.err.startswith("would send 2 dead letters")
     assert cli.err.endswith(told)
@@ -193,13 +242,18 @@ def test_what_is_not_meant_is_not_overtaken(cli: Cli, kept: Any, to: str, tmp_pa
     assert cli.err == "replayed: 1 delivered, 1 rejected\n"
 
 
-def test_a_letter_that_cannot_be_decoded_holds_back_its_key(cli: Cli, tmp_path: Path, to: str) -> None:
+def test_a_letter_that_cannot_be_decoded_holds_back_its_key(
+    cli: Cli, tmp_path: Path, to: str
+) -> None:
     store = keep_in_file(tmp_path / "dead", [*of_key("a", 1, 2, 3), *of_key("b", 4)])
     module(tmp_path, "decoders", "def decode(item):\n    1 / (item['n'] - 2)\n    return item")
     cli("replay", store, "--to", to, "--decode", "decoders:decode", code=1)
     assert sorted(applied(tmp_path)) == [1, 4]
     assert "replayed: 2 delivered, 1 undecodable, 1 held back\n" in cli.err
-    assert "stops at letter key-0002, 1 held back behind it: it cannot be decoded: ZeroDivisionError" in cli.err
+    assert (
+        "stops at letter key-0002, 1 held back behind it: it cannot be decoded: ZeroDivisionError"
+        in cli.err
+    )
     assert cli.keys(store) == [2, 3]
 
 
@@ -218,11 +272,17 @@ def test_a_key_that_no_letter_has_is_told(cli: Cli, tmp_path: Path, to: str) -> 
 
 
 @pytest.mark.parametrize(("kept", "to"), [("file", "safe")], indirect=True)
-def test_a_replay_of_a_key_that_is_killed_goes_on_in_order(cli: Cli, kept: Any, to: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """kill -9 when letters have arrived and nobody has noted it: they are sent again, and nothing overtakes them."""
+def test_a_replay_of_a_key_that_is_killed_goes_on_in_order(
+    cli: Cli, kept: Any, to: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """kill -9 when letters have arrived and nobody has noted it: they are sent again, and nothing
+    overtakes them.
+    """
     store = kept([*of_key("a", *range(1, 10)), *of_key("b", 11)])
     monkeypatch.setenv("KILL_AT", "5")
-    with process(tmp_path, "replay", store, "--to", to, "--key", "a", "--batch-size", "3") as killed:
+    with process(
+        tmp_path, "replay", store, "--to", to, "--key", "a", "--batch-size", "3"
+    ) as killed:
         killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     monkeypatch.delenv("KILL_AT")
@@ -232,14 +292,24 @@ def test_a_replay_of_a_key_that_is_killed_goes_on_in_order(cli: Cli, kept: Any, 
 
 
 @pytest.mark.parametrize("to", ["safe"], indirect=True)
-def test_a_key_is_parked_repaired_replayed_and_unparked(cli: Cli, kept: Any, to: str, tmp_path: Path) -> None:
-    """batcher/4a.10, consumer/C:N4: while the batcher runs; in the end the destination has every item, in order."""
+def test_a_key_is_parked_repaired_replayed_and_unparked(
+    cli: Cli, kept: Any, to: str, tmp_path: Path
+) -> None:
+    """batcher/4a.10, consumer/C:N4: while the batcher runs; in the end the destination has every
+    item, in order.
+    """
     store = kept([])
     letters = Letters(store).sink() if store.startswith("postgresql") else FileSink(store)
     bad(tmp_path, 1)
-    options: dict[str, Any] = {"key": lambda item: "acme/42", "on_key_failure": "park", "max_parked_items": 3}
+    options: dict[str, Any] = {
+        "key": lambda item: "acme/42",
+        "on_key_failure": "park",
+        "max_parked_items": 3,
+    }
     with BlockingBatcher(
-        stack(named_sink(to.replace(":safe", ":bare")), DeadLetter(letters)), limits=Limits(max_delay=0.01), **options
+        stack(named_sink(to.replace(":safe", ":bare")), DeadLetter(letters)),
+        limits=Limits(max_delay=0.01),
+        **options,
     ) as batcher:
         receipts = [batcher.submit({"n": number}) for number in range(1, 16)]
         assert {receipt.result(30.0) for receipt in receipts[:12]} == {Outcome.DEAD_LETTERED}
@@ -253,7 +323,7 @@ def test_a_key_is_parked_repaired_replayed_and_unparked(cli: Cli, kept: Any, to:
     assert applied(tmp_path) == [*range(1, 16)]
 
 
-# -- at random ----------------------------------------------------------------------------------------------------------
+# -- at random -------------------------------------------------------------------------------------
 
 
 class Died(BaseException):
@@ -272,7 +342,12 @@ class Store:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
         for letter in sorted(self.all.values(), key=lambda letter: letter.state != INTERRUPTED):
@@ -328,21 +403,37 @@ class Destination:
 
 @pytest.mark.parametrize("prefix_safe", [True, False])
 def test_no_letter_overtakes_another_of_its_key_whatever_happens(*, prefix_safe: bool) -> None:
-    """Refusals, outages, cuts and deaths at random: in the end everything has arrived, and each key first arrived in its order."""
+    """Refusals, outages, cuts and deaths at random: in the end everything has arrived, and each key
+    first arrived in its order.
+    """
 
     async def once(seed: int) -> None:
         dice = random.Random(seed)
-        keys = [str(dice.randrange(4)) if dice.random() < 0.9 else None for _ in range(dice.randrange(1, 40))]
+        keys = [
+            str(dice.randrange(4)) if dice.random() < 0.9 else None
+            for _ in range(dice.randrange(1, 40))
+        ]
         tenants = [None, "ann"]
         letters = [
-            Letter(key=f"{number}", item=number, item_key=key, tenant=dice.choice(tenants), first_at=NOON, last_at=NOON)
+            Letter(
+                key=f"{number}",
+                item=number,
+                item_key=key,
+                tenant=dice.choice(tenants),
+                first_at=NOON,
+                last_at=NOON,
+            )
             for number, key in enumerate(keys)
         ]
         sink = Destination(dice, prefix_safe=prefix_safe)
         store = Store(letters, sink.has_trouble)
         while any(letter.state != REPLAYED for letter in store.all.values()):
-            chosen = replace(LEFT, keys=dice.choice([(), ("1", "2")]), tenant=dice.choice([None, "ann"]))
-            rules = ReplayRules(batch_size=dice.randrange(1, 8), decode=None, twice=dice.random() < 0.5)
+            chosen = replace(
+                LEFT, keys=dice.choice([(), ("1", "2")]), tenant=dice.choice([None, "ann"])
+            )
+            rules = ReplayRules(
+                batch_size=dice.randrange(1, 8), decode=None, twice=dice.random() < 0.5
+            )
             with suppress(Died):
                 await Replay(store, stack(sink, DeadLetter(sink)), rules).run(chosen, None)
         first = [*dict.fromkeys(sink.seen)]

@@ -22,7 +22,9 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 @pytest.mark.parametrize("name", ["dead.jsonl", "dead.jsonl.zst"])
-def test_letters_are_listed_oldest_first_over_all_files(cli: Cli, tmp_path: Path, name: str) -> None:
+def test_letters_are_listed_oldest_first_over_all_files(
+    cli: Cli, tmp_path: Path, name: str
+) -> None:
     """Rotated ones too, and each letter once, though it was written twice."""
     options: dict[str, Any] = {"compression": "zstd" if name.endswith("zst") else None}
     for number in (1, 2, 3, 2):
@@ -34,9 +36,13 @@ def test_letters_are_listed_oldest_first_over_all_files(cli: Cli, tmp_path: Path
 
 
 def test_a_line_tells_what_matters_and_moves_no_cursor(cli: Cli, tmp_path: Path) -> None:
-    store = keep_in_file(tmp_path / "a", [record(7, message="\x1b[2J" + "long " * 50, error_type="KeyError")])
+    store = keep_in_file(
+        tmp_path / "a", [record(7, message="\x1b[2J" + "long " * 50, error_type="KeyError")]
+    )
     (line,) = cli("list", store)
-    assert line.startswith("key-0007  2026-01-31T12:07:00Z    3  pending  permanent  KeyError  \\x1b[2Jlong long")
+    assert line.startswith(
+        "key-0007  2026-01-31T12:07:00Z    3  pending  permanent  KeyError  \\x1b[2Jlong long"
+    )
     assert line.endswith("...")
     (line,) = cli("list", keep_in_file(tmp_path / "b", [record(7, item_key="acme/42")]))
     assert line.endswith("PermanentError  key=acme/42  no 7")
@@ -44,10 +50,19 @@ def test_a_line_tells_what_matters_and_moves_no_cursor(cli: Cli, tmp_path: Path)
 
 def test_everything_known_is_shown_as_json(cli: Cli, tmp_path: Path) -> None:
     """batcher/4a.7: with class, message, attempts, times, tenant, batch id, trace id."""
-    store = keep_in_file(tmp_path / "a", [record(1, tenant="ann", trace_id="t1", maybe_delivered=True), record(2)])
+    store = keep_in_file(
+        tmp_path / "a", [record(1, tenant="ann", trace_id="t1", maybe_delivered=True), record(2)]
+    )
     shown = json.loads("\n".join(cli("show", store, "key-0001")))
     assert shown["item"] == {"n": 1}
-    expected = {"tenant": "ann", "trace_id": "t1", "maybe_delivered": True, "attempts": 3, "batch_id": "b1", "error_class": "permanent"}
+    expected = {
+        "tenant": "ann",
+        "trace_id": "t1",
+        "maybe_delivered": True,
+        "attempts": 3,
+        "batch_id": "b1",
+        "error_class": "permanent",
+    }
     assert {name: shown[name] for name in expected} == expected
     assert shown["last_at"] == (NOON + timedelta(minutes=1)).isoformat()
     cli("show", store, "key-0003", "key-0002", code=2)
@@ -71,12 +86,26 @@ def test_everything_known_is_shown_as_json(cli: Cli, tmp_path: Path) -> None:
         (["--since", "2026-01-31T12:03"], [3, 4]),
         (["--until", "2026-01-31T13:02:00+01:00"], [1]),
         (["--since", "1d"], []),
-        (["--until", "30m", "--since", "30000d", "--error-class", "permanent", "--batcher", "audit"], [1, 2]),
+        (
+            [
+                "--until",
+                "30m",
+                "--since",
+                "30000d",
+                "--error-class",
+                "permanent",
+                "--batcher",
+                "audit",
+            ],
+            [1, 2],
+        ),
         (["--state", "replayed"], []),
         (["--state", "all"], [1, 2, 3, 4]),
     ],
 )
-def test_every_condition_must_hold(cli: Cli, tmp_path: Path, arguments: list[str], expected: list[int]) -> None:
+def test_every_condition_must_hold(
+    cli: Cli, tmp_path: Path, arguments: list[str], expected: list[int]
+) -> None:
     letters = [
         record(1, item_key=":42"),
         record(2, item_key="acme/42", tenant="ann"),
@@ -90,7 +119,9 @@ def test_what_is_no_letter_is_counted_and_left_alone(cli: Cli, tmp_path: Path) -
     store = keep_in_file(tmp_path / "a", [record(1)])
     with (tmp_path / "a").open("a") as file:
         file.write('{"n": 1}\n[]\nnot json\n{"key": "k", "item": 1, "attempts": "x"}\n{"torn')
-    assert [json.loads(line)["key"] for line in cli("list", store, "--json", code=1)] == ["key-0001"]
+    assert [json.loads(line)["key"] for line in cli("list", store, "--json", code=1)] == [
+        "key-0001"
+    ]
     assert "4 records are no dead letters" in cli.err
 
 
@@ -106,7 +137,9 @@ def test_what_is_no_letter_is_counted_and_left_alone(cli: Cli, tmp_path: Path) -
         (["forget", "a"], "forget"),
     ],
 )
-def test_wrong_use_is_told(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_told(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["dlq", *arguments])
     assert caught.value.code == 2
@@ -114,7 +147,9 @@ def test_wrong_use_is_told(arguments: list[str], told: str, capsys: pytest.Captu
 
 
 def test_a_file_that_is_damaged_or_may_not_be_read_is_told(cli: Cli, tmp_path: Path) -> None:
-    store = keep_in_file(tmp_path / "a.zst", [record(number) for number in range(100)], compression="zstd")
+    store = keep_in_file(
+        tmp_path / "a.zst", [record(number) for number in range(100)], compression="zstd"
+    )
     content = bytearray((tmp_path / "a.zst").read_bytes())
     content[len(content) // 2] ^= 0xFF
     (tmp_path / "a.zst").write_bytes(content[:-20] + content[:20])

@@ -1,4 +1,6 @@
-"""Purging and replaying beside links that another user has planted, and with files that others must not read."""
+"""Purging and replaying beside links that another user has planted, and with files that others must
+not read.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,12 @@ def watched(monkeypatch: pytest.MonkeyPatch, look: Callable[[], object], seen: l
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o400])
-def test_a_purge_never_shows_letters_to_more_users(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
-    """No file in the folder is more open than the letters at any step; the new one has their mode at the end."""
+def test_a_purge_never_shows_letters_to_more_users(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """No file in the folder is more open than the letters at any step; the new one has their mode
+    at the end.
+    """
     store = replayed(cli, tmp_path)
     beside = Path(f"{store}.replayed")
     for path in (Path(store), beside):
@@ -58,7 +64,11 @@ def test_a_purge_never_shows_letters_to_more_users(cli: Cli, tmp_path: Path, mon
     seen: list[set[int]] = []
 
     def look() -> set[int]:
-        return {stat.S_IMODE(path.lstat().st_mode) for path in tmp_path.iterdir() if path.suffix in {".new", ".jsonl", ".replayed"}}
+        return {
+            stat.S_IMODE(path.lstat().st_mode)
+            for path in tmp_path.iterdir()
+            if path.suffix in {".new", ".jsonl", ".replayed"}
+        }
 
     with monkeypatch.context() as patch:
         watched(patch, look, seen)
@@ -110,7 +120,9 @@ def test_a_file_of_another_user_is_not_taken_over_by_a_purge(cli: Cli, tmp_path:
     assert not list(folder.glob("*.new"))
 
 
-@pytest.mark.parametrize("ending", [".new", ".lock", ".replayed", ".replayed.new", ".replayed.lock"])
+@pytest.mark.parametrize(
+    "ending", [".new", ".lock", ".replayed", ".replayed.new", ".replayed.lock"]
+)
 def test_a_planted_link_is_not_written_through(cli: Cli, tmp_path: Path, ending: str) -> None:
     """At every name that was ever written beside the letters."""
     victim = tmp_path / "victim"
@@ -122,7 +134,9 @@ def test_a_planted_link_is_not_written_through(cli: Cli, tmp_path: Path, ending:
     code = 0 if ending.endswith("new") else 2
     cli("purge", store, "--state", "all", code=code)
     assert code == 0 or "symbolic link" in cli.err
-    cli("replay", store, "--to", "planted_sink:sink", code=2 if "replayed" in ending and code else 0)
+    cli(
+        "replay", store, "--to", "planted_sink:sink", code=2 if "replayed" in ending and code else 0
+    )
     assert victim.read_text() == "precious"
     assert planted.is_symlink()
     missing = tmp_path / "missing"
@@ -132,7 +146,9 @@ def test_a_planted_link_is_not_written_through(cli: Cli, tmp_path: Path, ending:
     assert not missing.exists()
 
 
-def test_a_planted_link_at_the_temporary_name_is_an_error(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_link_at_the_temporary_name_is_an_error(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even if the random name was guessed."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -142,10 +158,14 @@ def test_a_planted_link_at_the_temporary_name_is_an_error(cli: Cli, tmp_path: Pa
     cli("purge", store, code=2)
     assert victim.read_text() == "precious"
     assert cli.keys(store, "--state", "all") == [0, 1, 2]
-    assert (tmp_path / ".penstock-guessed.new").is_symlink(), "what was not made here is not removed"
+    assert (tmp_path / ".penstock-guessed.new").is_symlink(), (
+        "what was not made here is not removed"
+    )
 
 
-def test_letters_behind_a_link_of_ones_own_are_purged_where_they_are(cli: Cli, tmp_path: Path) -> None:
+def test_letters_behind_a_link_of_ones_own_are_purged_where_they_are(
+    cli: Cli, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (tmp_path / "dead.jsonl").symlink_to("data/dead.jsonl")
@@ -156,7 +176,9 @@ def test_letters_behind_a_link_of_ones_own_are_purged_where_they_are(cli: Cli, t
     assert len((data / "dead.jsonl").read_bytes().splitlines()) == 2
 
 
-def test_letters_behind_a_link_of_ones_own_are_not_purged_while_they_are_written_by_their_other_name(cli: Cli, tmp_path: Path) -> None:
+def test_letters_behind_a_link_of_ones_own_are_not_purged_while_they_are_written_by_their_other_name(
+    cli: Cli, tmp_path: Path
+) -> None:
     import fcntl
 
     data = tmp_path / "data"
@@ -204,7 +226,9 @@ def test_a_rotated_name_that_is_no_file_is_left_alone(cli: Cli, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_the_unfinished_end_of_a_rotated_file_outlives_a_purge(cli: Cli, tmp_path: Path, compression: str | None) -> None:
+def test_the_unfinished_end_of_a_rotated_file_outlives_a_purge(
+    cli: Cli, tmp_path: Path, compression: str | None
+) -> None:
     name = "dead.jsonl.zst" if compression else "dead.jsonl"
     store = replayed(cli, tmp_path, name, compression=compression)
     old = tmp_path / name.replace("dead", "dead-20260101T000000Z")
@@ -218,7 +242,9 @@ def test_the_unfinished_end_of_a_rotated_file_outlives_a_purge(cli: Cli, tmp_pat
     assert cli.keys(store, "--state", "all") == [0, 2, 7]
 
 
-def test_a_purge_that_cannot_write_leaves_everything_as_it_was(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_purge_that_cannot_write_leaves_everything_as_it_was(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = replayed(cli, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
 

@@ -1,4 +1,6 @@
-"""Dead letters in a table: written by the sink, looked at, replayed into another table exactly once, and removed."""
+"""Dead letters in a table: written by the sink, looked at, replayed into another table exactly
+once, and removed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, module, process, record
 
-from penstock import Batcher, DeadLetter, DeadLetterRecord, Limits, PermanentError, WriteResult, stack
+from penstock import (
+    Batcher,
+    DeadLetter,
+    DeadLetterRecord,
+    Limits,
+    PermanentError,
+    WriteResult,
+    stack,
+)
 from penstock.sinks import PostgresSink
 
 if TYPE_CHECKING:
@@ -48,7 +58,11 @@ class Letters:
 
     def sink(self) -> PostgresSink:
         return PostgresSink(
-            self.dsn, table="dead_letters", columns=DeadLetterRecord.COLUMNS, row=DeadLetterRecord.as_row, on_conflict="ignore"
+            self.dsn,
+            table="dead_letters",
+            columns=DeadLetterRecord.COLUMNS,
+            row=DeadLetterRecord.as_row,
+            on_conflict="ignore",
         )
 
     def keep(self, records: Iterable[DeadLetterRecord[Any]]) -> None:
@@ -65,40 +79,67 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture
 def letters(embedded_postgres: EmbeddedPostgres) -> Letters:
     made = Letters(embedded_postgres.dsn)
-    made.ask("DROP TABLE IF EXISTS dead_letters, events", DDL.read_text(), "CREATE TABLE events (n int PRIMARY KEY, word text)", "SELECT 1")
+    made.ask(
+        "DROP TABLE IF EXISTS dead_letters, events",
+        DDL.read_text(),
+        "CREATE TABLE events (n int PRIMARY KEY, word text)",
+        "SELECT 1",
+    )
     return made
 
 
 def test_what_a_batcher_buries_in_a_table_can_be_read_back(cli: Cli, letters: Letters) -> None:
-    """B-T19, batcher/4a.7: the poisoned ones among them, too, whose very fault is a character that a table cannot hold."""
+    """B-T19, batcher/4a.7: the poisoned ones among them, too, whose very fault is a character that
+    a table cannot hold.
+    """
 
     async def refuse(batch: Batch[Any]) -> WriteResult:
-        return WriteResult.failed(batch, {index: PermanentError(f"bad \0 {item!r}") for index, item in enumerate(batch)})
+        return WriteResult.failed(
+            batch, {index: PermanentError(f"bad \0 {item!r}") for index, item in enumerate(batch)}
+        )
 
     async def bury() -> None:
-        async with Batcher(stack(refuse, DeadLetter(letters.sink())), name="audit", limits=Limits(max_items=2)) as batcher:
+        async with Batcher(
+            stack(refuse, DeadLetter(letters.sink())), name="audit", limits=Limits(max_items=2)
+        ) as batcher:
             await batcher.add_many(["a\0b", {"k": [1, None]}, ("x", 2.5)])
 
     asyncio.run(bury())
     found = cli.letters(letters.dsn)
     assert len(found) == 3
-    assert all(item in [letter["item"] for letter in found] for item in ("a\0b", ["x", 2.5], {"k": [1, None]}))
-    assert {(letter["batcher"], letter["attempts"], letter["state"]) for letter in found} == {("audit", 1, "pending")}
+    assert all(
+        item in [letter["item"] for letter in found]
+        for item in ("a\0b", ["x", 2.5], {"k": [1, None]})
+    )
+    assert {(letter["batcher"], letter["attempts"], letter["state"]) for letter in found} == {
+        ("audit", 1, "pending")
+    }
     assert all("bad \\x00" in letter["message"] for letter in found)
 
 
 def test_letters_are_chosen_as_in_a_file(cli: Cli, letters: Letters) -> None:
     letters.keep(record(number, tenant={"of": number % 2}, trace_id="t") for number in range(1200))
     assert cli.keys(letters.dsn) == list(range(1200))
-    assert cli.keys(letters.dsn, "--since", "2026-01-31T12:05", "--until", "2026-01-31T12:08") == [5, 6, 7]
+    assert cli.keys(letters.dsn, "--since", "2026-01-31T12:05", "--until", "2026-01-31T12:08") == [
+        5,
+        6,
+        7,
+    ]
     assert cli.keys(letters.dsn, "--letter", "key-000", "--limit", "4") == [0, 1, 2, 3]
     assert cli.letters(letters.dsn, "--limit", "1")[0]["tenant"] == {"of": 0}
-    letters.ask("UPDATE dead_letters SET state = 'interrupted' WHERE key IN ('key-0700', 'key-0800')", "SELECT 1")
+    letters.ask(
+        "UPDATE dead_letters SET state = 'interrupted' WHERE key IN ('key-0700', 'key-0800')",
+        "SELECT 1",
+    )
     assert cli.keys(letters.dsn, "--limit", "4") == [700, 800, 0, 1], "interrupted ones come first"
 
 
-def test_a_replay_into_a_table_is_exactly_once_though_it_is_killed_anywhere(cli: Cli, letters: Letters, tmp_path: Path) -> None:
-    """batcher/4b.11: killed when rows are stored and that is not noted, they are found there and called duplicates."""
+def test_a_replay_into_a_table_is_exactly_once_though_it_is_killed_anywhere(
+    cli: Cli, letters: Letters, tmp_path: Path
+) -> None:
+    """batcher/4b.11: killed when rows are stored and that is not noted, they are found there and
+    called duplicates.
+    """
     letters.keep(record(number) for number in range(40))
     module(
         tmp_path,
@@ -125,19 +166,28 @@ sink = Fragile(PostgresSink(dsn, table="events", columns=("n", "word"), row=lamb
     for at in (0, 10, 20):
         os.environ["KILL_AT"] = str(at)
         try:
-            with process(tmp_path, "replay", letters.dsn, "--to", "into_events:sink", "--batch-size", "10") as killed:
+            with process(
+                tmp_path, "replay", letters.dsn, "--to", "into_events:sink", "--batch-size", "10"
+            ) as killed:
                 killed.communicate()
         finally:
             del os.environ["KILL_AT"]
         assert killed.returncode == -signal.SIGKILL
     cli("replay", letters.dsn, "--to", "into_events:sink", "--batch-size", "10")
     assert "10 delivered, 10 duplicate" in cli.err
-    assert letters.ask("SELECT n, word FROM events ORDER BY n") == [(number, "again") for number in range(40)]
+    assert letters.ask("SELECT n, word FROM events ORDER BY n") == [
+        (number, "again") for number in range(40)
+    ]
     assert cli.keys(letters.dsn) == []
-    assert letters.ask("SELECT outcome, count(*) FROM dead_letters GROUP BY 1 ORDER BY 1") == [("delivered", 10), ("duplicate", 30)]
+    assert letters.ask("SELECT outcome, count(*) FROM dead_letters GROUP BY 1 ORDER BY 1") == [
+        ("delivered", 10),
+        ("duplicate", 30),
+    ]
 
 
-def test_what_fails_again_keeps_its_attempts_and_tells_its_new_error(cli: Cli, letters: Letters, tmp_path: Path) -> None:
+def test_what_fails_again_keeps_its_attempts_and_tells_its_new_error(
+    cli: Cli, letters: Letters, tmp_path: Path
+) -> None:
     letters.keep(record(number) for number in range(3))
     module(
         tmp_path,
@@ -150,13 +200,25 @@ sink = PostgresSink({letters.dsn!r}, table="events", columns=("n", "word"), row=
     cli("replay", letters.dsn, "--to", "into_checked:sink", code=1)
     assert cli.err == "replayed: 2 delivered, 1 rejected\n"
     (left,) = cli.letters(letters.dsn)
-    assert (left["key"], left["attempts"], left["state"], left["outcome"]) == ("key-0001", 4, "pending", "rejected")
+    assert (left["key"], left["attempts"], left["state"], left["outcome"]) == (
+        "key-0001",
+        4,
+        "pending",
+        "rejected",
+    )
     assert "0x00" in left["message"]
 
 
-def test_one_replay_at_a_time_and_purging_is_one_too(cli: Cli, letters: Letters, tmp_path: Path) -> None:
+def test_one_replay_at_a_time_and_purging_is_one_too(
+    cli: Cli, letters: Letters, tmp_path: Path
+) -> None:
     letters.keep(record(number) for number in range(3))
-    module(tmp_path, "hangs", "import asyncio\nasync def sink(batch):\n    print('inside', flush=True)\n    await asyncio.Event().wait()")
+    module(
+        tmp_path,
+        "hangs",
+        "import asyncio\nasync def sink(batch):\n    print('inside', flush=True)\n    await "
+        "asyncio.Event().wait()",
+    )
     with process(tmp_path, "replay", letters.dsn, "--to", "hangs:sink") as running:
         assert running.stdout is not None
         assert running.stdout.readline()
@@ -180,7 +242,9 @@ def test_purging_removes_what_is_meant(cli: Cli, letters: Letters) -> None:
     assert cli.keys(letters.dsn, "--state", "all") == list(range(600, 1000))
 
 
-def test_a_store_that_is_lost_on_the_way_is_told_and_the_next_run_goes_on(cli: Cli, letters: Letters, tmp_path: Path) -> None:
+def test_a_store_that_is_lost_on_the_way_is_told_and_the_next_run_goes_on(
+    cli: Cli, letters: Letters, tmp_path: Path
+) -> None:
     """The session of the store is ended by the server while a batch is at its destination."""
     letters.keep(record(number) for number in range(3))
     module(
@@ -208,7 +272,10 @@ def test_a_store_that_is_none_is_told_without_the_password(cli: Cli, letters: Le
     secret = found[1]
     cases = [
         ((letters.dsn, "--table", "nothing"), '"nothing" is no table of dead letters'),
-        ((letters.dsn, "--table", "events", "--schema", "public"), '"public"."events" is no table of dead letters'),
+        (
+            (letters.dsn, "--table", "events", "--schema", "public"),
+            '"public"."events" is no table of dead letters',
+        ),
         ((letters.dsn.replace("/postgres", "/nowhere"),), "nowhere"),
         ((letters.dsn.replace(secret, "hush-hush"),), "no connection to 127.0.0.1"),
         ((f"postgresql://someone:{secret}@127.0.0.1:1/x",), "no connection to 127.0.0.1:1/x"),

@@ -56,27 +56,45 @@ def sent(folder: Path) -> list[int]:
     [
         ("async def sink(batch): log(batch)", "sink"),
         ("def sink(batch): log(batch)", "sink"),
-        ("class Log:\n    async def write(self, batch): log(batch)\nsink = stack(Log(), Timeout(5.0), Retry())", "sink"),
-        ("class Held:\n    @staticmethod\n    def make():\n        async def write(batch): log(batch)\n        return write", "Held.make"),
+        (
+            "class Log:\n    async def write(self, batch): log(batch)\nsink = stack(Log(), "
+            "Timeout(5.0), Retry())",
+            "sink",
+        ),
+        (
+            "class Held:\n    @staticmethod\n    def make():\n        async def write(batch): "
+            "log(batch)\n        return write",
+            "Held.make",
+        ),
     ],
 )
-def test_letters_are_sent_oldest_first_and_once(cli: Cli, tmp_path: Path, text: str, name: str) -> None:
+def test_letters_are_sent_oldest_first_and_once(
+    cli: Cli, tmp_path: Path, text: str, name: str
+) -> None:
     """batcher/4a.7, batcher/B56: the second run has nothing left."""
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(5)])
     to = stack_of(tmp_path, text, name)
     cli("replay", store, "--to", to, "--batch-size", "2")
     assert cli.err == "replayed: 5 delivered\n"
-    assert [[item["n"] for item in call["items"]] for call in logged(tmp_path)] == [[0, 1], [2, 3], [4]]
+    assert [[item["n"] for item in call["items"]] for call in logged(tmp_path)] == [
+        [0, 1],
+        [2, 3],
+        [4],
+    ]
     assert {call["name"] for call in logged(tmp_path)} == {"audit"}
     assert cli.keys(store) == []
-    assert {letter["outcome"] for letter in cli.letters(store, "--state", "replayed")} == {"delivered"}
+    assert {letter["outcome"] for letter in cli.letters(store, "--state", "replayed")} == {
+        "delivered"
+    }
     cli("replay", store, "--to", to)
     assert cli.err == "replayed: nothing\n"
     assert len(sent(tmp_path)) == 5
 
 
 def test_only_those_that_are_meant_are_sent(cli: Cli, tmp_path: Path) -> None:
-    store = keep_in_file(tmp_path / "dead", [record(number, tenant="ab"[number % 2]) for number in range(10)])
+    store = keep_in_file(
+        tmp_path / "dead", [record(number, tenant="ab"[number % 2]) for number in range(10)]
+    )
     to = stack_of(tmp_path, "async def sink(batch): log(batch)")
     cli("replay", store, "--to", to, "--tenant", "a", "--limit", "3")
     assert sent(tmp_path) == [0, 2, 4]
@@ -87,19 +105,34 @@ def test_only_those_that_are_meant_are_sent(cli: Cli, tmp_path: Path) -> None:
 
 def test_no_batch_mixes_tenants_or_batchers(cli: Cli, tmp_path: Path) -> None:
     """B-T28."""
-    letters = [record(1, tenant="a"), record(2, tenant="a"), record(3, tenant="b"), record(4, tenant="b", batcher="x"), record(5)]
+    letters = [
+        record(1, tenant="a"),
+        record(2, tenant="a"),
+        record(3, tenant="b"),
+        record(4, tenant="b", batcher="x"),
+        record(5),
+    ]
     store = keep_in_file(tmp_path / "dead", letters)
     cli("replay", store, "--to", stack_of(tmp_path, "async def sink(batch): log(batch)"))
-    assert [[item["n"] for item in call["items"]] for call in logged(tmp_path)] == [[1, 2], [3], [4], [5]]
+    assert [[item["n"] for item in call["items"]] for call in logged(tmp_path)] == [
+        [1, 2],
+        [3],
+        [4],
+        [5],
+    ]
 
 
 def test_a_dry_run_does_nothing(cli: Cli, tmp_path: Path) -> None:
     store = keep_in_file(tmp_path / "dead", [record(1), record(2, maybe_delivered=True), record(3)])
-    to = stack_of(tmp_path, "async def sink(batch): log(batch)\ndef decode(item): return 1 / (item['n'] - 3)")
+    to = stack_of(
+        tmp_path, "async def sink(batch): log(batch)\ndef decode(item): return 1 / (item['n'] - 3)"
+    )
     before = sorted(path.name for path in tmp_path.iterdir())
     cli("replay", store, "--to", to, "--dry-run")
     assert cli.err == f"would send 3 dead letters to {to}; 1 of 3 may have been delivered already\n"
-    cli("replay", store, "--to", to, "--dry-run", "--decode", to.replace(":sink", ":decode"), code=1)
+    cli(
+        "replay", store, "--to", to, "--dry-run", "--decode", to.replace(":sink", ":decode"), code=1
+    )
     assert "key-0003 cannot be decoded: ZeroDivisionError" in cli.err
     assert logged(tmp_path) == []
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == before
@@ -122,15 +155,28 @@ sink = stack(write, Retry(attempts=2, backoff=tenacity.wait_none()))
     assert sent(tmp_path) == [0, 1, 2, 3, 1, 3]
     left = cli.letters(store)
     assert [letter["key"] for letter in left] == ["key-0001", "key-0003"]
-    told = {(letter["attempts"], letter["error_type"], letter["error_class"], letter["message"], letter["state"]) for letter in left}
+    told = {
+        (
+            letter["attempts"],
+            letter["error_type"],
+            letter["error_class"],
+            letter["message"],
+            letter["state"],
+        )
+        for letter in left
+    }
     assert told == {(5, "TransientError", "transient", "odd still", "pending")}
     assert all(letter["first_at"] < letter["last_at"] for letter in left)
     cli("replay", store, "--to", to, code=1)
     assert {letter["attempts"] for letter in cli.letters(store)} == {7}
 
 
-def test_what_fails_again_stays_though_the_stack_has_dead_letters_of_its_own(cli: Cli, tmp_path: Path) -> None:
-    """B-T19: it keeps its place and its key, counts on, and is nowhere twice; a limit on dead letters does not stop the replay."""
+def test_what_fails_again_stays_though_the_stack_has_dead_letters_of_its_own(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """B-T19: it keeps its place and its key, counts on, and is nowhere twice; a limit on dead
+    letters does not stop the replay.
+    """
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(1, 4)])
     to = stack_of(
         tmp_path,
@@ -143,47 +189,76 @@ sink = stack(write, DeadLetter(FileSink("dead"), max_consecutive=1))
     )
     cli("replay", store, "--to", to, code=1)
     assert cli.err == "replayed: 1 delivered, 2 rejected\n"
-    assert [(letter["key"], letter["attempts"], letter["message"]) for letter in cli.letters(store, "--state", "all")] == [
+    assert [
+        (letter["key"], letter["attempts"], letter["message"])
+        for letter in cli.letters(store, "--state", "all")
+    ] == [
         ("key-0001", 4, "never"),
         ("key-0002", 3, "no 2"),
         ("key-0003", 4, "never"),
     ]
 
 
-def test_a_destination_that_is_not_there_ends_the_replay_and_costs_no_attempt(cli: Cli, tmp_path: Path) -> None:
+def test_a_destination_that_is_not_there_ends_the_replay_and_costs_no_attempt(
+    cli: Cli, tmp_path: Path
+) -> None:
     """B-T42: an outage does not spill."""
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(6)])
-    text = "async def sink(batch):\n    log(batch)\n    if batch[0]['n'] == 2: raise UnavailableError('closed for lunch')"
+    text = (
+        "async def sink(batch):\n    log(batch)\n    if batch[0]['n'] == 2: raise "
+        "UnavailableError('closed for lunch')"
+    )
     cli("replay", store, "--to", stack_of(tmp_path, text), "--batch-size", "2", code=1)
     assert "replayed: 2 delivered, 2 unsent" in cli.err
     assert "closed for lunch; the same command goes on" in cli.err
     assert sent(tmp_path) == [0, 1, 2, 3]
-    assert {(letter["attempts"], letter["message"][:2]) for letter in cli.letters(store)} == {(3, "no")}
+    assert {(letter["attempts"], letter["message"][:2]) for letter in cli.letters(store)} == {
+        (3, "no")
+    }
     assert cli.keys(store) == [2, 3, 4, 5]
 
 
-def test_what_may_be_there_is_marked_for_the_sink_unless_told_otherwise(cli: Cli, tmp_path: Path) -> None:
+def test_what_may_be_there_is_marked_for_the_sink_unless_told_otherwise(
+    cli: Cli, tmp_path: Path
+) -> None:
     """batcher/4b.11: it alone lets a sink call a conflict a duplicate."""
     letters = [record(1), record(2, maybe_delivered=True), record(3, maybe_delivered=True)]
     to = stack_of(tmp_path, "async def sink(batch): log(batch)")
     cli("replay", keep_in_file(tmp_path / "dead", letters), "--to", to)
     cli("replay", keep_in_file(tmp_path / "other", letters), "--to", to, "--at-least-once")
-    assert [(len(call["items"]), call["maybe"]) for call in logged(tmp_path)] == [(1, []), (2, [0, 1]), (1, []), (2, [])]
+    assert [(len(call["items"]), call["maybe"]) for call in logged(tmp_path)] == [
+        (1, []),
+        (2, [0, 1]),
+        (1, []),
+        (2, []),
+    ]
 
 
-def test_an_item_is_made_as_the_user_says_and_what_cannot_be_made_stays(cli: Cli, tmp_path: Path) -> None:
+def test_an_item_is_made_as_the_user_says_and_what_cannot_be_made_stays(
+    cli: Cli, tmp_path: Path
+) -> None:
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(3)])
-    to = stack_of(tmp_path, "async def sink(batch): log(batch)\ndef decode(item): return {'n': 100 // item['n']}")
+    to = stack_of(
+        tmp_path,
+        "async def sink(batch): log(batch)\ndef decode(item): return {'n': 100 // item['n']}",
+    )
     cli("replay", store, "--to", to, "--decode", to.replace(":sink", ":decode"), code=1)
     assert sent(tmp_path) == [100, 50]
     assert "1 undecodable" in cli.err
     assert cli.keys(store) == [0]
 
 
-def test_a_replay_that_is_killed_goes_on_with_the_same_batch_and_knows_that_it_may_be_there(cli: Cli, tmp_path: Path) -> None:
-    """kill -9 when the second batch has arrived and nobody has noted it. The write key is the same, so a server that deduplicates keeps one."""
+def test_a_replay_that_is_killed_goes_on_with_the_same_batch_and_knows_that_it_may_be_there(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """kill -9 when the second batch has arrived and nobody has noted it. The write key is the same,
+    so a server that deduplicates keeps one.
+    """
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(7)])
-    text = "async def sink(batch):\n    log(batch)\n    if batch[0]['n'] == 3 and not os.path.exists('again'): os.kill(os.getpid(), signal.SIGKILL)"
+    text = (
+        "async def sink(batch):\n    log(batch)\n    if batch[0]['n'] == 3 and not "
+        "os.path.exists('again'): os.kill(os.getpid(), signal.SIGKILL)"
+    )
     to = stack_of(tmp_path, text)
     with process(tmp_path, "replay", store, "--to", to, "--batch-size", "3") as killed:
         killed.communicate()
@@ -206,7 +281,8 @@ def test_a_replay_that_is_interrupted_notes_what_is_known(
 ) -> None:
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(4)])
     text = {
-        "at the destination": "async def sink(batch):\n    print('inside', flush=True)\n    await asyncio.Event().wait()",
+        "at the destination": "async def sink(batch):\n    print('inside', flush=True)\n    "
+        "await asyncio.Event().wait()",
         "backing off": """
 async def write(batch):
     asyncio.get_running_loop().call_soon(print, 'inside')
@@ -239,7 +315,10 @@ async def sink(batch):
 
 def test_two_replays_at_once_are_refused(cli: Cli, tmp_path: Path) -> None:
     store = keep_in_file(tmp_path / "dead", [record(1)])
-    to = stack_of(tmp_path, "async def sink(batch):\n    print('inside', flush=True)\n    await asyncio.Event().wait()")
+    to = stack_of(
+        tmp_path,
+        "async def sink(batch):\n    print('inside', flush=True)\n    await asyncio.Event().wait()",
+    )
     with process(tmp_path, "replay", store, "--to", to) as running:
         assert running.stdout is not None
         assert running.stdout.readline()
@@ -263,20 +342,30 @@ def test_a_stack_that_is_none_is_told(cli: Cli, tmp_path: Path, to: str, told: s
     assert told in cli.err
 
 
-def test_purging_takes_what_was_replayed_and_leaves_the_rest_as_it_was(cli: Cli, tmp_path: Path) -> None:
+def test_purging_takes_what_was_replayed_and_leaves_the_rest_as_it_was(
+    cli: Cli, tmp_path: Path
+) -> None:
     store = str(tmp_path / "dead.jsonl")
     for number in range(6):
         keep_in_file(tmp_path / "dead.jsonl", [record(number)], rotate_bytes=1000)
     with (tmp_path / "dead.jsonl").open("ab") as file:
         file.write(b"not ours\n")
-    everything = {line for path in tmp_path.glob("dead*.jsonl") for line in path.read_bytes().splitlines()}
-    to = stack_of(tmp_path, "async def sink(batch):\n    log(batch)\n    if batch[0]['n'] == 2: raise PermanentError('no')")
+    everything = {
+        line for path in tmp_path.glob("dead*.jsonl") for line in path.read_bytes().splitlines()
+    }
+    to = stack_of(
+        tmp_path,
+        "async def sink(batch):\n    log(batch)\n    if batch[0]['n'] == 2: raise "
+        "PermanentError('no')",
+    )
     cli("replay", store, "--to", to, "--batch-size", "1", "--limit", "4", code=1)
     cli("purge", store, "--dry-run", code=1)
     assert cli.err.startswith("would remove 3 dead letters\n")
     cli("purge", store, code=1)
     assert cli.err.startswith("removed 3 dead letters\n")
-    left = {line for path in tmp_path.glob("dead*.jsonl") for line in path.read_bytes().splitlines()}
+    left = {
+        line for path in tmp_path.glob("dead*.jsonl") for line in path.read_bytes().splitlines()
+    }
     assert left < everything
     assert len(left) == 4
     assert b"not ours" in left
@@ -289,7 +378,9 @@ def test_purging_takes_what_was_replayed_and_leaves_the_rest_as_it_was(cli: Cli,
 
 
 def test_a_compressed_file_is_purged_and_can_be_written_again(cli: Cli, tmp_path: Path) -> None:
-    store = keep_in_file(tmp_path / "dead.zst", [record(number) for number in range(1200)], compression="zstd")
+    store = keep_in_file(
+        tmp_path / "dead.zst", [record(number) for number in range(1200)], compression="zstd"
+    )
     cli("purge", store, "--state", "pending", "--letter", "key-00")
     assert cli.keys(store) == list(range(100, 1200))
     keep_in_file(tmp_path / "dead.zst", [record(5000)], compression="zstd")
@@ -300,9 +391,12 @@ def test_a_file_that_is_being_written_is_not_purged(cli: Cli, tmp_path: Path) ->
     store = keep_in_file(tmp_path / "dead", [record(1)])
     to = stack_of(
         tmp_path,
-        "async def sink(batch):\n    async with FileSink('dead'):\n        print('inside', flush=True)\n        await asyncio.Event().wait()",
+        "async def sink(batch):\n    async with FileSink('dead'):\n        print('inside', "
+        "flush=True)\n        await asyncio.Event().wait()",
     )
-    with process(tmp_path, "replay", keep_in_file(tmp_path / "other", [record(1)]), "--to", to) as running:
+    with process(
+        tmp_path, "replay", keep_in_file(tmp_path / "other", [record(1)]), "--to", to
+    ) as running:
         assert running.stdout is not None
         assert running.stdout.readline()
         cli("purge", store, "--state", "all", code=2)
@@ -312,11 +406,21 @@ def test_a_file_that_is_being_written_is_not_purged(cli: Cli, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "around", ["", ", Retry(attempts=2)", ", Timeout(5.0), Retry(on_refused='dead_letter'), DeadLetter(FileSink('other'))"]
+    "around",
+    [
+        "",
+        ", Retry(attempts=2)",
+        ", Timeout(5.0), Retry(on_refused='dead_letter'), DeadLetter(FileSink('other'))",
+    ],
 )
-def test_a_full_disk_ends_a_replay_at_once_and_says_what_to_repair(cli: Cli, tmp_path: Path, around: str) -> None:
+def test_a_full_disk_ends_a_replay_at_once_and_says_what_to_repair(
+    cli: Cli, tmp_path: Path, around: str
+) -> None:
     """decisions 0.3: no retry waits for an operator there, and no attempt is counted."""
-    store = keep_in_file(tmp_path / "dead", [record(number, item={"n": number, "pad": "x" * 500}) for number in range(6)])
+    store = keep_in_file(
+        tmp_path / "dead",
+        [record(number, item={"n": number, "pad": "x" * 500}) for number in range(6)],
+    )
     text = f"""
 import resource
 class Full(FileSink):
@@ -333,25 +437,42 @@ sink = stack(Full("target.jsonl"){around})
     cli("replay", store, "--to", stack_of(tmp_path, text), "--batch-size", "2", code=1)
     assert cli.err.startswith("replayed: 2 delivered, 2 unsent\n")
     path = "target.jsonl"
-    told = f"stopped, the destination refuses everything: {path} cannot be written: File too large; to repair: raise the limit on the size of files"
+    told = (
+        f"stopped, the destination refuses everything: {path} cannot be written: File too "
+        "large; to repair: raise the limit on the size of files"
+    )
     assert told in cli.err
     assert "after that the same command goes on" in cli.err
     left = cli.letters(store)
-    assert [(letter["key"], letter["attempts"], letter["message"], letter["state"]) for letter in left] == [
-        (f"key-000{number}", 3, f"no {number}", "pending") for number in range(2, 6)
-    ]
+    assert [
+        (letter["key"], letter["attempts"], letter["message"], letter["state"]) for letter in left
+    ] == [(f"key-000{number}", 3, f"no {number}", "pending") for number in range(2, 6)]
     assert len((tmp_path / path).read_text().splitlines()) == 2
 
 
-def test_a_sink_that_is_refused_at_its_opening_ends_a_replay_before_anything_is_sent(cli: Cli, tmp_path: Path) -> None:
+def test_a_sink_that_is_refused_at_its_opening_ends_a_replay_before_anything_is_sent(
+    cli: Cli, tmp_path: Path
+) -> None:
     store = keep_in_file(tmp_path / "dead", [record(1), record(2, maybe_delivered=True)])
     before = cli.letters(store)
-    cli("replay", store, "--to", stack_of(tmp_path, "sink = stack(FileSink('no folder/target.jsonl'), Retry())"), code=2)
-    assert cli.err == "no folder/target.jsonl cannot be written: No such file or directory; to repair: create the folder no folder\n"
+    cli(
+        "replay",
+        store,
+        "--to",
+        stack_of(tmp_path, "sink = stack(FileSink('no folder/target.jsonl'), Retry())"),
+        code=2,
+    )
+    assert (
+        cli.err
+        == "no folder/target.jsonl cannot be written: No such file or directory; to repair: "
+        "create the folder no folder\n"
+    )
     assert cli.letters(store) == before
 
 
-def test_an_error_of_a_replay_shows_no_values_of_items_and_its_letter_gets_all_of_it(cli: Cli, tmp_path: Path) -> None:
+def test_an_error_of_a_replay_shows_no_values_of_items_and_its_letter_gets_all_of_it(
+    cli: Cli, tmp_path: Path
+) -> None:
     store = keep_in_file(tmp_path / "dead", [record(1, item_key="k"), record(2)])
     text = r"""
 class Detailed(PermanentError):

@@ -43,20 +43,70 @@ def zipped(folder: Path, text: bytes) -> Path:
 
 
 @pytest.mark.parametrize("pack", [plain, gzipped, zipped])
-def test_every_packing_gives_the_same_rows(tmp_path: Path, pack: Callable[[Path, bytes], Path]) -> None:
+def test_every_packing_gives_the_same_rows(
+    tmp_path: Path, pack: Callable[[Path, bytes], Path]
+) -> None:
     """Numbers, text and times by column; NA is NULL; the key is the line's number."""
     with FlightFile(pack(tmp_path, HEADER + LINES)) as file:
         first, second = file
-    ten, twelve = (datetime(2013, month, day, hour, tzinfo=UTC) for month, day, hour in ((1, 1, 10), (9, 30, 12)))
-    assert first == (1, 2013, 1, 1, 517, 515, 2, 830, 819, 11, "UA", 1545, "N14228", "EWR", "IAH", 227, 1400, 5, 15, ten)
-    assert second == (2, 2013, 9, 30, None, 840, None, None, 1020, None, "MQ", 3531, None, "LGA", "RDU", None, 431, 8, 40, twelve)
+    ten, twelve = (
+        datetime(2013, month, day, hour, tzinfo=UTC)
+        for month, day, hour in ((1, 1, 10), (9, 30, 12))
+    )
+    assert first == (
+        1,
+        2013,
+        1,
+        1,
+        517,
+        515,
+        2,
+        830,
+        819,
+        11,
+        "UA",
+        1545,
+        "N14228",
+        "EWR",
+        "IAH",
+        227,
+        1400,
+        5,
+        15,
+        ten,
+    )
+    assert second == (
+        2,
+        2013,
+        9,
+        30,
+        None,
+        840,
+        None,
+        None,
+        1020,
+        None,
+        "MQ",
+        3531,
+        None,
+        "LGA",
+        "RDU",
+        None,
+        431,
+        8,
+        40,
+        twelve,
+    )
     assert (file.rows, file.digest) == (2, hashlib.sha256(LINES).hexdigest())
 
 
 def test_only_the_lines_asked_for_are_read_and_digested(tmp_path: Path) -> None:
     with FlightFile(plain(tmp_path, HEADER + LINES), 1) as file:
         assert len(list(file)) == 1
-    assert (file.rows, file.digest) == (1, hashlib.sha256(LINES.splitlines(keepends=True)[0]).hexdigest())
+    assert (file.rows, file.digest) == (
+        1,
+        hashlib.sha256(LINES.splitlines(keepends=True)[0]).hexdigest(),
+    )
 
 
 def test_line_ends_do_not_count(tmp_path: Path) -> None:
@@ -66,7 +116,9 @@ def test_line_ends_do_not_count(tmp_path: Path) -> None:
     assert file.digest == hashlib.sha256(LINES).hexdigest()
 
 
-@pytest.mark.parametrize("header", [b"", b"year,month\n", HEADER.replace(b"origin,dest", b"dest,origin")])
+@pytest.mark.parametrize(
+    "header", [b"", b"year,month\n", HEADER.replace(b"origin,dest", b"dest,origin")]
+)
 def test_a_file_with_other_columns_is_refused(tmp_path: Path, header: bytes) -> None:
     with pytest.raises(NoFlights, match="other columns than expected"):
         FlightFile(plain(tmp_path, header + LINES)).__enter__()
@@ -81,7 +133,10 @@ def test_an_archive_without_the_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_line_of_another_length_is_an_error(tmp_path: Path) -> None:
-    with FlightFile(plain(tmp_path, HEADER + b"2013,1\n")) as file, pytest.raises(ValueError, match="zip"):
+    with (
+        FlightFile(plain(tmp_path, HEADER + b"2013,1\n")) as file,
+        pytest.raises(ValueError, match="zip"),
+    ):
         list(file)
 
 

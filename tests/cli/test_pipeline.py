@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipelines" / "flights.toml"
-SET = {"FLIGHTS": "flights.csv", "PG_DSN": "postgresql://me:much-too-secret@host/db", "REFUSED": "refused.jsonl"}
+SET = {
+    "FLIGHTS": "flights.csv",
+    "PG_DSN": "postgresql://me:much-too-secret@host/db",
+    "REFUSED": "refused.jsonl",
+}
 
 STREAM = """
 name = "numbers"
@@ -47,7 +51,9 @@ def is_set(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
     return SET
 
 
-def test_a_file_that_is_right(is_set: Mapping[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_right(
+    is_set: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["pipeline", "validate", str(EXAMPLE)]) == 0
     assert capsys.readouterr().out == f"{EXAMPLE}: nothing is wrong with it\n"
     assert main(["pipeline", "explain", str(EXAMPLE)]) == 0
@@ -56,19 +62,26 @@ def test_a_file_that_is_right(is_set: Mapping[str, str], capsys: pytest.CaptureF
     assert "much-too-secret" not in said.out + said.err
 
 
-def test_mistakes_are_bad_use(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_bad_use(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in SET:
         monkeypatch.delenv(name, raising=False)
     for action in ("validate", "run", "explain"):
         assert main(["pipeline", action, str(EXAMPLE)]) == 2
         said = capsys.readouterr()
-        assert said.err.splitlines()[1] == f"{EXAMPLE}:45: sinks.aircraft.dsn: the environment variable PG_DSN is not set"
+        assert (
+            said.err.splitlines()[1]
+            == f"{EXAMPLE}:45: sinks.aircraft.dsn: the environment variable PG_DSN is not set"
+        )
         assert bool(said.out) is (action == "explain")
     assert main(["pipeline", "validate", str(tmp_path / "nowhere.toml")]) == 2
     assert "No such file" in capsys.readouterr().err
 
 
-def test_without_java_a_run_says_so(is_set: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_java_a_run_says_so(
+    is_set: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert main(["pipeline", "run", str(EXAMPLE)]) == 2
@@ -81,7 +94,11 @@ def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
     file.write_text(STREAM)
     command = [sys.executable, "-m", "penstock.cli", "pipeline", "run", str(file)]
     with subprocess.Popen(
-        command, env={**os.environ, "HERE": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        env={**os.environ, "HERE": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         assert process.stdout is not None
         try:
@@ -93,6 +110,13 @@ def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert rest[-1] == "interrupted"
-    counts = {name: number for number, name in (reversed(line.rsplit("  ", 1)) for line in rest if "  " in line)}
-    written = [line for found in tmp_path.glob("numbers-*.jsonl") for line in found.read_text().splitlines()]
+    counts = {
+        name: number
+        for number, name in (reversed(line.rsplit("  ", 1)) for line in rest if "  " in line)
+    }
+    written = [
+        line
+        for found in tmp_path.glob("numbers-*.jsonl")
+        for line in found.read_text().splitlines()
+    ]
     assert int(counts["rows"]) == int(counts["delivered"]) == len(written) == len(set(written)) > 0

@@ -1,4 +1,6 @@
-"""A pipeline whose destination refuses everything ends at once, and says what to repair; values of the environment stay hidden."""
+"""A pipeline whose destination refuses everything ends at once, and says what to repair; values of
+the environment stay hidden.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ def full(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "full"
     folder.mkdir()
     try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)],
+            check=True,
+            capture_output=True,
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no file system can be mounted here: {error}")
     yield folder
@@ -49,11 +55,29 @@ def full(tmp_path: Path) -> Iterator[Path]:
 
 
 def run(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "numbers.csv").write_text("".join(f"{number},{'x' * 1000}\n" for number in range(200)))
+    (folder / "numbers.csv").write_text(
+        "".join(f"{number},{'x' * 1000}\n" for number in range(200))
+    )
     (folder / "pipeline.toml").write_text(PIPELINE)
-    command = [sys.executable, "-m", "penstock.cli", "pipeline", "run", "--plain", str(folder / "pipeline.toml")]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.cli",
+        "pipeline",
+        "run",
+        "--plain",
+        str(folder / "pipeline.toml"),
+    ]
     environment = {**os.environ, "HERE": str(folder), "TARGET": str(target)}
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(
+        command,
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
 
 
 def test_a_sink_that_cannot_be_opened_ends_a_pipeline_at_once(tmp_path: Path) -> None:

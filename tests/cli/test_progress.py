@@ -52,12 +52,21 @@ def show(view: PlainView | LiveView, times: int = 1) -> None:
     asyncio.run(some())
 
 
-def test_plain_progress_is_a_line_a_second_without_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_progress_is_a_line_a_second_without_control_codes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     show(PlainView(), times=3)
     figures, event = capsys.readouterr().out.splitlines()
     assert event == "[bold]something[/bold] happened"
     assert figures.startswith("  0.0 s  delivered: 7 of 7  rate: ")
-    for part in ("open: 0", "in flight: 0", "backing off: 0", "flushes: manual 1", "flush time: none yet", "server: given, never killed"):
+    for part in (
+        "open: 0",
+        "in flight: 0",
+        "backing off: 0",
+        "flushes: manual 1",
+        "flush time: none yet",
+        "server: given, never killed",
+    ):
         assert part in figures
     assert figures.isprintable()
 
@@ -74,13 +83,18 @@ def test_live_progress_is_a_panel_that_is_drawn_in_place() -> None:
     assert "[bold]something[/bold] happened" in text
 
 
-def test_what_is_no_terminal_gets_plain_lines_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_terminal_gets_plain_lines_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert isinstance(make_view(plain=False), PlainView)
 
 
-@pytest.mark.parametrize(("term", "plain", "kind"), [("xterm", False, LiveView), ("xterm", True, PlainView), ("dumb", False, PlainView)])
+@pytest.mark.parametrize(
+    ("term", "plain", "kind"),
+    [("xterm", False, LiveView), ("xterm", True, PlainView), ("dumb", False, PlainView)],
+)
 def test_a_terminal_gets_the_picture_unless_it_cannot_or_should_not(
     monkeypatch: pytest.MonkeyPatch, term: str, plain: bool, kind: type[object]
 ) -> None:

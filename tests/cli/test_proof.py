@@ -45,7 +45,9 @@ def wrong(dsn: str, flights: list[Flight], change: str = "SELECT 1") -> list[str
         await create_table(dsn, SCHEMA)
         connection = await asyncpg.connect(dsn)
         try:
-            await connection.copy_records_to_table("flights", schema_name=SCHEMA, columns=NAMES, records=flights)
+            await connection.copy_records_to_table(
+                "flights", schema_name=SCHEMA, columns=NAMES, records=flights
+            )
             await connection.execute(change.format(table=f"{SCHEMA}.flights"))
         finally:
             await connection.close()
@@ -54,11 +56,15 @@ def wrong(dsn: str, flights: list[Flight], change: str = "SELECT 1") -> list[str
     return asyncio.run(findings())
 
 
-def test_it_holds_for_what_was_written(embedded_postgres: EmbeddedPostgres, flights: list[Flight]) -> None:
+def test_it_holds_for_what_was_written(
+    embedded_postgres: EmbeddedPostgres, flights: list[Flight]
+) -> None:
     assert wrong(embedded_postgres.dsn, flights) == []
 
 
-def test_it_holds_in_any_order_and_in_any_time_zone(embedded_postgres: EmbeddedPostgres, flights: list[Flight]) -> None:
+def test_it_holds_in_any_order_and_in_any_time_zone(
+    embedded_postgres: EmbeddedPostgres, flights: list[Flight]
+) -> None:
     """The server's zone and the order of arrival are not the rows' business."""
     change = "ALTER DATABASE postgres SET timezone TO 'Asia/Kathmandu'"
     try:
@@ -71,7 +77,10 @@ def test_it_holds_in_any_order_and_in_any_time_zone(embedded_postgres: EmbeddedP
     ("change", "found"),
     [
         ("DELETE FROM {table} WHERE line = 2", ["rows in the table", "distinct lines", DIGEST]),
-        ("DELETE FROM {table} WHERE line = 3", ["rows in the table", "distinct lines", "last line", DIGEST]),
+        (
+            "DELETE FROM {table} WHERE line = 3",
+            ["rows in the table", "distinct lines", "last line", DIGEST],
+        ),
         ("UPDATE {table} SET line = 4 WHERE line = 1", ["first line", "last line", DIGEST]),
         ("UPDATE {table} SET distance = distance + 1 WHERE line = 2", [DIGEST]),
         ("UPDATE {table} SET tailnum = '' WHERE line = 3", [DIGEST]),
@@ -79,12 +88,15 @@ def test_it_holds_in_any_order_and_in_any_time_zone(embedded_postgres: EmbeddedP
         ("UPDATE {table} SET dep_delay = 0 WHERE line = 3", [DIGEST]),
         (f"INSERT INTO {SCHEMA}.dead_letters VALUES ('k', -1, 'permanent', 'no', 1)", [LETTERS]),
         (
-            "ALTER TABLE {table} DROP CONSTRAINT flights_pkey; INSERT INTO {table} SELECT * FROM {table} WHERE line = 2",
+            "ALTER TABLE {table} DROP CONSTRAINT flights_pkey; INSERT INTO {table} SELECT * "
+            "FROM {table} WHERE line = 2",
             ["rows in the table", DIGEST],
         ),
     ],
 )
-def test_it_fails_for_anything_else(embedded_postgres: EmbeddedPostgres, flights: list[Flight], change: str, found: list[str]) -> None:
+def test_it_fails_for_anything_else(
+    embedded_postgres: EmbeddedPostgres, flights: list[Flight], change: str, found: list[str]
+) -> None:
     """A row too few, one twice, one moved, one changed in a single value."""
     assert wrong(embedded_postgres.dsn, flights, change) == found
 

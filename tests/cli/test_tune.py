@@ -16,7 +16,16 @@ from tests.examples.example import DOCS, EXAMPLES, load
 from penstock import Batch, Limits
 from penstock.cli import main
 from penstock.cli._tune_measure import Measuring, WriteFailed, item_bytes
-from penstock.cli._tune_worksheet import Measured, Needs, as_code, enough, knee, memory, remarks, worksheet
+from penstock.cli._tune_worksheet import (
+    Measured,
+    Needs,
+    as_code,
+    enough,
+    knee,
+    memory,
+    remarks,
+    worksheet,
+)
 
 if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres, FakeClock
@@ -82,19 +91,28 @@ def measured(**seconds: float) -> list[Measured]:
     return [Measured(int(size.removeprefix("of_")), (each,)) for size, each in seconds.items()]
 
 
-# -- the arithmetic ---------------------------------------------------------------------------------------------------------
+# -- the arithmetic --------------------------------------------------------------------------------
 
 
 def test_the_example_of_the_worksheet() -> None:
-    """batcher/B51: a knee at 500, 1,000 items a second, 50 ms. Size 400, the budget for a delay, two seconds of peak in the ledger."""
+    """batcher/B51: a knee at 500, 1,000 items a second, 50 ms. Size 400, the budget for a delay,
+    two seconds of peak in the ledger.
+    """
     needs = Needs(rate=1000, latency=0.05)
     limits = worksheet(Measured(500, (0.3,)), needs)
-    assert limits == Limits(max_items=400, max_delay=0.05, workers=1, max_pending_items=2000 + 400 * 2)
+    assert limits == Limits(
+        max_items=400, max_delay=0.05, workers=1, max_pending_items=2000 + 400 * 2
+    )
     told = remarks(
-        [Measured(100, (0.2,)), Measured(500, (0.3,)), Measured(1000, (0.6,))], Measured(500, (0.3,)), limits, needs, workers_known=False
+        [Measured(100, (0.2,)), Measured(500, (0.3,)), Measured(1000, (0.6,))],
+        Measured(500, (0.3,)),
+        limits,
+        needs,
+        workers_known=False,
     )
     assert told == [
-        "at 1,000 items a second a batch is full after 0.4 s, so most are sealed by time, with about 50 items",
+        "at 1,000 items a second a batch is full after 0.4 s, so most are sealed by time, "
+        "with about 50 items",
         "a write of 100 takes 0.2 s by itself, longer than an item may wait before it",
     ]
 
@@ -103,8 +121,12 @@ def test_a_budget_longer_than_a_batch_takes_to_fill_is_the_delay_too() -> None:
     """decisions 0.3, sizing worksheet. A peak beyond one worker takes more of them."""
     needs = Needs(rate=4000, latency=1.0, absorb=1.0)
     limits = worksheet(Measured(500, (0.3,)), needs)
-    assert limits == Limits(max_items=400, max_delay=1.0, workers=3, max_pending_items=4000 + 400 * 4)
-    told = "\n".join(remarks(measured(of_500=0.3), Measured(500, (0.3,)), limits, needs, workers_known=False))
+    assert limits == Limits(
+        max_items=400, max_delay=1.0, workers=3, max_pending_items=4000 + 400 * 4
+    )
+    told = "\n".join(
+        remarks(measured(of_500=0.3), Measured(500, (0.3,)), limits, needs, workers_known=False)
+    )
     assert "sealed by size" in told
     assert "gives up order" in told
     assert "--workers 1,3" in told
@@ -129,7 +151,13 @@ def test_the_knee_is_the_smallest_size_with_nine_tenths_of_the_best() -> None:
     """batcher/B51."""
     assert knee(measured(of_1=0.1, of_10=0.1, of_95=0.1, of_100=0.1, of_1000=1.01)).size == 95
     assert knee(measured(of_1=0.1)).size == 1
-    best = remarks(measured(of_1=0.1, of_10=0.1), Measured(10, (0.1,)), Limits(max_items=8), Needs(), workers_known=False)
+    best = remarks(
+        measured(of_1=0.1, of_10=0.1),
+        Measured(10, (0.1,)),
+        Limits(max_items=8),
+        Needs(),
+        workers_known=False,
+    )
     assert best == ["the largest size that was written was the best: look above it"]
 
 
@@ -139,14 +167,19 @@ def test_the_median_counts() -> None:
 
 
 def test_enough_workers() -> None:
-    some = [Measured(100, (seconds,), workers) for workers, seconds in ((1, 0.1), (2, 0.1), (4, 0.11), (8, 0.22))]
+    some = [
+        Measured(100, (seconds,), workers)
+        for workers, seconds in ((1, 0.1), (2, 0.1), (4, 0.11), (8, 0.22))
+    ]
     assert enough(some, 1500).workers == 2
     assert enough(some, None).workers == 4
     assert enough(some, 1e6).workers == 4
 
 
 def test_the_memory_of_a_full_ledger() -> None:
-    """batcher/B50: (queue depth + size x (1 + flush queue + flushers)) x the size of an item; the document's three examples."""
+    """batcher/B50: (queue depth + size x (1 + flush queue + flushers)) x the size of an item; the
+    document's three examples.
+    """
     assert memory(Limits(max_items=100, max_pending_items=1024 + 100 * 3), 4096) == "5.2 MiB"
     assert memory(Limits(max_items=100, max_pending_items=1024 + 100 * 3), 2**20) == "1.3 GiB"
     assert memory(Limits(max_items=50, max_pending_items=1024 + 100), 8) == "8.8 KiB"
@@ -159,7 +192,7 @@ def test_the_code_is_the_limits() -> None:
     assert found["limits"] == limits
 
 
-# -- the measuring ----------------------------------------------------------------------------------------------------------
+# -- the measuring ---------------------------------------------------------------------------------
 
 
 class Fixed:
@@ -175,10 +208,14 @@ class Fixed:
             self.items += batch
 
 
-async def test_the_first_write_does_not_count_and_no_item_comes_twice(fake_clock: FakeClock) -> None:
+async def test_the_first_write_does_not_count_and_no_item_comes_twice(
+    fake_clock: FakeClock,
+) -> None:
     sink = Fixed()
     told: list[tuple[int, int, int]] = []
-    measuring = Measuring(sink, lambda number: number, repeats=3, tell=lambda *one: told.append(one))
+    measuring = Measuring(
+        sink, lambda number: number, repeats=3, tell=lambda *one: told.append(one)
+    )
     one = await measuring.size(100)
     assert one.seconds == pytest.approx((0.2, 0.2, 0.2))
     assert sink.items == list(range(400))
@@ -188,7 +225,9 @@ async def test_the_first_write_does_not_count_and_no_item_comes_twice(fake_clock
     assert len(set(sink.items)) == measuring.items == 400 * 7
 
 
-async def test_a_write_that_fails_ends_the_measuring_and_leaves_no_task(fake_clock: FakeClock) -> None:
+async def test_a_write_that_fails_ends_the_measuring_and_leaves_no_task(
+    fake_clock: FakeClock,
+) -> None:
     async def refuse(batch: Batch[int]) -> None:
         if 0 in batch:
             raise ValueError("no")
@@ -209,7 +248,7 @@ def test_the_memory_of_an_item() -> None:
     assert item_bytes(lambda number: {"id": number, "body": "x" * 10_000}) > 10_000
 
 
-# -- the command ------------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -226,7 +265,9 @@ QUICK = ("--items", "tuned:item", "--repeats", "2", "--yes")
 
 
 def test_it_measures_and_prints_limits(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """batcher/B51: a sink whose writes all take the same: the largest size is the best. The figures are the machine's, the form is not."""
+    """batcher/B51: a sink whose writes all take the same: the largest size is the best. The figures
+    are the machine's, the form is not.
+    """
     plot = here / "out.svg"
     arguments = [
         "tune",
@@ -245,16 +286,32 @@ def test_it_measures_and_prints_limits(here: Path, capsys: pytest.CaptureFixture
     ]
     assert main(arguments) == 0
     out, err = capsys.readouterr()
-    assert "WARNING: this writes about 1,053 made-up items to the real destination of tuned:slow" in err
-    assert re.findall(r"^ +(\d+) +\d+\.\d\d +[\d,]+$", out, re.MULTILINE) == ["1", "10", "100", "1", "2"]
+    assert (
+        "WARNING: this writes about 1,053 made-up items to the real destination of tuned:slow"
+        in err
+    )
+    assert re.findall(r"^ +(\d+) +\d+\.\d\d +[\d,]+$", out, re.MULTILINE) == [
+        "1",
+        "10",
+        "100",
+        "1",
+        "2",
+    ]
     assert "the knee is at 100 items" in out
-    assert "    max_items=80,\n    max_delay=0.05,\n    workers=1,\n    max_pending_items=360,\n" in out
+    assert (
+        "    max_items=80,\n    max_delay=0.05,\n    workers=1,\n    max_pending_items=360,\n"
+        in out
+    )
     assert "- the largest size that was written was the best" in out
-    assert re.search(r"- memory at worst: max_pending_items x an item = 360 x \d+ bytes = \d+\.\d KiB", out)
+    assert re.search(
+        r"- memory at worst: max_pending_items x an item = 360 x \d+ bytes = \d+\.\d KiB", out
+    )
     assert "<svg" in plot.read_text()
 
 
-def test_a_size_that_the_sink_refuses_ends_the_sizes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_size_that_the_sink_refuses_ends_the_sizes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["tune", "tuned:narrow", *QUICK, "--sizes", "1,10,100,1000"]) == 0
     out, err = capsys.readouterr()
     assert "a write of 100 items failed: PermanentError: too wide; larger sizes are left out" in err
@@ -268,19 +325,55 @@ def test_a_size_that_the_sink_refuses_ends_the_sizes(here: Path, capsys: pytest.
         (["nowhere:slow", *QUICK], "'nowhere:slow': No module named 'nowhere'", 2),
         (["tuned:nothing", *QUICK], "'tuned:nothing': tuned has no nothing", 2),
         (["tuned:no_sink", *QUICK], "5", 2),
-        (["tuned:slow", "--items", "tuned:no_sink"], "'tuned:no_sink' must be a function that makes an item of a number, not 5", 2),
-        (["tuned:slow", "--items", "tuned:no_item"], "could not make an item of the number 0: ValueError: nothing", 2),
-        (["tuned:slow", "--items", "tuned:item_later"], "must be a plain function, not an async one", 2),
+        (
+            ["tuned:slow", "--items", "tuned:no_sink"],
+            "'tuned:no_sink' must be a function that makes an item of a number, not 5",
+            2,
+        ),
+        (
+            ["tuned:slow", "--items", "tuned:no_item"],
+            "could not make an item of the number 0: ValueError: nothing",
+            2,
+        ),
+        (
+            ["tuned:slow", "--items", "tuned:item_later"],
+            "must be a plain function, not an async one",
+            2,
+        ),
         (["tuned:slow", "--items", "tuned:items"], "must return one item, not yield them", 2),
         (["tuned:slow", *QUICK, "--plot", "out.txt"], "must end in .svg or .png", 2),
         (["tuned:slow", *QUICK, "--plot", "nowhere/out.svg"], "there is no folder 'nowhere'", 2),
-        (["tuned:slow", "--items", "tuned:fifty"], "no item could be made of the number 50: ValueError: no more", 1),
-        (["tuned:slow", "--items", "tuned:two_hundred", "--yes"], "no item could be made of the number 200: ValueError: no more", 1),
-        (["tuned:no_password", *QUICK], "'tuned:no_password' could not make a sink: KeyError: 'PASSWORD'", 2),
+        (
+            ["tuned:slow", "--items", "tuned:fifty"],
+            "no item could be made of the number 50: ValueError: no more",
+            1,
+        ),
+        (
+            ["tuned:slow", "--items", "tuned:two_hundred", "--yes"],
+            "no item could be made of the number 200: ValueError: no more",
+            1,
+        ),
+        (
+            ["tuned:no_password", *QUICK],
+            "'tuned:no_password' could not make a sink: KeyError: 'PASSWORD'",
+            2,
+        ),
         (["broken:sink", *QUICK], "'broken:sink': importing broken failed: SyntaxError", 2),
-        (["tuned:slow", *QUICK, "--rate", "10", "--peak", "5"], "--peak 5: must be at least --rate 10", 2),
-        (["tuned:narrow", *QUICK, "--sizes", "1,20", "--repeats", "1"], "a write of 20 items failed: PermanentError: too wide; larger", 0),
-        (["tuned:narrow", *QUICK, "--sizes", "100"], "a write of 100 items failed: PermanentError: too wide", 1),
+        (
+            ["tuned:slow", *QUICK, "--rate", "10", "--peak", "5"],
+            "--peak 5: must be at least --rate 10",
+            2,
+        ),
+        (
+            ["tuned:narrow", *QUICK, "--sizes", "1,20", "--repeats", "1"],
+            "a write of 20 items failed: PermanentError: too wide; larger",
+            0,
+        ),
+        (
+            ["tuned:narrow", *QUICK, "--sizes", "100"],
+            "a write of 100 items failed: PermanentError: too wide",
+            1,
+        ),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(
@@ -296,20 +389,27 @@ def test_what_cannot_be_is_told_in_one_line(
     ("arguments", "told"),
     [
         (["--rate", "0"], "argument --rate: '0' must be a number of items per second, more than 0"),
-        (["--latency", "soon"], "argument --latency: 'soon' must be a time with its unit such as 50ms"),
+        (
+            ["--latency", "soon"],
+            "argument --latency: 'soon' must be a time with its unit such as 50ms",
+        ),
         (["--latency", "50"], "argument --latency: '50' must be a time with its unit such as 50ms"),
         (["--sizes", "1,x"], "argument --sizes: 'x' must be a whole number of at least 1"),
         (["--workers", "0"], "argument --workers"),
     ],
 )
-def test_wrong_arguments_are_told(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_told(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["tune", "a:b", "--items", "a:c", *arguments])
     assert caught.value.code == 2
     assert told in capsys.readouterr().err
 
 
-def test_progress_is_shown_on_a_terminal(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_on_a_terminal(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From before the first write, which may be a slow one."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert main(["tune", "tuned:slow", *QUICK, "--sizes", "10"]) == 0
@@ -318,7 +418,9 @@ def test_progress_is_shown_on_a_terminal(here: Path, capsys: pytest.CaptureFixtu
     assert shown == [f"10 items: {done} of 3 writes done" for done in range(4)]
 
 
-def test_it_asks_on_a_terminal(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_asks_on_a_terminal(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
@@ -337,7 +439,9 @@ def test_it_asks_on_a_terminal(here: Path, capsys: pytest.CaptureFixture[str], m
 def test_an_interruption_closes_the_sink(here: Path, number: signal.Signals, code: int) -> None:
     """And says how much was written."""
     command = [sys.executable, "-m", "penstock.cli", "tune", "tuned:deaf", *QUICK]
-    with subprocess.Popen(command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         while process.stdout.readline() != "writing\n":
@@ -349,7 +453,11 @@ def test_an_interruption_closes_the_sink(here: Path, number: signal.Signals, cod
     assert err.splitlines()[-1] == "interrupted; about 0 items were written"
 
 
-def test_a_real_table(embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_table(
+    embedded_postgres: EmbeddedPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The how-to page's example."""
     import asyncpg
 
@@ -365,7 +473,24 @@ def test_a_real_table(embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.M
         monkeypatch.setenv("DSN", embedded_postgres.dsn)
         monkeypatch.syspath_prepend(str(EXAMPLES))
         monkeypatch.delitem(sys.modules, "tune_me", raising=False)
-        assert main(["tune", "tune_me:sink", "--items", "tune_me:row", "--sizes", "1,100", "--repeats", "3", "--yes", "--rate", "500"]) == 0
+        assert (
+            main(
+                [
+                    "tune",
+                    "tune_me:sink",
+                    "--items",
+                    "tune_me:row",
+                    "--sizes",
+                    "1,100",
+                    "--repeats",
+                    "3",
+                    "--yes",
+                    "--rate",
+                    "500",
+                ]
+            )
+            == 0
+        )
         ((rows,),) = asyncio.run(execute("SELECT count(*) FROM audit"))
         assert rows == 4 * 101
     finally:
@@ -373,7 +498,7 @@ def test_a_real_table(embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.M
     assert "limits = Limits(" in capsys.readouterr().out
 
 
-# -- where others start -----------------------------------------------------------------------------------------------------
+# -- where others start ----------------------------------------------------------------------------
 
 TEN = {
     "AUDIT_LOG": (500, 1.0, 2048),
@@ -390,7 +515,9 @@ TEN = {
 
 
 def test_the_ten_presets() -> None:
-    """batcher/B51, B50: size, delay and queue depth of ten kinds of work; the depth is translated to the ledger."""
+    """batcher/B51, B50: size, delay and queue depth of ten kinds of work; the depth is translated
+    to the ledger.
+    """
     program = load("presets")
     presets = {name: value for name, value in vars(program).items() if isinstance(value, Limits)}
     assert presets == {

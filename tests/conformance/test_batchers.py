@@ -1,4 +1,6 @@
-"""B-T34: the suite that takes a batcher factory, on the batcher as it is, on one that its user has subclassed, and on faulty ones."""
+"""B-T34: the suite that takes a batcher factory, on the batcher as it is, on one that its user has
+subclassed, and on faulty ones.
+"""
 
 from __future__ import annotations
 

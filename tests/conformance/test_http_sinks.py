@@ -1,4 +1,6 @@
-"""batcher/4b.12: the sinks over HTTP keep what a sink has to keep, against an application in process, and against a real OpenSearch."""
+"""batcher/4b.12: the sinks over HTTP keep what a sink has to keep, against an application in
+process, and against a real OpenSearch.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def client() -> httpx.AsyncClient:
 
 def parse(response: HttpResponse, batch: Batch[int]) -> WriteResult:
     statuses = json.loads(response.body)
-    return WriteResult.from_outcomes(batch, [None if status == 200 else PermanentError(str(status)) for status in statuses])
+    return WriteResult.from_outcomes(
+        batch, [None if status == 200 else PermanentError(str(status)) for status in statuses]
+    )
 
 
 class TestHttpSink(SinkConformance[int]):
@@ -48,7 +52,9 @@ class TestHttpSink(SinkConformance[int]):
     max_bytes = 5_000_000
 
     def sink(self) -> HttpSink:
-        return HttpSink("http://in-process/", body="json", parse=parse, client=client, max_bytes=self.max_bytes)
+        return HttpSink(
+            "http://in-process/", body="json", parse=parse, client=client, max_bytes=self.max_bytes
+        )
 
     def item(self, number: int) -> int:
         return number
@@ -80,7 +86,10 @@ class TestElasticsearchSink(SinkConformance[dict[str, Any]]):
     @pytest.fixture(autouse=True)
     def on(self, embedded_opensearch: EmbeddedOpenSearch) -> None:
         type(self).url = embedded_opensearch.url
-        body = {"settings": {"number_of_replicas": 0}, "mappings": {"properties": {"word": {"type": "long"}}}}
+        body = {
+            "settings": {"number_of_replicas": 0},
+            "mappings": {"properties": {"word": {"type": "long"}}},
+        }
         httpx.put(f"{self.url}/{self.index}", json=body, timeout=30)
 
     def sink(self) -> ElasticsearchSink:

@@ -1,4 +1,6 @@
-"""batcher/4b.12: `PostgresSink` keeps what a sink has to keep, by every statement and with every rule for conflicts."""
+"""batcher/4b.12: `PostgresSink` keeps what a sink has to keep, by every statement and with every
+rule for conflicts.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class TestPostgresSink(TransactionConformance[tuple[int, str]]):
         async def make() -> None:
             con = await asyncpg.connect(self.dsn)
             await con.execute(f"DROP TABLE IF EXISTS {self.table}")
-            await con.execute(f"CREATE TABLE {self.table} (nr serial, id int PRIMARY KEY, word text NOT NULL)")
+            await con.execute(
+                f"CREATE TABLE {self.table} (nr serial, id int PRIMARY KEY, word text NOT NULL)"
+            )
             await con.close()
 
         asyncio.run(make())
@@ -54,7 +58,10 @@ class TestPostgresSink(TransactionConformance[tuple[int, str]]):
     async def stored(self) -> list[tuple[int, str]]:
         con = await asyncpg.connect(self.dsn)
         try:
-            return [tuple(row) for row in await con.fetch(f"SELECT id, word FROM {self.table} ORDER BY nr")]
+            return [
+                tuple(row)
+                for row in await con.fetch(f"SELECT id, word FROM {self.table} ORDER BY nr")
+            ]
         finally:
             await con.close()
 
@@ -80,4 +87,8 @@ class TestPostgresSinkIgnoring(TestPostgresSink):
 class TestPostgresSinkUpdating(TestPostgresSink):
     """Arrays, and conflicts replace, with what was stored for the receipts."""
 
-    options: ClassVar[dict[str, Any]] = {"statement": "unnest", "on_conflict": "update", "returning": ("word",)}
+    options: ClassVar[dict[str, Any]] = {
+        "statement": "unnest",
+        "on_conflict": "update",
+        "returning": ("word",),
+    }

@@ -1,4 +1,6 @@
-"""Every shipped decorator and combinator, and the destinations that need no server, keep what a sink has to keep."""
+"""Every shipped decorator and combinator, and the destinations that need no server, keep what a
+sink has to keep.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,23 @@ SHELVES: dict[int, list[Any]] = {}
 
 
 class Shelf:
-    """A destination outside of every sink object: what was written to a number stays there. Refuses negative items."""
+    """A destination outside of every sink object: what was written to a number stays there. Refuses
+    negative items.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
 
     async def write(self, batch: Batch[Row]) -> WriteResult:
         SHELVES.setdefault(self.number, []).extend(item for item in batch if item["n"] >= 0)
-        return WriteResult.failed(batch, {i: PermanentError(f"{item} is negative") for i, item in enumerate(batch) if item["n"] < 0})
+        return WriteResult.failed(
+            batch,
+            {
+                i: PermanentError(f"{item} is negative")
+                for i, item in enumerate(batch)
+                if item["n"] < 0
+            },
+        )
 
 
 class Numbers(SinkConformance[Row]):
@@ -113,7 +124,15 @@ class TestEverything(Numbers):
     """The stack of the page on the order of decorators."""
 
     def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
-        return stack(shelf, Isolate(), Timeout(5.0), CircuitBreaker(), Retry(), Observed(Observer()), Tracing())
+        return stack(
+            shelf,
+            Isolate(),
+            Timeout(5.0),
+            CircuitBreaker(),
+            Retry(),
+            Observed(Observer()),
+            Tracing(),
+        )
 
 
 class TestRouter(Numbers):

@@ -1,4 +1,6 @@
-"""A suite that cannot fail proves nothing: each of these sinks has one fault, and the suite finds it."""
+"""A suite that cannot fail proves nothing: each of these sinks has one fault, and the suite finds
+it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Faultless:
 
     def put(self, batch: Batch[int]) -> WriteResult:
         SHELF.extend(item for item in batch if item >= 0)
-        return WriteResult.failed(batch, {i: PermanentError("negative") for i, item in enumerate(batch) if item < 0})
+        return WriteResult.failed(
+            batch, {i: PermanentError("negative") for i, item in enumerate(batch) if item < 0}
+        )
 
 
 class Swallows(Faultless):
@@ -38,7 +42,9 @@ class Swallows(Faultless):
 class BlamesANeighbour(Faultless):
     async def write(self, batch: Batch[int]) -> WriteResult:
         errors = self.put(batch).errors
-        return WriteResult.failed(batch, {(i + 1) % len(batch): error for i, error in errors.items()})
+        return WriteResult.failed(
+            batch, {(i + 1) % len(batch): error for i, error in errors.items()}
+        )
 
 
 class AnswersShort(Faultless):
@@ -53,7 +59,9 @@ class Reorders(Faultless):
 
 
 class ForgetsWhatWasCut(Faultless):
-    """Takes its buffer away before the write, so the second try writes nothing and reports success."""
+    """Takes its buffer away before the write, so the second try writes nothing and reports
+    success.
+    """
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -202,10 +210,14 @@ def run(make: Callable[[], Any], name: str) -> None:
         test()
 
 
-@pytest.mark.parametrize(("fault", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("fault", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_each_fault_is_found(fault: Callable[[], Any], name: str) -> None:
     """batcher/4b.12."""
-    if name != "key_prefix_safety_is_told_truly":  # which it does not promise, and so is not asked for
+    if (
+        name != "key_prefix_safety_is_told_truly"
+    ):  # which it does not promise, and so is not asked for
         run(Faultless, name)
     with pytest.raises((AssertionError, TypeError, KeyError)):
         run(fault, name)
@@ -225,7 +237,9 @@ class TakesColumns:
 
     def put(self, batch: Batch[Any], rows: list[dict[str, int]]) -> WriteResult | None:
         ROWS.extend(row for row in rows if row["n"] >= 0)
-        return WriteResult.failed(batch, {i: PermanentError("negative") for i, row in enumerate(rows) if row["n"] < 0})
+        return WriteResult.failed(
+            batch, {i: PermanentError("negative") for i, row in enumerate(rows) if row["n"] < 0}
+        )
 
 
 class TakesItemsOnly(TakesColumns):
@@ -239,7 +253,9 @@ class ForgetsARow(TakesColumns):
 
 
 class SendsTheWhole(TakesColumns):
-    """Keeps the columns of the first part that it sees of a batch, and counts on by their number."""
+    """Keeps the columns of the first part that it sees of a batch, and counts on by their
+    number.
+    """
 
     def __init__(self) -> None:
         self.seen: dict[str, list[dict[str, int]]] = {}
@@ -251,7 +267,14 @@ class SendsTheWhole(TakesColumns):
 class CountsFromTheEnd(TakesColumns):
     def put(self, batch: Batch[Any], rows: list[dict[str, int]]) -> WriteResult | None:
         super().put(batch, rows)
-        return WriteResult.failed(batch, {len(rows) - 1 - i: PermanentError("negative") for i, row in enumerate(rows) if row["n"] < 0})
+        return WriteResult.failed(
+            batch,
+            {
+                len(rows) - 1 - i: PermanentError("negative")
+                for i, row in enumerate(rows)
+                if row["n"] < 0
+            },
+        )
 
 
 class RaisesItsOwnForColumns(TakesColumns):
@@ -279,7 +302,9 @@ FAULTS_WITH_COLUMNS: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "name"), FAULTS_WITH_COLUMNS, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    ("fault", "name"), FAULTS_WITH_COLUMNS, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_each_fault_with_columns_is_found(fault: Callable[[], Any], name: str) -> None:
     """batcher/4b.12, for what Spark sends."""
 

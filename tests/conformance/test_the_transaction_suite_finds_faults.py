@@ -1,4 +1,6 @@
-"""A suite that cannot fail proves nothing: each of these sinks has one fault in its transactions, and the suite finds it."""
+"""A suite that cannot fail proves nothing: each of these sinks has one fault in its transactions,
+and the suite finds it.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ def run(sink: Faultless, name: str) -> None:
     asyncio.run(getattr(Suite(), f"test_{name}")(LoopClock()))
 
 
-@pytest.mark.parametrize(("fault", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("fault", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_each_fault_is_found(fault: type[Faultless], name: str) -> None:
     """P-T7, P-T8, P-T21."""
     run(Faultless(), name)

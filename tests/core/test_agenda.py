@@ -50,7 +50,9 @@ def test_it_agrees_with_looking_at_everybody(seed: int) -> None:
         who = dice.randrange(8)
         if dice.random() < 0.5:
             earlier = who not in times
-            times[who] = time = dice.randrange(50) if earlier else times[who] + dice.randrange(-5, 20)
+            times[who] = time = (
+                dice.randrange(50) if earlier else times[who] + dice.randrange(-5, 20)
+            )
             agenda.note(who, time)  # a later one may be told or not: it makes no difference
         elif dice.random() < 0.5:
             times.pop(who, None)
@@ -61,7 +63,9 @@ def test_it_agrees_with_looking_at_everybody(seed: int) -> None:
 
 
 def test_stale_entries_do_not_add_up() -> None:
-    """Whoever comes and goes before his time leaves an entry behind for a while, and no more than there are others."""
+    """Whoever comes and goes before his time leaves an entry behind for a while, and no more than
+    there are others.
+    """
     agenda: Agenda[int] = Agenda(lambda _: 1_000.0)
     for who in range(10_000):
         agenda.note(who, 1_000.0)

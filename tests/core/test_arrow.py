@@ -15,13 +15,21 @@ if TYPE_CHECKING:
 
 
 def batch_of(count: int) -> ArrowBatch:
-    return ArrowBatch(pa.record_batch({"id": list(range(count)), "name": [f"n{i}" if i % 2 else None for i in range(count)]}))
+    return ArrowBatch(
+        pa.record_batch(
+            {"id": list(range(count)), "name": [f"n{i}" if i % 2 else None for i in range(count)]}
+        )
+    )
 
 
 def test_it_is_a_batch_of_rows() -> None:
     """Design 3.1."""
     batch = batch_of(3)
-    assert (len(batch), batch[1], list(batch)[2]) == (3, {"id": 1, "name": "n1"}, {"id": 2, "name": None})
+    assert (len(batch), batch[1], list(batch)[2]) == (
+        3,
+        {"id": 1, "name": "n1"},
+        {"id": 2, "name": None},
+    )
     assert batch[1:] == [{"id": 1, "name": "n1"}, {"id": 2, "name": None}]
     assert batch.size_bytes
     assert batch.size_bytes > 3 * 8
@@ -47,7 +55,9 @@ async def test_a_sink_that_knows_no_columns_iterates(fake_clock: FakeClock) -> N
 
     class Rows:
         async def write(self, batch: Batch[Any]) -> WriteResult:
-            return WriteResult.failed(batch, {i: PermanentError("odd") for i, row in enumerate(batch) if row["id"] % 2})
+            return WriteResult.failed(
+                batch, {i: PermanentError("odd") for i, row in enumerate(batch) if row["id"] % 2}
+            )
 
     assert list(await send(Rows(), batch_of(4))) == [1, 3]
 

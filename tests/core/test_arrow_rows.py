@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pa = pytest.importorskip("pyarrow")
-from penstock import ArrowBatch, Batch, Capabilities, DeadLetter, KeyStopped, PermanentError, Retry, Router, send, stack  # noqa: E402
+from penstock import (  # noqa: E402
+    ArrowBatch,
+    Batch,
+    Capabilities,
+    DeadLetter,
+    KeyStopped,
+    PermanentError,
+    Retry,
+    Router,
+    send,
+    stack,
+)
 from penstock._core.arrow_rows import UnreadableRows  # noqa: E402
 
 if TYPE_CHECKING:
@@ -24,19 +35,33 @@ def numbers(kind: Any, values: list[int | None]) -> Any:
 SHOWN: dict[str, tuple[Any, list[Any]]] = {
     "date32": (numbers(pa.date32(), DAYS), ["29349-01-26", "-0768-02-04", "5881580-07-11"]),
     "timestamp s": (numbers(pa.timestamp("s"), [0, 10**12]), ["33658-09-27T01:46:40"]),
-    "timestamp us": (numbers(pa.timestamp("us", "UTC"), [0, 10**18 + 5]), ["33658-09-27T01:46:40.000005Z"]),
+    "timestamp us": (
+        numbers(pa.timestamp("us", "UTC"), [0, 10**18 + 5]),
+        ["33658-09-27T01:46:40.000005Z"],
+    ),
     "duration": (numbers(pa.duration("s"), [0, 2**62]), [str(2**62)]),
     "text": (BROKEN, ["\\xffA"]),
-    "large text": (BROKEN.cast(pa.binary()).cast(pa.large_binary()).view(pa.large_string()), ["\\xffA"]),
+    "large text": (
+        BROKEN.cast(pa.binary()).cast(pa.large_binary()).view(pa.large_string()),
+        ["\\xffA"],
+    ),
     "list": (pa.ListArray.from_arrays([0, 1, 2], BROKEN), [["\\xffA"]]),
-    "struct": (pa.StructArray.from_arrays([BROKEN, pa.array([1, None])], ["t", "n"]), [{"t": "\\xffA", "n": None}]),
-    "map": (pa.MapArray.from_arrays([0, 1, 2], pa.array(["k", "l"]), BROKEN), [[{"key": "l", "value": "\\xffA"}]]),
+    "struct": (
+        pa.StructArray.from_arrays([BROKEN, pa.array([1, None])], ["t", "n"]),
+        [{"t": "\\xffA", "n": None}],
+    ),
+    "map": (
+        pa.MapArray.from_arrays([0, 1, 2], pa.array(["k", "l"]), BROKEN),
+        [[{"key": "l", "value": "\\xffA"}]],
+    ),
     "unknown zone": (numbers(pa.timestamp("us", "Nowhere/Land"), [0]), ["1970-01-01T00:00:00Z"]),
 }
 
 
 @pytest.mark.parametrize("kind", SHOWN)
-async def test_a_row_that_python_cannot_hold_fails_alone_and_is_shown(fake_clock: FakeClock, kind: str) -> None:
+async def test_a_row_that_python_cannot_hold_fails_alone_and_is_shown(
+    fake_clock: FakeClock, kind: str
+) -> None:
     """For a sink that knows no columns, through a stack that tries again and keeps dead letters."""
     values, shown = SHOWN[kind]
     rows: list[Any] = []
@@ -67,11 +92,15 @@ async def test_a_decorator_that_looks_at_rows_gets_the_others(fake_clock: FakeCl
     assert list(errors) == [1]
     assert isinstance(errors[1], PermanentError)
     assert kept == [{"v": "a"}]
-    with pytest.raises(UnreadableRows, match=r"1 of 2 rows .*column 'v': holds bytes that are not UTF-8"):
+    with pytest.raises(
+        UnreadableRows, match=r"1 of 2 rows .*column 'v': holds bytes that are not UTF-8"
+    ):
         batch[0]
 
 
-async def test_what_is_behind_an_unreadable_row_of_its_key_is_left_out(fake_clock: FakeClock) -> None:
+async def test_what_is_behind_an_unreadable_row_of_its_key_is_left_out(
+    fake_clock: FakeClock,
+) -> None:
     """Where the sink keeps prefixes of keys by itself, it does not see this failure."""
 
     class Shelf:
@@ -87,5 +116,8 @@ async def test_what_is_behind_an_unreadable_row_of_its_key_is_left_out(fake_cloc
     texts = pa.array([b"a", b"\xff", b"b", b"c"], pa.binary()).view(pa.string())
     batch = ArrowBatch(pa.record_batch({"n": range(4), "v": texts}), keys=["k", "k", "other", "k"])
     errors = await send(shelf, batch)
-    assert {index: type(error) for index, error in errors.items()} == {1: PermanentError, 3: KeyStopped}
+    assert {index: type(error) for index, error in errors.items()} == {
+        1: PermanentError,
+        3: KeyStopped,
+    }
     assert shelf.rows == [0, 2]

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Batch, Outcome, PermanentError, ResultMismatch, RowBatch, TransientError, UnknownOutcomeError, WriteResult, send
+from penstock import (
+    Batch,
+    Outcome,
+    PermanentError,
+    ResultMismatch,
+    RowBatch,
+    TransientError,
+    UnknownOutcomeError,
+    WriteResult,
+    send,
+)
 from penstock._core.outcome import worst
 from penstock.sinks import MemorySink
 
@@ -25,7 +35,9 @@ def verdicts(batch: Batch[Any]) -> list[str]:
     return [batch.delivery.verdict(index).value for index in range(len(batch))]
 
 
-async def test_success_is_settled_before_send_returns_and_failure_is_returned(fake_clock: FakeClock) -> None:
+async def test_success_is_settled_before_send_returns_and_failure_is_returned(
+    fake_clock: FakeClock,
+) -> None:
     """Design 3.2."""
     batch = RowBatch("abc")
 
@@ -88,7 +100,9 @@ async def test_a_cancelled_write_may_have_been_applied(fake_clock: FakeClock) ->
 
 
 async def test_a_cancellation_from_inside_a_sink_is_not_ours(fake_clock: FakeClock) -> None:
-    """A client library whose own task was cancelled: nobody cancelled the write, and its outcome is unknown."""
+    """A client library whose own task was cancelled: nobody cancelled the write, and its outcome is
+    unknown.
+    """
 
     class Odd:
         async def write(self, batch: Batch[str]) -> None:
@@ -108,13 +122,17 @@ async def test_a_sink_whose_write_is_not_async_is_told_so(fake_clock: FakeClock)
     assert "make it `async def write" in str(errors[0])
 
 
-async def test_after_a_cut_nothing_is_sent_and_late_answers_are_only_remembered(fake_clock: FakeClock) -> None:
+async def test_after_a_cut_nothing_is_sent_and_late_answers_are_only_remembered(
+    fake_clock: FakeClock,
+) -> None:
     """Design 3.3: a closed delivery raises `CancelledError`, for sends and for backoffs."""
     sink: MemorySink[str] = MemorySink()
     batch = RowBatch("ab")
     batch.delivery.close()
     with pytest.raises(asyncio.CancelledError):
-        await send(sink, RowBatch("ab", delivery=batch.delivery).pick([0])) if batch.unsettled() else await _begin(batch)
+        await send(
+            sink, RowBatch("ab", delivery=batch.delivery).pick([0])
+        ) if batch.unsettled() else await _begin(batch)
     with pytest.raises(asyncio.CancelledError):
         await batch.back_off(10.0)
     batch.settle([0, 1], Outcome.DELIVERED)
@@ -146,7 +164,9 @@ def test_failures_cannot_be_settled() -> None:
 
 @given(st.data())
 def test_picks_and_derived_batches_book_by_origin(data: st.DataObject) -> None:
-    """Along any path of picks, with groups that partition; a write key is equal only for the same items."""
+    """Along any path of picks, with groups that partition; a write key is equal only for the same
+    items.
+    """
     size = data.draw(st.integers(1, 12))
     batch: Batch[int] = RowBatch(range(size))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -156,10 +176,14 @@ def test_picks_and_derived_batches_book_by_origin(data: st.DataObject) -> None:
         assert (picked.write_key == batch.write_key) == (chosen == list(range(len(batch))))
         batch = picked
     marks = data.draw(st.lists(st.integers(0, 3), min_size=len(batch), max_size=len(batch)))
-    groups = [[i for i, mark in enumerate(marks) if mark == wanted] for wanted in sorted(set(marks))]
+    groups = [
+        [i for i, mark in enumerate(marks) if mark == wanted] for wanted in sorted(set(marks))
+    ]
     merged = batch.derive([sum(batch[i] for i in group) for group in groups], groups)
     merged.settle([0], Outcome.DELIVERED)
-    assert sorted(batch[i] for i in batch.unsettled()) == sorted(batch[i] for group in groups[1:] for i in group)
+    assert sorted(batch[i] for i in batch.unsettled()) == sorted(
+        batch[i] for group in groups[1:] for i in group
+    )
     assert list(merged.unsettled()) == list(range(1, len(groups)))
 
 
@@ -171,7 +195,9 @@ def test_groups_must_partition() -> None:
 
 
 async def test_a_dead_letter_is_mapped_not_booked_as_delivered(fake_clock: FakeClock) -> None:
-    """Design 3.3: success there is `dead_lettered`, failure or a cut is `rejected`, and the way has a key of its own."""
+    """Design 3.3: success there is `dead_lettered`, failure or a cut is `rejected`, and the way has
+    a key of its own.
+    """
     sink: MemorySink[str] = MemorySink()
     batch = RowBatch("abc")
     batch.delivery.begin(range(3))
@@ -194,7 +220,9 @@ async def test_a_fork_settles_when_every_required_branch_has(fake_clock: FakeClo
     def as_it_is(outcome: Outcome) -> Outcome:
         return outcome
 
-    with batch.fork({"one": as_it_is, "two": as_it_is, "extra": as_it_is}, best_effort=["extra"]) as ways:
+    with batch.fork(
+        {"one": as_it_is, "two": as_it_is, "extra": as_it_is}, best_effort=["extra"]
+    ) as ways:
         ways["one"].settle([0, 1], Outcome.DELIVERED)
         assert list(batch.unsettled()) == [0, 1, 2, 3]
         ways["two"].settle([0], Outcome.DUPLICATE)

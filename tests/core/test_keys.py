@@ -23,7 +23,24 @@ class Word(StrEnum):
     ONE = "1"
 
 
-APART = [1, True, 1.0, "1", b"1", None, Decimal(1), Number.ONE, Word.ONE, Colour.RED, (1,), (True,), (1.0,), ((1,),), (), uuid.UUID(int=1)]
+APART = [
+    1,
+    True,
+    1.0,
+    "1",
+    b"1",
+    None,
+    Decimal(1),
+    Number.ONE,
+    Word.ONE,
+    Colour.RED,
+    (1,),
+    (True,),
+    (1.0,),
+    ((1,),),
+    (),
+    uuid.UUID(int=1),
+]
 
 
 def test_keys_that_only_look_alike_are_different() -> None:
@@ -70,7 +87,9 @@ def test_no_two_keys_have_the_same_text() -> None:
     ]
 
 
-@pytest.mark.parametrize("key", ["acme/42", ":1", "a\0b", 42, True, 1.5, None, b"x", ("ann", (7, b"")), ()], ids=repr)
+@pytest.mark.parametrize(
+    "key", ["acme/42", ":1", "a\0b", 42, True, 1.5, None, b"x", ("ann", (7, b"")), ()], ids=repr
+)
 def test_a_key_of_plain_values_can_be_read_back(key: object) -> None:
     assert key_of(text_of(key)) == key
     assert type(key_of(text_of(key))) is type(key)

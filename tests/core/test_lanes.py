@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from penstock._core.lanes import Entry, Lanes
 
@@ -68,7 +74,9 @@ class LanesMachine(RuleBasedStateMachine):
         keys = data.draw(st.lists(st.sampled_from(sorted(self.going)), max_size=6))
         ended = list(dict.fromkeys(keys))
         went, held = self.lanes.leave_all(keys)
-        assert [item.key for item in went] == [key for key in ended if self.waiting[key] and key not in self.held]
+        assert [item.key for item in went] == [
+            key for key in ended if self.waiting[key] and key not in self.held
+        ]
         assert held == [key for key in ended if key in self.held]
         for key in ended:
             del self.going[key]
@@ -94,7 +102,9 @@ class LanesMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(sorted(self.going)))
         went = self.lanes.next_many(key, most)
         waited = 0 if key in self.held else min(most, len(self.waiting[key]))
-        assert [item.number for item in went] == [self.waiting[key].popleft() for _ in range(waited)]
+        assert [item.number for item in went] == [
+            self.waiting[key].popleft() for _ in range(waited)
+        ]
         self.going[key] += went
 
     @precondition(lambda self: self.going)
@@ -139,9 +149,13 @@ class LanesMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost_or_left_behind(self) -> None:
         lanes = self.lanes
-        assert set(lanes.active) == set(self.going) | self.held | {key for key, numbers in self.waiting.items() if numbers}
+        assert set(lanes.active) == set(self.going) | self.held | {
+            key for key, numbers in self.waiting.items() if numbers
+        }
         assert lanes.waiting == sum(map(len, self.waiting.values()))
-        assert lanes.waiting_size == sum(number % 3 for numbers in self.waiting.values() for number in numbers)
+        assert lanes.waiting_size == sum(
+            number % 3 for numbers in self.waiting.values() for number in numbers
+        )
         assert lanes.held == len(self.held)
         for key, lane in lanes.lanes():
             assert isinstance(key, int)
@@ -151,13 +165,19 @@ class LanesMachine(RuleBasedStateMachine):
         for key in self.going:
             assert not (self.waiting[key] and key not in lanes.active)
         for key, numbers in self.waiting.items():
-            assert not numbers or key in self.going or key in self.held, f"nothing will ever let key {key} go"
+            assert not numbers or key in self.going or key in self.held, (
+                f"nothing will ever let key {key} go"
+            )
         oldest = lanes.oldest
         assert (oldest is None) == (not any(self.waiting.values()))
-        assert oldest is None or oldest.number in [numbers[0] for numbers in self.waiting.values() if numbers]
+        assert oldest is None or oldest.number in [
+            numbers[0] for numbers in self.waiting.values() if numbers
+        ]
 
 
-FAST = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True, database=None)
+FAST = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True, database=None
+)
 
 
 def test_lanes_do_what_a_queue_per_key_does() -> None:
@@ -169,12 +189,16 @@ def test_lanes_do_what_a_queue_per_key_does() -> None:
 @pytest.mark.timeout(0)
 def test_lanes_do_what_a_queue_per_key_does_for_long() -> None:
     """consumer/4.1."""
-    run_state_machine_as_test(LanesMachine, settings=settings(max_examples=5_000, stateful_step_count=80, deadline=None))
+    run_state_machine_as_test(
+        LanesMachine, settings=settings(max_examples=5_000, stateful_step_count=80, deadline=None)
+    )
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
-def test_what_goes_is_in_order_per_key_however_turns_end(keys: list[int], rng: random.Random) -> None:
+def test_what_goes_is_in_order_per_key_however_turns_end(
+    keys: list[int], rng: random.Random
+) -> None:
     """I4, I5."""
     lanes: Lanes[Item] = Lanes()
     going: list[Item] = []
@@ -221,7 +245,9 @@ class Counted(Entry):
 
 @pytest.mark.parametrize("count", [100, 10_000])
 def test_a_hot_key_costs_no_more_per_item_however_much_waits(count: int) -> None:
-    """consumer/4.5: at most three looks per item with everything of one key, where a scan would look at all of them."""
+    """consumer/4.5: at most three looks per item with everything of one key, where a scan would
+    look at all of them.
+    """
     lanes: Lanes[Any] = Lanes()
     Counted.looks = 0
     for _ in range(count):

@@ -1,4 +1,6 @@
-"""Answers that do not fit their batch: nothing is known of an unsettled item then, and none is sent again by itself."""
+"""Answers that do not fit their batch: nothing is known of an unsettled item then, and none is sent
+again by itself.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from penstock import Batch, Outcome, PermanentError, ResultMismatch, RowBatch, TransientError, WriteResult, send
+from penstock import (
+    Batch,
+    Outcome,
+    PermanentError,
+    ResultMismatch,
+    RowBatch,
+    TransientError,
+    WriteResult,
+    send,
+)
 from penstock.retry import Backoff, Retry
 from penstock.testing import FakeClock
 
@@ -33,7 +44,13 @@ class Evil(Mapping[int, Any]):
 class Half:
     """Settles the first item, then makes `settle`'s mistake, then ends as it is told to."""
 
-    def __init__(self, mistake: Callable[[Batch[Any]], object], *, then: BaseException | None = None, answer: object = None) -> None:
+    def __init__(
+        self,
+        mistake: Callable[[Batch[Any]], object],
+        *,
+        then: BaseException | None = None,
+        answer: object = None,
+    ) -> None:
         self.mistake = mistake
         self.then = then
         self.answer = answer
@@ -76,7 +93,15 @@ MISTAKES: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
 @pytest.mark.parametrize(
-    "end", [{"then": TransientError("t")}, {"then": PermanentError("p")}, {"then": KeyError("k")}, {}, {"answer": "fine"}], ids=repr
+    "end",
+    [
+        {"then": TransientError("t")},
+        {"then": PermanentError("p")},
+        {"then": KeyError("k")},
+        {},
+        {"answer": "fine"},
+    ],
+    ids=repr,
 )
 async def test_a_settle_that_does_not_fit_leaves_every_unsettled_item_unknown(
     fake_clock: FakeClock, mistake: Callable[[Batch[Any]], object], end: dict[str, Any]
@@ -88,12 +113,18 @@ async def test_a_settle_that_does_not_fit_leaves_every_unsettled_item_unknown(
     assert list(errors) == [1, 2]
     assert {type(error) for error in errors.values()} == {ResultMismatch}
     assert batch.delivery.left == 2
-    assert [batch.delivery.verdict(index) for index in range(3)] == [Outcome.DELIVERED, Outcome.UNKNOWN, Outcome.UNKNOWN]
+    assert [batch.delivery.verdict(index) for index in range(3)] == [
+        Outcome.DELIVERED,
+        Outcome.UNKNOWN,
+        Outcome.UNKNOWN,
+    ]
     assert batch.maybe_applied == {1, 2}
     assert sink.calls == 1
 
 
-async def test_a_settle_of_a_part_that_does_not_fit_leaves_the_whole_write_unknown(fake_clock: FakeClock) -> None:
+async def test_a_settle_of_a_part_that_does_not_fit_leaves_the_whole_write_unknown(
+    fake_clock: FakeClock,
+) -> None:
     """Also of a part that stands for groups of items."""
     mistakes: list[Callable[[Batch[Any]], object]] = [
         lambda batch: batch.pick([1, 2]).settle([7], Outcome.DELIVERED),
@@ -106,7 +137,9 @@ async def test_a_settle_of_a_part_that_does_not_fit_leaves_the_whole_write_unkno
         assert {type(error) for error in errors.values()} == {ResultMismatch}
 
 
-async def test_what_was_settled_wrongly_in_a_write_that_was_cut_is_not_sent_again(fake_clock: FakeClock) -> None:
+async def test_what_was_settled_wrongly_in_a_write_that_was_cut_is_not_sent_again(
+    fake_clock: FakeClock,
+) -> None:
     """`Timeout` makes errors of its own from the verdicts, and a retry would send those again."""
     batch = RowBatch("abc")
     with pytest.raises(ResultMismatch):
@@ -146,7 +179,9 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
     "an outcome below zero": lambda batch: WriteResult(3, outcomes={-1: Outcome.DUPLICATE}),
     "an outcome that is a failure": lambda batch: WriteResult(3, outcomes={1: Outcome.REJECTED}),
     "an outcome that is a string": lambda batch: new_result(3, outcomes={1: "duplicate"}),
-    "an error and an outcome of one item": lambda batch: WriteResult(3, errors={1: ERROR}, outcomes={1: Outcome.DUPLICATE}),
+    "an error and an outcome of one item": lambda batch: WriteResult(
+        3, errors={1: ERROR}, outcomes={1: Outcome.DUPLICATE}
+    ),
     "a detail beyond the end": lambda batch: WriteResult(3, details={3: "row"}),
     "details in a list": lambda batch: new_result(3, details=["row"]),
     "a size that is a string": lambda batch: new_result("3"),
@@ -184,7 +219,9 @@ def _sink(function: Callable[[Batch[Any]], Any]) -> _Sink:
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-async def test_a_result_that_does_not_fit_leaves_every_item_unknown(fake_clock: FakeClock, answer: Callable[[Batch[Any]], object]) -> None:
+async def test_a_result_that_does_not_fit_leaves_every_item_unknown(
+    fake_clock: FakeClock, answer: Callable[[Batch[Any]], object]
+) -> None:
     """None of it is believed, also not the part that would fit."""
 
     async def write(batch: Batch[Any]) -> Any:
@@ -217,23 +254,32 @@ async def test_a_result_is_read_once(fake_clock: FakeClock) -> None:
     assert batch.delivery.left == 1
 
 
-async def test_a_result_may_be_answered_for_what_was_made_of_its_batch(fake_clock: FakeClock) -> None:
+async def test_a_result_may_be_answered_for_what_was_made_of_its_batch(
+    fake_clock: FakeClock,
+) -> None:
     """A decorator of one's own may pass the inner result on, also of a batch with other items."""
     sealed = _sealed("abc")
 
     async def inner(batch: Batch[Any]) -> WriteResult:
         return WriteResult.failed(batch, {1: ERROR})
 
-    for make in (lambda batch: batch.derive("xyz", [(0,), (1,), (2,)]), lambda batch: RowBatch("xyz")):
+    for make in (
+        lambda batch: batch.derive("xyz", [(0,), (1,), (2,)]),
+        lambda batch: RowBatch("xyz"),
+    ):
 
-        async def write(batch: Batch[Any], make: Callable[[Batch[Any]], Batch[Any]] = make) -> WriteResult:
+        async def write(
+            batch: Batch[Any], make: Callable[[Batch[Any]], Batch[Any]] = make
+        ) -> WriteResult:
             return await inner(make(batch))
 
         assert list(await send(_sink(write), sealed)) == [1]
 
 
 async def test_indices_of_any_whole_number_fit(fake_clock: FakeClock) -> None:
-    """Iterators, tuples, ranges with steps, read-only mappings, and numbers that say by `__index__` what they are."""
+    """Iterators, tuples, ranges with steps, read-only mappings, and numbers that say by `__index__`
+    what they are.
+    """
 
     class Whole:
         def __init__(self, value: int) -> None:

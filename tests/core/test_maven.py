@@ -38,7 +38,9 @@ def install_maven(folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_jars_are_fetched_once_for_each_content_of_a_pom(pom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_are_fetched_once_for_each_content_of_a_pom(
+    pom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install_maven(tmp_path, BRINGS, monkeypatch)
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     folder = fetch(pom)
@@ -50,7 +52,11 @@ def test_jars_are_fetched_once_for_each_content_of_a_pom(pom: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("program", "told"), [("#!/bin/sh\necho no such host\nexit 1\n", "no such host"), ("#!/bin/sh\nexec sleep 60\n", "within")]
+    ("program", "told"),
+    [
+        ("#!/bin/sh\necho no such host\nexit 1\n", "no such host"),
+        ("#!/bin/sh\nexec sleep 60\n", "within"),
+    ],
 )
 def test_jars_that_cannot_be_had_are_told_and_leave_nothing(
     pom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
@@ -62,7 +68,9 @@ def test_jars_that_cannot_be_had_are_told_and_leave_nothing(
     assert [path.suffix for path in (tmp_path / "cache" / "penstock").iterdir()] == [".lock"]
 
 
-def test_a_missing_maven_is_told(pom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_maven_is_told(
+    pom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingJars, match="no mvn"):
         fetch(pom)

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pytest
 
-from penstock import Batch, Batcher, ConfigError, NotPicklableError, Retry, RowBatch, Timeout, send, stack
+from penstock import (
+    Batch,
+    Batcher,
+    ConfigError,
+    NotPicklableError,
+    Retry,
+    RowBatch,
+    Timeout,
+    send,
+    stack,
+)
 from penstock._core.decorator import WrappingSink
 from penstock._core.opening import Openable, opened
 from penstock.sinks import MemorySink
@@ -59,7 +69,9 @@ class Twice(WrappingSink[Any]):
         await send(self.inner, batch)
 
 
-async def test_one_sink_in_two_stacks_and_as_its_own_dead_letter_is_opened_once(fake_clock: FakeClock) -> None:
+async def test_one_sink_in_two_stacks_and_as_its_own_dead_letter_is_opened_once(
+    fake_clock: FakeClock,
+) -> None:
     """B-T45: and closed after its last user."""
     door = Door()
     first = Batcher(stack(door, Timeout(1.0), Retry()))
@@ -117,7 +129,9 @@ async def test_a_sink_pickled_while_open_gives_a_closed_description(fake_clock: 
 
 def test_an_argument_that_cannot_travel_is_named() -> None:
     """Design 3.2."""
-    with pytest.raises(NotPicklableError, match="Door: the argument argument=lock cannot be pickled"):
+    with pytest.raises(
+        NotPicklableError, match="Door: the argument argument=lock cannot be pickled"
+    ):
         pickle.dumps(Door(argument=threading.Lock()))
 
 

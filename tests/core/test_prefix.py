@@ -27,7 +27,9 @@ def test_a_failed_item_stands_behind_the_first_failed_one_of_its_key() -> None:
 
 
 def test_the_rule_holds_only_where_a_batch_was_made_for_it() -> None:
-    """consumer/C:Ba4: a batch with keys that nobody sends again, or without, has errors as they come."""
+    """consumer/C:Ba4: a batch with keys that nobody sends again, or without, has errors as they
+    come.
+    """
     errors = {0: BAD, 1: BAD}
     assert leaders(batch("aa", keeps_prefix=False), errors) == {}
     assert leaders(RowBatch([1, 2]), errors) == {}
@@ -44,8 +46,12 @@ def test_who_stands_behind_is_not_at_fault() -> None:
     assert made.delivery.verdict(2) is Outcome.UNSENT
 
 
-@pytest.mark.parametrize(("kind", "stays"), [(ErrorClass.TRANSIENT, True), (ErrorClass.PERMANENT, False)])
-def test_who_stands_behind_is_tried_again_with_its_leader_or_leaves_with_it(kind: ErrorClass, *, stays: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "stays"), [(ErrorClass.TRANSIENT, True), (ErrorClass.PERMANENT, False)]
+)
+def test_who_stands_behind_is_tried_again_with_its_leader_or_leaves_with_it(
+    kind: ErrorClass, *, stays: bool
+) -> None:
     """consumer/C:Ba4: whatever error it was given itself; and it uses up no attempt."""
     series = Series(range(3), Rules(attempts=2, unlisted_attempts=2, resend_unknown=True), 0.0)
 

@@ -1,4 +1,6 @@
-"""What each step of the migration changes, as the page shows it. Run as a module, it writes them."""
+"""What each step of the migration changes, as the page shows it. Run as a module, it writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ DIFFS = ROOT / "docs" / "assets" / "migration"
 
 def diffs() -> dict[str, str]:
     """The text of each file, by name."""
-    return {f"{new.stem[:7]}.diff": _diff(old.read_text(), new.read_text()) for old, new in pairwise(sorted(STEPS.glob("step_*.py")))}
+    return {
+        f"{new.stem[:7]}.diff": _diff(old.read_text(), new.read_text())
+        for old, new in pairwise(sorted(STEPS.glob("step_*.py")))
+    }
 
 
 def _diff(old: str, new: str) -> str:

@@ -36,7 +36,9 @@ async def test_the_full_stack(fake_clock: FakeClock, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.strip() in PAGE.read_text()
 
 
-def test_audit_events_reach_postgres(embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_events_reach_postgres(
+    embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A row that the table refuses fails alone."""
     report = asyncio.run(load("audit_to_postgres").main(embedded_postgres.dsn, 1_000))
     assert (report.tally.delivered, report.tally.rejected) == (1_001, 1)
@@ -51,15 +53,24 @@ async def test_the_users_own_test(fake_clock: FakeClock) -> None:
 
 
 def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) -> None:
-    """It prints where it is, has the tables, crashes and comes back, and ends in order. The fixture is there to skip where the server's package is missing."""
-    command = [sys.executable, str(EXAMPLES / "a_postgres.py"), str(EXAMPLES / "migration" / "tables.sql")]
+    """It prints where it is, has the tables, crashes and comes back, and ends in order. The fixture
+    is there to skip where the server's package is missing.
+    """
+    command = [
+        sys.executable,
+        str(EXAMPLES / "a_postgres.py"),
+        str(EXAMPLES / "migration" / "tables.sql"),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         dsn = process.stdout.readline().removeprefix("export DSN=").strip()
         try:
             module = load("migration/step_07_write_at_once")
             process.send_signal(signal.SIGHUP)
-            assert [process.stdout.readline() for _ in range(3)][1:] == ["# killed with SIGKILL\n", "# up again\n"]
+            assert [process.stdout.readline() for _ in range(3)][1:] == [
+                "# killed with SIGKILL\n",
+                "# up again\n",
+            ]
             module.main(dsn, module.thousand_requests())
         finally:
             process.send_signal(signal.SIGTERM)
@@ -69,7 +80,9 @@ def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) 
 async def test_events_reach_an_http_endpoint(
     real_clock: LoopClock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server refuses one event; the others are delivered, and every request has the token and a key of its own."""
+    """The server refuses one event; the others are delivered, and every request has the token and a
+    key of its own.
+    """
     monkeypatch.setenv("TOKEN", "abc")
 
     async def answer(request: Request) -> Reply:
@@ -81,10 +94,14 @@ async def test_events_reach_an_http_endpoint(
         report = await load("events_to_http").main(f"{server.url}/v1/events", 1_000)
     assert (report.tally.delivered, report.tally.rejected) == (999, 1)
     assert {request.headers["authorization"] for request in server.requests} == {"Bearer abc"}
-    assert len({request.headers["idempotency-key"] for request in server.requests}) == len(server.requests)
+    assert len({request.headers["idempotency-key"] for request in server.requests}) == len(
+        server.requests
+    )
 
 
-async def test_an_order_outlives_its_broker(embedded_kafka: EmbeddedKafka, real_clock: LoopClock) -> None:
+async def test_an_order_outlives_its_broker(
+    embedded_kafka: EmbeddedKafka, real_clock: LoopClock
+) -> None:
     """The fixture is for the reason, where there is no Kafka."""
     if not embedded_kafka.is_ours:
         pytest.skip("a broker that is not ours is not killed")
@@ -92,7 +109,9 @@ async def test_an_order_outlives_its_broker(embedded_kafka: EmbeddedKafka, real_
 
 
 async def test_documents_reach_a_search_server(
-    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock, capsys: pytest.CaptureFixture[str]
+    embedded_opensearch: EmbeddedOpenSearch,
+    real_clock: LoopClock,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = await load("documents_to_search").main(embedded_opensearch.url, 1_000)
     assert report.tally.delivered == 1_001

@@ -34,17 +34,26 @@ async def test_accepted_then_refused_after_a_tenth_of_a_second(fake_clock: FakeC
     """B-T37: 202 when accepted; 503 with Retry-After when there is no room for 100 ms."""
     sink: ScriptedSink[Any] = ScriptedSink([hang()])
     async with Batcher(sink, limits=SMALL) as batcher, client_of(batcher) as client:
-        assert [(await client.post("/events", json=EVENT)).status_code for _ in range(2)] == [202, 202]
+        assert [(await client.post("/events", json=EVENT)).status_code for _ in range(2)] == [
+            202,
+            202,
+        ]
         before = fake_clock.now()
         answer = await client.post("/events", json=EVENT)
         assert fake_clock.now() - before == pytest.approx(0.1)
-        assert (answer.status_code, answer.headers["Retry-After"], answer.text) == (503, "5", "no room\n")
+        assert (answer.status_code, answer.headers["Retry-After"], answer.text) == (
+            503,
+            "5",
+            "no room\n",
+        )
         assert "inside 2\n" in (await client.get("/stats")).text
         await batcher.shutdown(1.0)
 
 
 async def test_a_throttled_destination_is_passed_on(fake_clock: FakeClock) -> None:
-    """B-T37: while the destination asks for a pause the answer is 503 at once, with the rest of that pause."""
+    """B-T37: while the destination asks for a pause the answer is 503 at once, with the rest of
+    that pause.
+    """
     sink: ScriptedSink[Any] = ScriptedSink([fail(ThrottledError("slow down", retry_after=30.0))])
     async with Batcher(stack(sink, Retry()), limits=SMALL) as batcher, client_of(batcher) as client:
         assert (await client.post("/events", json=EVENT)).status_code == 202
@@ -57,9 +66,13 @@ async def test_a_throttled_destination_is_passed_on(fake_clock: FakeClock) -> No
 
 
 async def test_closed_and_broken(fake_clock: FakeClock) -> None:
-    """B-T37: 503 once the batcher is closed; 500 when it has stopped for good, where no waiting helps. Readiness tells both."""
+    """B-T37: 503 once the batcher is closed; 500 when it has stopped for good, where no waiting
+    helps. Readiness tells both.
+    """
     async with (
-        Batcher(ScriptedSink[Any]([fail(PermanentError("no"))]), limits=SMALL, on_failure="crash") as batcher,
+        Batcher(
+            ScriptedSink[Any]([fail(PermanentError("no"))]), limits=SMALL, on_failure="crash"
+        ) as batcher,
         client_of(batcher) as client,
     ):
         assert (await client.get("/ready")).status_code == 200
@@ -71,6 +84,10 @@ async def test_closed_and_broken(fake_clock: FakeClock) -> None:
     async with Batcher(ScriptedSink[Any]()) as batcher, client_of(batcher) as client:
         await batcher.shutdown()
         answer = await client.post("/events", json=EVENT)
-        assert (answer.status_code, answer.headers["Retry-After"], answer.text) == (503, "5", "shutting down\n")
+        assert (answer.status_code, answer.headers["Retry-After"], answer.text) == (
+            503,
+            "5",
+            "shutting down\n",
+        )
         ready = await client.get("/ready")
         assert (ready.status_code, ready.text) == (503, "closed\n")

@@ -1,4 +1,6 @@
-"""The ingest service as a process of its own, over HTTP, in front of a PostgreSQL that is slow, and that is killed."""
+"""The ingest service as a process of its own, over HTTP, in front of a PostgreSQL that is slow, and
+that is killed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ CLIENTS = 60
 ROW_SECONDS = 0.08  # so 12 rows a second, and 60 clients that wait 0.1 s each ask for some hundred
 EVENT = "login" * 3000
 MEGABYTE = 2**20
-PLAIN = httpx.create_ssl_context(verify=False)  # of no use here, and expensive to make for each client
+PLAIN = httpx.create_ssl_context(
+    verify=False
+)  # of no use here, and expensive to make for each client
 SLOW_TABLE = f"""
 CREATE TABLE events (id bigint PRIMARY KEY, action text NOT NULL);
 CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep({ROW_SECONDS}); RETURN NULL; END';
@@ -59,7 +63,12 @@ class Service:
 
     def final_tally(self) -> Counter[str]:
         (line,) = (line for line in self.lines if "shutdown of batcher 'ingest' complete" in line)
-        return Counter({name: int(count) for count, name in re.findall(r"(\d+) (accepted|delivered|duplicate|refused)", line)})
+        return Counter(
+            {
+                name: int(count)
+                for count, name in re.findall(r"(\d+) (accepted|delivered|duplicate|refused)", line)
+            }
+        )
 
 
 @contextlib.asynccontextmanager
@@ -77,13 +86,19 @@ async def service(dsn: str, *options: str) -> AsyncIterator[Service]:
 async def query(dsn: str, sql: str) -> list[Any]:
     connection = await asyncpg.connect(dsn)
     try:
-        return [row[0] for row in await connection.fetch(sql)] if sql.startswith("SELECT") else [await connection.execute(sql)]
+        return (
+            [row[0] for row in await connection.fetch(sql)]
+            if sql.startswith("SELECT")
+            else [await connection.execute(sql)]
+        )
     finally:
         await connection.close()
 
 
 class Crowd:
-    """Clients that send the next event as soon as the last one is answered. Remembers every answer."""
+    """Clients that send the next event as soon as the last one is answered. Remembers every
+    answer.
+    """
 
     def __init__(self, url: str, pid: int) -> None:
         self.url = url
@@ -118,11 +133,16 @@ class Crowd:
         async with httpx.AsyncClient(base_url=self.url, timeout=10.0, verify=PLAIN) as client:
             with contextlib.suppress(httpx.TransportError):
                 while True:
-                    stats = dict(line.split() for line in (await client.get("/stats")).text.splitlines())
+                    stats = dict(
+                        line.split() for line in (await client.get("/stats")).text.splitlines()
+                    )
                     assert int(stats["capacity"]) == CAPACITY
                     self.most_inside = max(self.most_inside, int(stats["inside"]))
                     memory = self._process.memory_info().rss
-                    self.least_memory, self.most_memory = min(memory, self.least_memory), max(memory, self.most_memory)
+                    self.least_memory, self.most_memory = (
+                        min(memory, self.least_memory),
+                        max(memory, self.most_memory),
+                    )
 
     async def more(self, status: int, count: int) -> None:
         """Return when so many more answers of this status have come."""
@@ -160,9 +180,11 @@ async def overload_and_crashes(server: EmbeddedPostgres) -> tuple[Crowd, Service
 
 
 def test_what_was_accepted_is_in_the_table_once() -> None:
-    """B-T37: overloaded tenfold, the database killed twice, stopped in the middle: nothing accepted is lost, memory stays at the ledger.
+    """B-T37: overloaded tenfold, the database killed twice, stopped in the middle: nothing accepted
+    is lost, memory stays at the ledger.
 
-    Also batcher/B11, batcher/B13: the server stops, then the batcher drains, then the sink closes, and the process ends with 0.
+    Also batcher/B11, batcher/B13: the server stops, then the batcher drains, then the sink closes,
+    and the process ends with 0.
     """
     with another_server({"fsync": "off"}) as server:
         asyncio.run(query(server.dsn, SLOW_TABLE))
@@ -172,7 +194,8 @@ def test_what_was_accepted_is_in_the_table_once() -> None:
     assert set(crowd.counts) == {202, 503}
     assert crowd.counts.total() >= 10 * crowd.counts[202]
     assert None not in crowd.retry_after
-    # exactly once: all that were told 202, and besides them at most requests that were never answered
+    # exactly once: all that were told 202, and besides them at most requests that were never
+    # answered
     assert len(stored) == len(set(stored))
     assert crowd.with_answer(202) <= set(stored) <= crowd.with_answer(202, 0)
     tally = running.final_tally()
@@ -191,9 +214,19 @@ def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
             url = await running.url()
             async with httpx.AsyncClient(base_url=url, verify=PLAIN) as client:
                 assert (await client.get("/ready")).text == "open\n"
-                bad = ["{", "[1]", "{}", '{"id": true, "action": ""}', '{"id": 1, "action": "\\u0000"}', '{"id": 1, "action": "\\ud800"}']
+                bad = [
+                    "{",
+                    "[1]",
+                    "{}",
+                    '{"id": true, "action": ""}',
+                    '{"id": 1, "action": "\\u0000"}',
+                    '{"id": 1, "action": "\\ud800"}',
+                ]
                 bad += ['{"id": 9223372036854775808, "action": ""}', "[" * 10_000, "\xff"]
-                assert [(await client.post("/events", content=body.encode("latin-1"))).status_code for body in bad] == [400] * len(bad)
+                assert [
+                    (await client.post("/events", content=body.encode("latin-1"))).status_code
+                    for body in bad
+                ] == [400] * len(bad)
                 assert (await client.post("/events", content=b" " * 20_000)).status_code == 413
                 assert (await client.get("/events")).status_code == 405
                 assert "accepted 0\n" in (await client.get("/stats")).text
@@ -205,23 +238,36 @@ def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
     statuses, metrics, running, code = asyncio.run(scenario())
     assert statuses == {202: 100}
     assert metrics.headers["Content-Type"].startswith("text/plain; version=")
-    samples = [sample for family in text_string_to_metric_families(metrics.text) for sample in family.samples]
+    samples = [
+        sample
+        for family in text_string_to_metric_families(metrics.text)
+        for sample in family.samples
+    ]
     assert [sample.value for sample in samples if sample.name == "batcher_enqueued_total"] == [100]
-    assert [sample.value for sample in samples if sample.name == "batcher_queue_capacity_items"] == [10_000]
+    assert [
+        sample.value for sample in samples if sample.name == "batcher_queue_capacity_items"
+    ] == [10_000]
     assert code == 0
     assert running.final_tally() == {"accepted": 100, "delivered": 100}
-    assert asyncio.run(query(embedded_postgres.dsn, "SELECT id FROM events ORDER BY id")) == list(range(100))
+    assert asyncio.run(query(embedded_postgres.dsn, "SELECT id FROM events ORDER BY id")) == list(
+        range(100)
+    )
 
 
 def test_what_cannot_be_written_is_reported(embedded_postgres: EmbeddedPostgres) -> None:
-    """B-T37: stopped while its database is away, it ends by its deadline, says what is unsent, and its exit code is not 0."""
+    """B-T37: stopped while its database is away, it ends by its deadline, says what is unsent, and
+    its exit code is not 0.
+    """
 
     async def scenario() -> tuple[list[int], Service, int]:
         async with service(embedded_postgres.dsn, "--shutdown-deadline", "1") as running:
             async with httpx.AsyncClient(base_url=await running.url(), verify=PLAIN) as client:
                 await asyncio.to_thread(embedded_postgres.kill)
                 statuses = [
-                    (await client.post("/events", json={"id": 1000 + number, "action": "login"})).status_code for number in range(5)
+                    (
+                        await client.post("/events", json={"id": 1000 + number, "action": "login"})
+                    ).status_code
+                    for number in range(5)
                 ]
             return statuses, running, await running.terminate()
 

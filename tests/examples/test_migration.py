@@ -46,7 +46,11 @@ class Program:
     async def _execute(self, sql: str) -> list[Any]:
         connection = await asyncpg.connect(self.dsn)
         try:
-            return [tuple(row) for row in await connection.fetch(sql)] if sql.startswith("SELECT") else [await connection.execute(sql)]
+            return (
+                [tuple(row) for row in await connection.fetch(sql)]
+                if sql.startswith("SELECT")
+                else [await connection.execute(sql)]
+            )
         finally:
             await connection.close()
 
@@ -62,8 +66,12 @@ def program(request: pytest.FixtureRequest, embedded_postgres: EmbeddedPostgres)
     return Program(request.param, embedded_postgres.dsn)
 
 
-async def events(handled: list[int], at: dict[int, Callable[[], None]] | None = None, refused: int | None = None) -> Requests:
-    """Events 0 to COUNT; each is in `handled` once the program comes for the next. `at` a number something happens."""
+async def events(
+    handled: list[int], at: dict[int, Callable[[], None]] | None = None, refused: int | None = None
+) -> Requests:
+    """Events 0 to COUNT; each is in `handled` once the program comes for the next. `at` a number
+    something happens.
+    """
     for number in range(COUNT):
         if at and number in at:
             at[number]()
@@ -77,7 +85,9 @@ def test_the_steps_are_ten() -> None:
 
 
 def test_every_event_is_recorded_once(program: Program, caplog: pytest.LogCaptureFixture) -> None:
-    """batcher/B57: also when the same events come again, batcher/B38. Until the seventh step an event is a commit."""
+    """batcher/B57: also when the same events come again, batcher/B38. Until the seventh step an
+    event is a commit.
+    """
     for _ in range(2):
         program.run(events([]))
         assert program.stored() == list(range(COUNT))
@@ -87,7 +97,9 @@ def test_every_event_is_recorded_once(program: Program, caplog: pytest.LogCaptur
     assert commits == COUNT if program.number < 7 else commits < COUNT / 10
 
 
-def test_an_event_that_the_table_refuses_fails_alone(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_the_table_refuses_fails_alone(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
     """batcher/B57: and it is told somewhere which it was."""
     program.run(events([], refused=COUNT // 2))
     assert program.stored() == [number for number in range(COUNT) if number != COUNT // 2]
@@ -109,13 +121,19 @@ def test_what_was_handled_before_a_crash_is_recorded(program: Program) -> None:
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if number_of(step) >= 6])
-def test_what_was_handled_before_a_signal_is_recorded(step: str, embedded_postgres: EmbeddedPostgres) -> None:
-    """batcher/B57: from the sixth step on, a SIGTERM in the middle loses nothing that was handled."""
+def test_what_was_handled_before_a_signal_is_recorded(
+    step: str, embedded_postgres: EmbeddedPostgres
+) -> None:
+    """batcher/B57: from the sixth step on, a SIGTERM in the middle loses nothing that was
+    handled.
+    """
     program = Program(step, embedded_postgres.dsn)
     handled: list[int] = []
 
     async def until_the_signal() -> Requests:
-        async for event in events(handled, {COUNT // 2: lambda: os.kill(os.getpid(), signal.SIGTERM)}):
+        async for event in events(
+            handled, {COUNT // 2: lambda: os.kill(os.getpid(), signal.SIGTERM)}
+        ):
             if event[0] > COUNT // 2:
                 await asyncio.Event().wait()  # the next request never comes
             yield event
@@ -131,17 +149,29 @@ def test_what_it_does_is_measured(step: str, embedded_postgres: EmbeddedPostgres
     program = Program(step, embedded_postgres.dsn)
     program.run(events([]))
     measured: Callable[..., float | None] = program.module.registry.get_sample_value
-    flushes = sum(measured("batcher_flush_total", {"name": "audit", "reason": reason}) or 0 for reason in ("size", "time", "shutdown"))
+    flushes = sum(
+        measured("batcher_flush_total", {"name": "audit", "reason": reason}) or 0
+        for reason in ("size", "time", "shutdown")
+    )
     assert flushes > 0
     assert measured("batcher_batch_size_items_count", {"name": "audit"}) == flushes
     assert measured("batcher_batch_size_items_sum", {"name": "audit"}) == COUNT
-    assert measured("batcher_flush_duration_seconds_count", {"name": "audit", "result": "ok"}) == flushes
+    assert (
+        measured("batcher_flush_duration_seconds_count", {"name": "audit", "result": "ok"})
+        == flushes
+    )
     assert measured("batcher_enqueued_total", {"name": "audit"}) == COUNT
 
 
 def test_the_tenth_step_has_tests_that_pass() -> None:
     """batcher/B57: and they are the user's, run as a user runs them."""
-    command = [sys.executable, "-m", "pytest", "-q", str(EXAMPLES / "migration" / "test_step_10.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        str(EXAMPLES / "migration" / "test_step_10.py"),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 

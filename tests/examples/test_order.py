@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 
-async def test_the_page_shows_what_the_program_prints(fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
-    """batcher/B22, B-T14: one worker keeps the order of batches and of each producer; two do not: 100-199 comes before 0-99."""
+async def test_the_page_shows_what_the_program_prints(
+    fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """batcher/B22, B-T14: one worker keeps the order of batches and of each producer; two do not:
+    100-199 comes before 0-99.
+    """
     await load("order").main()
     assert [capsys.readouterr().out] == printed_on("explanation/order.md")
 

@@ -7,7 +7,10 @@ import re
 import pytest
 from tests.examples.example import DOCS, ROOT
 
-PAGES = sorted(str(path.relative_to(ROOT)) for path in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -25,4 +28,6 @@ def test_programs_and_targets_exist(page: str) -> None:
 def test_programs_are_shown(page: str) -> None:
     """A snippet's mark that something has reformatted would be shown in place of the program."""
     marks = re.findall(r'^.*(?:examples|assets)/\S+".*$', (ROOT / page).read_text(), re.MULTILINE)
-    assert [mark for mark in marks if "8" in mark and not mark.lstrip().startswith('--8<-- "')] == []
+    assert [
+        mark for mark in marks if "8" in mark and not mark.lstrip().startswith('--8<-- "')
+    ] == []

@@ -1,4 +1,6 @@
-"""What the page on operating a batcher says of its symptoms is what a batcher in that state shows."""
+"""What the page on operating a batcher says of its symptoms is what a batcher in that state
+shows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.examples.example import DOCS
 
-from penstock import AddTimeout, Batcher, Limits, RefusedError, Retry, ThrottledError, UnavailableError, stack
+from penstock import (
+    AddTimeout,
+    Batcher,
+    Limits,
+    RefusedError,
+    Retry,
+    ThrottledError,
+    UnavailableError,
+    stack,
+)
 from penstock.telemetry import PrometheusObserver
 from penstock.testing import ScriptedSink, SlowSink, fail, hang
 
@@ -47,14 +58,26 @@ async def test_the_destination_is_the_bottleneck(fake_clock: FakeClock) -> None:
 @pytest.mark.parametrize(
     ("error", "state", "level", "told"),
     [
-        (UnavailableError("connection refused"), "unavailable", logging.WARNING, "the destination is unavailable"),
+        (
+            UnavailableError("connection refused"),
+            "unavailable",
+            logging.WARNING,
+            "the destination is unavailable",
+        ),
         (RefusedError("403", repair="grant it"), "refused", logging.ERROR, "to repair: grant it"),
     ],
 )
 async def test_the_destination_is_away(
-    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, error: Exception, state: str, level: int, told: str
+    fake_clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    state: str,
+    level: int,
+    told: str,
 ) -> None:
-    """batcher/B57: items back off, the ledger fills, producers are refused, the log says why and no item fails; then all is delivered."""
+    """batcher/B57: items back off, the ledger fills, producers are refused, the log says why and no
+    item fails; then all is delivered.
+    """
     sink: ScriptedSink[int] = ScriptedSink([fail(error)] * 10)
     async with Batcher(stack(sink, Retry()), limits=LIMITS) as batcher:
         await batcher.add_many(range(40))
@@ -63,9 +86,15 @@ async def test_the_destination_is_away(
             await batcher.add(40, timeout=0.1)
         stats = batcher.stats()
         assert stats.tally.backing_off > 0
-        assert (stats.tally.delivered, stats.tally.queued, stats.tally.refused) == (0, 40 - stats.tally.backing_off, 1)
+        assert (stats.tally.delivered, stats.tally.queued, stats.tally.refused) == (
+            0,
+            40 - stats.tally.backing_off,
+            1,
+        )
         assert stats.destination.state == state
-        assert [(record.levelno, told in record.getMessage()) for record in caplog.records] == [(level, True)]
+        assert [(record.levelno, told in record.getMessage()) for record in caplog.records] == [
+            (level, True)
+        ]
         await fake_clock.advance(120.0)
         assert batcher.tally().delivered == 40
         assert {record.levelno for record in caplog.records} == {level}
@@ -82,7 +111,9 @@ async def test_the_destination_asks_to_slow_down(fake_clock: FakeClock) -> None:
         assert batcher.stats().tally.backing_off == 10
 
 
-async def test_a_shutdown_that_left_something(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_shutdown_that_left_something(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """batcher/B57: the last line says INCOMPLETE, and what was unsent and what unknown."""
     batcher: Batcher[Any] = Batcher(ScriptedSink([hang()]), limits=LIMITS)
     async with batcher:
@@ -100,7 +131,9 @@ async def test_the_page_names_metrics_that_exist(fake_clock: FakeClock) -> None:
     """batcher/B57: every metric of the page is exposed, with the label that the page gives it."""
     registry = CollectorRegistry()
     observer = PrometheusObserver(registry, tenants=20)
-    async with Batcher(ScriptedSink[int](), tenant=str, limits=LIMITS, observers=[observer]) as batcher:
+    async with Batcher(
+        ScriptedSink[int](), tenant=str, limits=LIMITS, observers=[observer]
+    ) as batcher:
         await batcher.add(1)
         await fake_clock.advance(1.0)
         await batcher.add(2)

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("program", "page"),
-    [("shapes", "explanation/shapes-and-knobs.md"), ("shared_or_several", "explanation/one-batcher-or-several.md")],
+    [
+        ("shapes", "explanation/shapes-and-knobs.md"),
+        ("shared_or_several", "explanation/one-batcher-or-several.md"),
+    ],
 )
 async def test_the_page_shows_what_the_program_prints(
     program: str, page: str, fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]

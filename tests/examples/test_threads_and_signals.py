@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_readings_of_four_threads_reach_the_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readings_of_four_threads_reach_the_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every one, in its thread's order."""
     path = tmp_path / "readings.db"
     load("threaded").main(str(path))
@@ -35,7 +37,9 @@ def test_a_script_writes_what_it_has_however_it_ends(tmp_path: Path, end: str) -
     path = tmp_path / "lines.txt"
     lines = [f"line {number}\n" for number in range(103)]
     command = [sys.executable, str(EXAMPLES / "run_script.py"), str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -52,7 +56,14 @@ def test_a_script_writes_what_it_has_however_it_ends(tmp_path: Path, end: str) -
     assert path.read_text() == "".join(lines)
 
 
-def test_log_records_are_shipped_and_those_of_the_shipping_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_records_are_shipped_and_those_of_the_shipping_are_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A handler whose batcher does not feed itself."""
     load("log_handler").main()
-    assert capsys.readouterr().out.splitlines() == ["record 0", "record 1", "record 2", "3 accepted: 3 delivered"]
+    assert capsys.readouterr().out.splitlines() == [
+        "record 0",
+        "record 1",
+        "record 2",
+        "3 accepted: 3 delivered",
+    ]

@@ -35,11 +35,12 @@ ERRORS: dict[str, Callable[[], Exception]] = {
 class Act:
     """What one write does.
 
-    `ok`; `fail` (nothing takes effect); `partial` (items whose number modulo 3 is in `which` fail); `half` (the first half is settled,
-    then it fails); `unknown` (takes effect for `which`, and says that it does not know); `hang` (takes effect for `which`, never
-    answers); `short` (takes effect, and answers for one item too few); `nonsense` (takes effect, and returns a word); `gate` (waits for
-    `open_gate`, then takes effect).
-    Before that it takes `seconds`, in which it hears no cancellation if it is `deaf`.
+    `ok`; `fail` (nothing takes effect); `partial` (items whose number modulo 3 is in `which` fail);
+    `half` (the first half is settled, then it fails); `unknown` (takes effect for `which`, and says
+    that it does not know); `hang` (takes effect for `which`, never answers); `short` (takes effect,
+    and answers for one item too few); `nonsense` (takes effect, and returns a word); `gate` (waits
+    for `open_gate`, then takes effect). Before that it takes `seconds`, in which it hears no
+    cancellation if it is `deaf`.
     """
 
     kind: str = "ok"
@@ -85,9 +86,13 @@ class Write:
 
 
 class Destination:
-    """`applied` is the ground truth; `broken` says which rules of the interface were not kept towards it."""
+    """`applied` is the ground truth; `broken` says which rules of the interface were not kept
+    towards it.
+    """
 
-    def __init__(self, *, default: Act, workers: int, max_items: int, total_order: bool = True) -> None:
+    def __init__(
+        self, *, default: Act, workers: int, max_items: int, total_order: bool = True
+    ) -> None:
         self.script: deque[Act] = deque()
         self.default = default
         self.writes: list[Write] = []
@@ -170,9 +175,13 @@ class Destination:
             self._apply(batch, self.reached(batch, chosen))
             raise UnknownOutcomeError("scripted")
         if act.kind == "partial":
-            good = self.reached(batch, [index for index in range(len(batch)) if index not in chosen])
+            good = self.reached(
+                batch, [index for index in range(len(batch)) if index not in chosen]
+            )
             self._apply(batch, good)
-            return WriteResult.failed(batch, {index: act.failure() for index in range(len(batch)) if index not in good})
+            return WriteResult.failed(
+                batch, {index: act.failure() for index in range(len(batch)) if index not in good}
+            )
         self._apply(batch, range(len(batch)))
         if act.kind == "short":
             return WriteResult.from_outcomes(batch, [None] * (len(batch) - 1))
@@ -191,4 +200,8 @@ class Destination:
 
 
 def _leaves_doubt(write: Write) -> bool:
-    return write.told in {"unknown", "cancelled", "running"} or write.act.kind in {"short", "nonsense"} or write.act.deaf
+    return (
+        write.told in {"unknown", "cancelled", "running"}
+        or write.act.kind in {"short", "nonsense"}
+        or write.act.deaf
+    )

@@ -32,13 +32,22 @@ class KeyedMachine(BatcherMachine):
         """Open a batcher."""
         self.keyed = setting
         self.letters = Letters(setting.buries or 0.0)
-        destination = KeyedDestination(default=setting.default, workers=setting.workers, max_items=setting.max_items, total_order=False)
+        destination = KeyedDestination(
+            default=setting.default,
+            workers=setting.workers,
+            max_items=setting.max_items,
+            total_order=False,
+        )
         destination.capabilities = Capabilities(key_prefix_safe=setting.prefix_safe)
-        self.lines = destination.model = KeyedModel(setting.limits(), measure, setting=setting, destination=destination)
+        self.lines = destination.model = KeyedModel(
+            setting.limits(), measure, setting=setting, destination=destination
+        )
         sink = stack(destination, *setting.layers(self.letters))
-        self.begin(setting, destination, self.lines, sink, KeyedWatch(self.lines), **setting.options())
+        self.begin(
+            setting, destination, self.lines, sink, KeyedWatch(self.lines), **setting.options()
+        )
 
-    # -- producers ----------------------------------------------------------------------------------------------------
+    # -- producers ---------------------------------------------------------------------------------
 
     async def put(self, items: tuple[int, ...], timeout: float | None) -> None:
         """Where keys may fail, with receipts: nobody else tells of what was never sent."""
@@ -50,7 +59,9 @@ class KeyedMachine(BatcherMachine):
             await self.batcher._accept(items, receipts, timeout)
         except KeyFailedError:
             if not self.lines.lines(items) & self.lines.stopped:
-                self.lines.broken.append(f"stopped: {items} were refused, and no key of theirs has failed")
+                self.lines.broken.append(
+                    f"stopped: {items} were refused, and no key of theirs has failed"
+                )
             raise
         self.lines.receipts.update(zip(items, receipts, strict=True))
 
@@ -58,7 +69,7 @@ class KeyedMachine(BatcherMachine):
     def may_try(self) -> bool:
         return bool(self.keyed.policy != "fail")
 
-    # -- keys that were stopped -----------------------------------------------------------------------------------------
+    # -- keys that were stopped --------------------------------------------------------------------
 
     @precondition(lambda self: self.lines.stopped)
     @rule(data=st.data(), rest=rests)
@@ -73,11 +84,13 @@ class KeyedMachine(BatcherMachine):
         self.lines.stopped.discard(line)
         tenant, key = line
         whose = {"tenant": tenant} if self.keyed.has_tenants else {}
-        count = (self.batcher.unpark if self.keyed.policy == "park" else self.batcher.resume)(key, **whose)
+        count = (self.batcher.unpark if self.keyed.policy == "park" else self.batcher.resume)(
+            key, **whose
+        )
         if count != len(held):
             self.lines.broken.append(f"stopped: {count} were let go, and {held} were held")
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
+    # -- what must hold ----------------------------------------------------------------------------
 
     def check_order(self) -> None:
         """Checked whenever a batch is taken."""
@@ -91,7 +104,9 @@ class KeyedMachine(BatcherMachine):
     def check_open_batch(self, stats: Stats) -> None:
         assert stats.workers <= self.setting.workers
         assert stats.max_items <= self.setting.max_items
-        assert self.keyed.has_tenants or stats.open_items < stats.max_items, f"a full batch is open: {stats}"
+        assert self.keyed.has_tenants or stats.open_items < stats.max_items, (
+            f"a full batch is open: {stats}"
+        )
 
     def end(self) -> None:
         super().end()
@@ -101,7 +116,9 @@ class KeyedMachine(BatcherMachine):
         self.lines.check_applied()
         for line in self.lines.lines(self.letters.items):
             buried = [item for item in self.letters.items if self.keyed.line(item) == line]
-            assert not self.keyed.has_keys or buried == sorted(buried), f"order: {buried} were buried in this order"
+            assert not self.keyed.has_keys or buried == sorted(buried), (
+                f"order: {buried} were buried in this order"
+            )
         assert self.letters.spilled == self.lines.spilled & set(self.letters.items)
         self._check_left()
 
@@ -119,11 +136,19 @@ class KeyedMachine(BatcherMachine):
             assert not idle, f"left: tenants {idle}"
         for part in each:
             if isinstance(part, KeyedAccumulator):
-                held = {key for key, lane in part.lanes.lanes() if lane.held and not lane.going and not lane.length}
+                held = {
+                    key
+                    for key, lane in part.lanes.lanes()
+                    if lane.held and not lane.going and not lane.length
+                }
                 assert part.lanes.active == held, f"left: keys {part.lanes.active - held}"
         assert engine.slots.used == 0, f"left: {engine.slots.used} slots"
-        assert (engine.room.waiting, engine.room.granted) == (0, 0), f"left: room {vars(engine.room)}"
-        assert engine.room.bytes_inside == 0 or self.keyed.last_resort != "none", f"left: {engine.room.bytes_inside} bytes"
+        assert (engine.room.waiting, engine.room.granted) == (0, 0), (
+            f"left: room {vars(engine.room)}"
+        )
+        assert engine.room.bytes_inside == 0 or self.keyed.last_resort != "none", (
+            f"left: {engine.room.bytes_inside} bytes"
+        )
 
 
 def narrowed(**fixed: Any) -> type[KeyedMachine]:

@@ -1,7 +1,9 @@
-"""What follows for keys and tenants. Each complaint begins with the name of the law that it is about, so that a planted bug can be told from another.
+"""What follows for keys and tenants. Each complaint begins with the name of the law that it is
+about, so that a planted bug can be told from another.
 
 - `exclusive`: a key (without keys and with one worker: a tenant) is in one flight at a time.
-- `order`: what is settled of a key is settled in the order in which it got in, and so is what is sent first, dropped, buried or handed back.
+- `order`: what is settled of a key is settled in the order in which it got in, and so is what is
+  sent first, dropped, buried or handed back.
 - `stopped`: behind an item that failed for good, its key does as its policy says.
 - `parked`: a key that is parked holds no more than it may.
 - `mixed`: a batch belongs to one tenant.
@@ -35,7 +37,9 @@ Line = tuple[int | None, int | None]
 
 
 class KeyedDestination(Destination):
-    """Sees to it that no line is in two writes; as a whole it may promise to be safe for prefixes."""
+    """Sees to it that no line is in two writes; as a whole it may promise to be safe for
+    prefixes.
+    """
 
     model: KeyedModel
     capabilities: Capabilities
@@ -44,8 +48,14 @@ class KeyedDestination(Destination):
         super().check(write)
         lines = self.model.lines(write.items)
         for other in self.writes:
-            if other is not write and other.told == "running" and lines & self.model.lines(other.items):
-                self.model.broken.append(f"exclusive: {write.items} are written beside {other.items}")
+            if (
+                other is not write
+                and other.told == "running"
+                and lines & self.model.lines(other.items)
+            ):
+                self.model.broken.append(
+                    f"exclusive: {write.items} are written beside {other.items}"
+                )
 
     def reached(self, batch: Batch[int], indices: Sequence[int]) -> Sequence[int]:
         """Where it is safe for prefixes, those that stand behind another are not reached."""
@@ -80,14 +90,20 @@ class KeyedWatch(Watch):
         super().on_outcome(batch, outcome, indices)
         self._keyed.settled([batch[index] for index in indices], outcome)
 
-    def on_flushed(self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]) -> None:
+    def on_flushed(
+        self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]
+    ) -> None:
         self._keyed.landed(batch)
 
     def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
         model = self._keyed
         older = [item for item in items if item in model.place]
         for item in older:
-            left = [other for other in model.queued() if other not in older and model.queue_of(other) == model.queue_of(item)]
+            left = [
+                other
+                for other in model.queued()
+                if other not in older and model.queue_of(other) == model.queue_of(item)
+            ]
             if left and model.place[left[0]] < model.place[item]:
                 model.broken.append(f"order: dropped {item}, and not {left[0]}, which is older")
         if model.evicted and not older:
@@ -119,7 +135,7 @@ class KeyedModel(Model):
     passed: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
     """How much each other tenant has sent since this one could have."""
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- what is known -----------------------------------------------------------------------------
 
     def lines(self, items: Sequence[int]) -> set[Line]:
         """The lines of some items."""
@@ -146,9 +162,13 @@ class KeyedModel(Model):
         return any(line in self.lines(items) for items in self.flights.values())
 
     def _is_free(self, line: Line) -> bool:
-        """Whether the next of a line may go for certain: none is on its way, or those that are were settled before their flight backed off."""
+        """Whether the next of a line may go for certain: none is on its way, or those that are were
+        settled before their flight backed off.
+        """
         resting = {
-            flight.batch.id: flight.backing_off and flight.cut_cause is None and self.setting.has_keys
+            flight.batch.id: flight.backing_off
+            and flight.cut_cause is None
+            and self.setting.has_keys
             for flight in self.batcher._engine.flights
         }
         for name, items in self.flights.items():
@@ -161,7 +181,10 @@ class KeyedModel(Model):
         """What may go, oldest first, if somebody asks for it."""
         found: list[int] = []
         seen: set[Line] = set()
-        back = [*self.aside(), *(item for item, outcome in self.outcomes.items() if outcome is Outcome.UNSENT)]
+        back = [
+            *self.aside(),
+            *(item for item, outcome in self.outcomes.items() if outcome is Outcome.UNSENT),
+        ]
         held = self.stopped | (self.lines(back) if self.setting.has_keys else set())
         for item in sorted(self.queued(), key=self.place.__getitem__):
             line = self.setting.line(item)
@@ -174,7 +197,7 @@ class KeyedModel(Model):
             found.append(item)
         return found
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- what happens ------------------------------------------------------------------------------
 
     def accept(self, items: Sequence[int]) -> None:
         super().accept(items)
@@ -188,14 +211,23 @@ class KeyedModel(Model):
         if setting.has_keys and list(batch.keys or ()) != [setting.key(item) for item in items]:
             self.broken.append(f"mixed: {batch.keys} are not the keys of {items}")
         aside = self.aside()
-        busy = [item for other in self.flights.values() for item in other if item not in self.outcomes and item not in aside]
+        busy = [
+            item
+            for other in self.flights.values()
+            for item in other
+            if item not in self.outcomes and item not in aside
+        ]
         for line in self.lines(items):
             own = [item for item in items if setting.line(item) == line]
             if any(setting.line(item) == line for item in busy):
-                self.broken.append(f"exclusive: {own} go, and others of their line are on their way: {busy}")
+                self.broken.append(
+                    f"exclusive: {own} go, and others of their line are on their way: {busy}"
+                )
             spills = line in self.stopped and setting.policy == "park"
             if len(own) > 1 and setting.has_keys and not setting.prefix_safe and not spills:
-                self.broken.append(f"exclusive: {own} go together to a destination that is not safe for prefixes")
+                self.broken.append(
+                    f"exclusive: {own} go together to a destination that is not safe for prefixes"
+                )
             if line in self.stopped and not spills:
                 self.broken.append(f"stopped: {own} go behind one that failed")
             if spills:
@@ -204,7 +236,10 @@ class KeyedModel(Model):
         self.flights[batch.id] = items
         self.taken.update(items)
         if setting.has_tenants:
-            self._check_turns(setting.tenant(items[0]), sum(map(self.measure, items)) if setting.sized else len(items))
+            self._check_turns(
+                setting.tenant(items[0]),
+                sum(map(self.measure, items)) if setting.sized else len(items),
+            )
 
     def _check_first_sent(self, line: Line, own: Sequence[int]) -> None:
         places = [self.place.get(item, len(self.accepted)) for item in own]
@@ -218,13 +253,20 @@ class KeyedModel(Model):
         """A tenant that could send is passed over for a turn of each other."""
         house: Any = self.batcher._engine.accumulator
         serial = self.setting.workers == 1 and not self.setting.has_keys
-        ready = {share.tenant for share in house._shares.values() if share.accumulator.is_ready and not (serial and share.flying)}
+        ready = {
+            share.tenant
+            for share in house._shares.values()
+            if share.accumulator.is_ready and not (serial and share.flying)
+        }
         self.passed = {other: self.passed.get(other, {}) for other in ready if other != tenant}
         most = 5 if self.setting.sized else self.setting.max_items
         for other, passed in self.passed.items():
             passed[tenant] = passed.get(tenant, 0) + amount
             if passed[tenant] > 3 * most * self.setting.weight(tenant) + 2 * most:
-                self.broken.append(f"starved: tenant {tenant} has sent {passed[tenant]} while tenant {other} waited")
+                self.broken.append(
+                    f"starved: tenant {tenant} has sent {passed[tenant]} while tenant {other} "
+                    "waited"
+                )
 
     def settled(self, items: Sequence[int], outcome: Outcome) -> None:
         """Items of a batch have ended so, together."""
@@ -240,7 +282,9 @@ class KeyedModel(Model):
             if failed and self.setting.policy != "skip" and item not in self.spilled:
                 self.stopped.add(line)
             elif not failed and line in self.stopped:
-                self.broken.append(f"stopped: item {item} ended {outcome.value} behind one that failed")
+                self.broken.append(
+                    f"stopped: item {item} ended {outcome.value} behind one that failed"
+                )
 
     def landed(self, batch: Batch[Any]) -> None:
         """A write has ended. What has no outcome waits again."""
@@ -252,10 +296,12 @@ class KeyedModel(Model):
         for item, receipt in self.receipts.items():
             if item not in self.outcomes and receipt.outcome is Outcome.REJECTED:
                 if item in self.taken or self.setting.line(item) not in self.stopped:
-                    self.broken.append(f"stopped: item {item} was rejected, and its key had not failed")
+                    self.broken.append(
+                        f"stopped: item {item} was rejected, and its key had not failed"
+                    )
                 self.end(item, Outcome.REJECTED)
 
-    # -- what follows -------------------------------------------------------------------------------------------------
+    # -- what follows ------------------------------------------------------------------------------
 
     def check_law(self) -> None:
         super().check_law()
@@ -270,14 +316,24 @@ class KeyedModel(Model):
         for item in self.counted():
             inside[self.setting.tenant(item)] += 1
             size[self.setting.tenant(item)] += self.measure(item)
-        for most, counts, of in ((self.setting.cap_items, inside, "items"), (self.setting.cap_bytes, size, "bytes")):
+        for most, counts, of in (
+            (self.setting.cap_items, inside, "items"),
+            (self.setting.cap_bytes, size, "bytes"),
+        ):
             for tenant, count in counts.items():
                 if most is not None and count > most:
-                    self.broken.append(f"cap: tenant {tenant} has {count} {of} inside, and may have {most}")
+                    self.broken.append(
+                        f"cap: tenant {tenant} has {count} {of} inside, and may have {most}"
+                    )
 
     def counted(self) -> set[int]:
-        """What counts for the caps: what is inside, and all of each batch in flight; not what a shutdown keeps for its last resort."""
-        return {*self.inside(), *(item for items in self.flights.values() for item in items)} - self.aside()
+        """What counts for the caps: what is inside, and all of each batch in flight; not what a
+        shutdown keeps for its last resort.
+        """
+        return {
+            *self.inside(),
+            *(item for items in self.flights.values() for item in items),
+        } - self.aside()
 
     def check_queue(self) -> None:
         if not self.setting.has_caps:
@@ -285,17 +341,23 @@ class KeyedModel(Model):
             return
         waiting = self.waiting()
         if waiting and self._would_fit(waiting[0], waiting[1:]):
-            self.broken.append(f"idle: {waiting[0].items} wait, and there is room: {self.inside()} inside")
+            self.broken.append(
+                f"idle: {waiting[0].items} wait, and there is room: {self.inside()} inside"
+            )
 
     def _would_fit(self, head: Producer, others: Sequence[Producer]) -> bool:
-        """Whether the first who waits has room, even if all others who want it had been granted theirs in some part, or were before it.
+        """Whether the first who waits has room, even if all others who want it had been granted
+        theirs in some part, or were before it.
 
-        Who has waited for a part of the ledger comes to the whole of it later than some who came later.
+        Who has waited for a part of the ledger comes to the whole of it later than some who came
+        later.
         """
         setting, counted = self.setting, self.counted()
         granted = [item for other in others if len(other.items) > 1 for item in other.items]
         for tenant in {setting.tenant(item) for item in head.items}:
-            there = [item for item in (*counted, *granted, *head.items) if setting.tenant(item) == tenant]
+            there = [
+                item for item in (*counted, *granted, *head.items) if setting.tenant(item) == tenant
+            ]
             if setting.cap_items is not None and len(there) > setting.cap_items:
                 return False
             if setting.cap_bytes is not None and sum(map(self.measure, there)) > setting.cap_bytes:
@@ -305,10 +367,14 @@ class KeyedModel(Model):
     def _fits_ledger(self, items: Sequence[int]) -> bool:
         inside = [*self.inside(), *items]
         most = self.limits.max_pending_bytes
-        return len(inside) <= self.limits.ledger_items and (most is None or sum(map(self.measure, inside)) <= most)
+        return len(inside) <= self.limits.ledger_items and (
+            most is None or sum(map(self.measure, inside)) <= most
+        )
 
     def check_idle(self, stats: Stats) -> None:
-        """A worker is free: nothing that may go waits for anything but the end of its batch's time."""
+        """A worker is free: nothing that may go waits for anything but the end of its batch's
+        time.
+        """
         if self.batcher._engine._gave_up:
             return  # what is left ends without a call
         runnable = self.runnable()
@@ -321,13 +387,21 @@ class KeyedModel(Model):
         for item in runnable:
             age = now - self.came_at[item]
             assert age < self.setting.max_delay, f"idle: item {item} is due: {stats}"
-            assert not any(item in fence for fence in self.fences), f"idle: a flush waits for item {item}: {stats}"
-        assert not (runnable and self.batcher._engine.room.waiting), f"idle: a producer waits, and {runnable} linger: {stats}"
-        assert not (runnable and stats.state == "closing"), f"idle: {runnable} linger in a shutdown: {stats}"
+            assert not any(item in fence for fence in self.fences), (
+                f"idle: a flush waits for item {item}: {stats}"
+            )
+        assert not (runnable and self.batcher._engine.room.waiting), (
+            f"idle: a producer waits, and {runnable} linger: {stats}"
+        )
+        assert not (runnable and stats.state == "closing"), (
+            f"idle: {runnable} linger in a shutdown: {stats}"
+        )
         for producer in self.waiting():
             tenants = {self.setting.tenant(item) for item in producer.items}
             lone = (
-                len(tenants) == 1 and self.setting.has_caps and not any(tenants & self._tenants(items) for items in self.flights.values())
+                len(tenants) == 1
+                and self.setting.has_caps
+                and not any(tenants & self._tenants(items) for items in self.flights.values())
             )
             assert not (lone and by_tenant.get(next(iter(tenants)))), (
                 f"idle: {producer.items} wait for their tenant, whose {by_tenant} linger"
@@ -342,11 +416,19 @@ class KeyedModel(Model):
             if self.flying(line):
                 continue
             held = self.queued_of(line)
-            assert self.setting.policy != "park" or len(held) <= self.setting.most_parked, f"parked: {held} are held: {stats}"
-            assert self.setting.policy != "fail" or not held, f"stopped: {held} are inside behind one that failed: {stats}"
+            assert self.setting.policy != "park" or len(held) <= self.setting.most_parked, (
+                f"parked: {held} are held: {stats}"
+            )
+            assert self.setting.policy != "fail" or not held, (
+                f"stopped: {held} are inside behind one that failed: {stats}"
+            )
         for fence in self.fences if stats.state == "open" else ():
             left = [item for item in fence if item not in self.outcomes]
-            moves = [item for item in left if item in self.taken or self.setting.line(item) not in self.stopped]
+            moves = [
+                item
+                for item in left
+                if item in self.taken or self.setting.line(item) not in self.stopped
+            ]
             assert moves, f"idle: a flush waits for nothing but what is held: {left}"
 
     def check_ends(self, ends: Mapping[int, Outcome], taken_in: Sequence[int]) -> None:
@@ -361,13 +443,23 @@ class KeyedModel(Model):
                 back.add(line)
             else:
                 ended_otherwise = line in back and ends[item] is not Outcome.DROPPED
-                assert not ended_otherwise, f"order: item {item} ended {ends[item].value} behind one that was handed back"
+                assert not ended_otherwise, (
+                    f"order: item {item} ended {ends[item].value} behind one that was handed back"
+                )
 
     def check_applied(self) -> None:
         """What was applied without a doubt was applied in order."""
         first = list(dict.fromkeys(self.destination.applied))
         for line in self.lines(first):
             if line[1] is None:
-                continue  # a tenant's batches are in order, and within a batch some may be later than others
-            sure = [item for item in first if self.setting.line(item) == line and not self.destination.may_differ(item)]
-            assert sure == sorted(sure, key=self.place.__getitem__), f"order: {sure} were applied in this order"
+                # a tenant's batches are in order, and within a batch some may be
+                # later than others
+                continue
+            sure = [
+                item
+                for item in first
+                if self.setting.line(item) == line and not self.destination.may_differ(item)
+            ]
+            assert sure == sorted(sure, key=self.place.__getitem__), (
+                f"order: {sure} were applied in this order"
+            )

@@ -1,4 +1,6 @@
-"""Planted bugs in what keys, tenants and adaptive control need, each with the law that has to speak, and where to look for it."""
+"""Planted bugs in what keys, tenants and adaptive control need, each with the law that has to
+speak, and where to look for it.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def mutant(law: str, **where: Any) -> Callable[[Callable[[pytest.MonkeyPatch], N
     return register
 
 
-# -- keys -------------------------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
 @mutant("exclusive", kind="keys", stack="retry")
@@ -76,12 +78,22 @@ def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "backs_off", backs_off)
 
 
-@mutant("exclusive", kind="keys", policy="skip", stack="bare", pattern=TWO_KEYS, patience=80, default=Act(seconds=8.0, deaf=True))
+@mutant(
+    "exclusive",
+    kind="keys",
+    policy="skip",
+    stack="bare",
+    pattern=TWO_KEYS,
+    patience=80,
+    default=Act(seconds=8.0, deaf=True),
+)
 def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the write goes on."""
     real = Engine.item_settled
 
-    def item_settled(self: Engine[Any], flight: Any, indices: Any, outcome: Any, details: Any) -> None:
+    def item_settled(
+        self: Engine[Any], flight: Any, indices: Any, outcome: Any, details: Any
+    ) -> None:
         real(self, flight, indices, outcome, details)
         if flight.cut_cause is not None:
             self.accumulator.settled(flight.sealed, indices)
@@ -130,13 +142,31 @@ def a_fence_leaves_out_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KeyedAccumulator, "seal", seal)
 
 
-@mutant("parked", kind="keys", policy="park", stack="bare", pattern=TWO_KEYS, patience=80, buries=0.0, default=REFUSES)
+@mutant(
+    "parked",
+    kind="keys",
+    policy="park",
+    stack="bare",
+    pattern=TWO_KEYS,
+    patience=80,
+    buries=0.0,
+    default=REFUSES,
+)
 def a_parked_key_has_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lane never spills."""
     monkeypatch.setattr(Parking, "look_at", lambda self, key, lane: None)
 
 
-@mutant("parked", kind="keys", policy="park", stack="bare", pattern=TWO_KEYS, patience=80, buries=0.0, default=REFUSES)
+@mutant(
+    "parked",
+    kind="keys",
+    policy="park",
+    stack="bare",
+    pattern=TWO_KEYS,
+    patience=80,
+    buries=0.0,
+    default=REFUSES,
+)
 def a_parked_key_spills_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes while it spills, or after, is not looked at."""
     real = Parking.next
@@ -152,9 +182,20 @@ def a_parked_key_spills_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Parking, "next", next_)
 
 
-@mutant("parked", kind="both", policy="park", stack="bare", pattern=TWO_TENANTS, patience=80, buries=0.0, default=REFUSES)
+@mutant(
+    "parked",
+    kind="both",
+    policy="park",
+    stack="bare",
+    pattern=TWO_TENANTS,
+    patience=80,
+    buries=0.0,
+    default=REFUSES,
+)
 def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lanes that hold too much are listed for all tenants together, and whoever looks first strikes them off."""
+    """The lanes that hold too much are listed for all tenants together, and whoever looks first
+    strikes them off.
+    """
     shared: dict[int, Parking] = {}
     real = Batcher._new_engine
 
@@ -163,7 +204,10 @@ def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(self)
 
     monkeypatch.setattr(Batcher, "_new_engine", new_engine)
-    monkeypatch.setattr("penstock.batcher.arrange.Parking", lambda policy, most: shared.setdefault(most, Parking(policy, most)))
+    monkeypatch.setattr(
+        "penstock.batcher.arrange.Parking",
+        lambda policy, most: shared.setdefault(most, Parking(policy, most)),
+    )
 
 
 @mutant("stopped", kind="keys", policy="pause")
@@ -172,25 +216,49 @@ def a_key_goes_on_behind_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "_stops_keys", lambda self, flight, outcome: False)
 
 
-@mutant("stopped", kind="keys", policy="fail", stack="bare", pattern=TWO_KEYS, patience=80, default=REFUSES)
+@mutant(
+    "stopped",
+    kind="keys",
+    policy="fail",
+    stack="bare",
+    pattern=TWO_KEYS,
+    patience=80,
+    default=REFUSES,
+)
 def what_is_inside_of_a_failed_key_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if it were paused."""
     monkeypatch.setattr(Parking, "fails", property(lambda self: False))
 
 
-@mutant("stopped", kind="keys", policy="pause", stack="bare", pattern=TWO_KEYS, patience=80, default=REFUSES)
+@mutant(
+    "stopped",
+    kind="keys",
+    policy="pause",
+    stack="bare",
+    pattern=TWO_KEYS,
+    patience=80,
+    default=REFUSES,
+)
 def a_key_that_is_let_go_leaves_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so, and holds it still."""
     monkeypatch.setattr(KeyedAccumulator, "let_go", lambda self, key, now: 0)
 
 
-@mutant("order", kind="keys", policy="skip", stack="retry", default=Act("partial", which=frozenset({0})), pattern=((0, 0),), spare=12)
+@mutant(
+    "order",
+    kind="keys",
+    policy="skip",
+    stack="retry",
+    default=Act("partial", which=frozenset({0})),
+    pattern=((0, 0),),
+    spare=12,
+)
 def what_is_handed_back_stops_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes after it is sent, while it is unsent."""
     monkeypatch.setattr(KeyedAccumulator, "stop", lambda self, batch, indices: None)
 
 
-# -- tenants ----------------------------------------------------------------------------------------------------------
+# -- tenants ---------------------------------------------------------------------------------------
 
 
 @mutant("mixed", kind="tenants", cap_items=None, cap_bytes=None)
@@ -276,7 +344,9 @@ def room_of_a_tenant_comes_free_and_nobody_is_told(monkeypatch: pytest.MonkeyPat
     patience=80,
 )
 def a_turn_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credit is given anew before it is used up: whoever has the turn keeps it while it has something to send."""
+    """Credit is given anew before it is used up: whoever has the turn keeps it while it has
+    something to send.
+    """
     real = TenantAccumulator.take
 
     def take(self: TenantAccumulator[Any], now: float) -> Any:
@@ -305,7 +375,7 @@ def an_idle_tenant_keeps_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TenantAccumulator, "forget", lambda self, share: None)
 
 
-# -- adaptive control -------------------------------------------------------------------------------------------------
+# -- adaptive control ------------------------------------------------------------------------------
 
 
 @mutant(

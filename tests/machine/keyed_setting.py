@@ -23,7 +23,11 @@ STACKS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "bare": lambda: (),
     "timeout": lambda: (Timeout(2.0),),
     "retry": lambda: (retry(),),
-    "full": lambda: (Timeout(2.0), CircuitBreaker(consecutive=3, open_for=1.0, longest_open=4.0), retry()),
+    "full": lambda: (
+        Timeout(2.0),
+        CircuitBreaker(consecutive=3, open_for=1.0, longest_open=4.0),
+        retry(),
+    ),
 }
 KINDS = ("keys", "tenants", "both")
 MOST_INSIDE = 40
@@ -98,7 +102,13 @@ class KeyedSetting(Setting):
             options |= {"max_parked_items": self.most_parked}
         if self.has_tenants:
             options |= {"tenant": self.tenant}
-            options |= {"tenants": Tenants(weights=self.weight, max_pending_items=self.cap_items, max_pending_bytes=self.cap_bytes)}
+            options |= {
+                "tenants": Tenants(
+                    weights=self.weight,
+                    max_pending_items=self.cap_items,
+                    max_pending_bytes=self.cap_bytes,
+                )
+            }
         return options
 
 
@@ -110,14 +120,20 @@ def keyed_settings(draw: st.DrawFn, /, **fixed: Any) -> KeyedSetting:
         return fixed[name] if name in fixed else draw(strategy)
 
     plain = draw(setting.settings)
-    given = {field.name: fixed.get(field.name, getattr(plain, field.name)) for field in fields(Setting)}
+    given = {
+        field.name: fixed.get(field.name, getattr(plain, field.name)) for field in fields(Setting)
+    }
     kind = pick("kind", st.sampled_from(KINDS))
     workers = given["workers"] = pick("workers", st.sampled_from([1, 2, 3, 4, 8, 16]))
-    max_items = given["max_items"] = pick("max_items", st.integers(1, min(5, MOST_INSIDE // (workers + 1))))
+    max_items = given["max_items"] = pick(
+        "max_items", st.integers(1, min(5, MOST_INSIDE // (workers + 1)))
+    )
     given["spare"] = pick("spare", st.sampled_from([0, 2, 12]))
     given["stack"] = pick("stack", st.sampled_from(sorted(STACKS)))
     policy = pick("policy", st.sampled_from(POLICIES if kind != "tenants" else ("skip",)))
-    pairs = st.tuples(st.integers(0, 0 if kind == "keys" else 2), st.integers(0, 5 if kind != "tenants" else 0))
+    pairs = st.tuples(
+        st.integers(0, 0 if kind == "keys" else 2), st.integers(0, 5 if kind != "tenants" else 0)
+    )
     caps = st.one_of(st.none(), st.integers(3, 8)) if kind != "keys" else st.none()
     adaptive = st.builds(
         Adaptive,
@@ -132,7 +148,9 @@ def keyed_settings(draw: st.DrawFn, /, **fixed: Any) -> KeyedSetting:
         prefix_safe=pick("prefix_safe", st.booleans()),
         policy=policy,
         most_parked=pick("most_parked", st.integers(1, 3)),
-        buries=pick("buries", st.sampled_from([0.0, 0.3] if policy == "park" else [None, None, 0.0, 0.3])),
+        buries=pick(
+            "buries", st.sampled_from([0.0, 0.3] if policy == "park" else [None, None, 0.0, 0.3])
+        ),
         cap_items=pick("cap_items", caps),
         cap_bytes=pick("cap_bytes", caps if given["sized"] else st.none()),
         weights=pick("weights", st.tuples(*[st.sampled_from([1.0, 1.0, 2.0, 3.0])] * 3)),

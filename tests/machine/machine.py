@@ -1,8 +1,9 @@
 """A batcher under every hand that may touch it, one rule at a time, on virtual time.
 
-A rule starts something and lets the loop run until nothing is ready, or only for a few rounds, so that the next rule comes in the middle:
-then both are carried out in one run of the loop. The law must hold after every rule and every round; where nothing is ready, nothing that
-could go on may stand still.
+A rule starts something and lets the loop run until nothing is ready, or only for a few rounds, so
+that the next rule comes in the middle: then both are carried out in one run of the loop. The law
+must hold after every rule and every round; where nothing is ready, nothing that could go on may
+stand still.
 """
 
 from __future__ import annotations
@@ -51,11 +52,23 @@ class BatcherMachine(RuleBasedStateMachine):
 
     @initialize(setting=settings)
     def open(self, setting: Setting) -> None:
-        destination = Destination(default=setting.default, workers=setting.workers, max_items=setting.max_items)
+        destination = Destination(
+            default=setting.default, workers=setting.workers, max_items=setting.max_items
+        )
         model = Model(setting.limits(), measure)
-        self.begin(setting, destination, model, stack(destination, *STACKS[setting.stack]()), Watch(model))
+        self.begin(
+            setting, destination, model, stack(destination, *STACKS[setting.stack]()), Watch(model)
+        )
 
-    def begin(self, setting: Setting, destination: Destination, model: Model, sink: Sink[int], watch: Observer, **more: Any) -> None:
+    def begin(
+        self,
+        setting: Setting,
+        destination: Destination,
+        model: Model,
+        sink: Sink[int],
+        watch: Observer,
+        **more: Any,
+    ) -> None:
         """Open a batcher; `more` are arguments that only some have."""
         self.setting = setting
         self.destination = destination
@@ -73,16 +86,21 @@ class BatcherMachine(RuleBasedStateMachine):
             clock=self.clock,
             **more,
         )
-        # Who lets others run before it asks for room has no place in line yet, and the laws cannot see that it does not wait.
+        # Who lets others run before it asks for room has no place in line yet, and the laws cannot
+        # see that it does not wait.
         self.yield_every, engine.YIELD_EVERY = engine.YIELD_EVERY, sys.maxsize
-        self.clock.loop.set_exception_handler(lambda loop, context: self.complaints.append(str(context)))
+        self.clock.loop.set_exception_handler(
+            lambda loop, context: self.complaints.append(str(context))
+        )
         self.clock.run(self._open())
 
     async def _open(self) -> None:
         await self.batcher.__aenter__()
 
     def step(self, act: Callable[[], object], rest: int | None = None) -> None:
-        """Act inside the loop; then let it run until nothing is ready, or for some rounds until the next rule acts."""
+        """Act inside the loop; then let it run until nothing is ready, or for some rounds until the
+        next rule acts.
+        """
         self.acts.append((act, rest or 0))
         if rest is None:
             self.run_for(0.0)
@@ -101,7 +119,7 @@ class BatcherMachine(RuleBasedStateMachine):
             self.model.check_law()
         await self.clock.advance(seconds)
 
-    # -- producers ----------------------------------------------------------------------------------------------------
+    # -- producers ---------------------------------------------------------------------------------
 
     async def put(self, items: tuple[int, ...], timeout: float | None) -> None:
         """Offer items without waiting for what becomes of them."""
@@ -181,7 +199,9 @@ class BatcherMachine(RuleBasedStateMachine):
         """The grant and the cancellation race, by rounds of the loop."""
         task = self.model.waiting()[place:][:1]
         self.step(self.destination.open_gate, rounds)
-        self.step(lambda: [producer.task.cancel() for producer in task if producer.task is not None])
+        self.step(
+            lambda: [producer.task.cancel() for producer in task if producer.task is not None]
+        )
 
     @precondition(lambda self: self.model.receipts)
     @rule(data=st.data())
@@ -202,7 +222,7 @@ class BatcherMachine(RuleBasedStateMachine):
     def cancel_a_listener(self, rest: int | None) -> None:
         self.step(next(task for task in self.listeners if not task.done()).cancel, rest)
 
-    # -- the destination and the time ---------------------------------------------------------------------------------
+    # -- the destination and the time --------------------------------------------------------------
 
     @precondition(lambda self: len(self.destination.script) < 8)
     @rule(next_acts=st.lists(acts, min_size=1, max_size=4))
@@ -222,7 +242,7 @@ class BatcherMachine(RuleBasedStateMachine):
     def settle_down(self) -> None:
         self.run_for(0.0)
 
-    # -- whoever flushes or shuts down --------------------------------------------------------------------------------
+    # -- whoever flushes or shuts down -------------------------------------------------------------
 
     @precondition(lambda self: len(self.flushes) < 10)
     @rule(timeout=waits, rest=rests)
@@ -234,10 +254,17 @@ class BatcherMachine(RuleBasedStateMachine):
     def cancel_a_flush(self, rest: int | None) -> None:
         self.step(next(task for task in self.flushes if not task.done()).cancel, rest)
 
-    @precondition(lambda self: len(self.model.accepted) >= self.setting.patience and len(self.shutdowns) < 4)
+    @precondition(
+        lambda self: len(self.model.accepted) >= self.setting.patience and len(self.shutdowns) < 4
+    )
     @rule(deadline=st.sampled_from([0.0, 0.5, 3.0, 25.0]), admit_waiting=st.booleans(), rest=rests)
     def shutdown(self, deadline: float, admit_waiting: bool, rest: int | None) -> None:
-        self.step(lambda: self.shutdowns.append(asyncio.create_task(self._shut_down(deadline, admit_waiting=admit_waiting))), rest)
+        self.step(
+            lambda: self.shutdowns.append(
+                asyncio.create_task(self._shut_down(deadline, admit_waiting=admit_waiting))
+            ),
+            rest,
+        )
 
     @precondition(lambda self: any(not task.done() for task in self.shutdowns))
     @rule(rest=rests)
@@ -258,7 +285,7 @@ class BatcherMachine(RuleBasedStateMachine):
         self.deadline = when if self.deadline is None else min(when, self.deadline)
         return await self.batcher.shutdown(deadline, admit_waiting=admit_waiting)
 
-    # -- what must hold -----------------------------------------------------------------------------------------------
+    # -- what must hold ----------------------------------------------------------------------------
 
     @invariant()
     def holds(self) -> None:
@@ -285,7 +312,9 @@ class BatcherMachine(RuleBasedStateMachine):
         self._check_nothing_stands_still()
 
     def check_order(self) -> None:
-        """Batches hold items in the order in which they got in; one worker writes them in that order, too."""
+        """Batches hold items in the order in which they got in; one worker writes them in that
+        order, too.
+        """
         place = self.model.place
         sent: list[int] = []
         for write in self.destination.writes:
@@ -302,11 +331,17 @@ class BatcherMachine(RuleBasedStateMachine):
     def check_idle_worker(self, stats: Stats) -> None:
         """A worker is free, so nothing waits that could go."""
         assert stats.sealed_batches == 0, f"a worker is free, and a sealed batch waits: {stats}"
-        assert not (stats.open_items and stats.waiting_producers), f"a worker is free, and a producer waits: {stats}"
-        assert stats.oldest_age is None or stats.oldest_age < self.setting.max_delay, f"a worker is free, and a batch is due: {stats}"
+        assert not (stats.open_items and stats.waiting_producers), (
+            f"a worker is free, and a producer waits: {stats}"
+        )
+        assert stats.oldest_age is None or stats.oldest_age < self.setting.max_delay, (
+            f"a worker is free, and a batch is due: {stats}"
+        )
 
     def _check_tries_go_on(self, stats: Stats) -> None:
-        """What backs off in a shutdown has been tried again since that began, and has time for another try."""
+        """What backs off in a shutdown has been tried again since that began, and has time for
+        another try.
+        """
         assert self.stopping_since is not None
         tried = any(write.started >= self.stopping_since for write in self.destination.writes)
         assert tried, f"a shutdown waits for a backoff: {stats}"
@@ -323,13 +358,25 @@ class BatcherMachine(RuleBasedStateMachine):
         long_ago = self.clock.now() - limits.stretch - 1e-6
         hanging = [write for write in self.destination.writes if write.hangs_since(long_ago)]
         assert not hanging, f"not cut off by the flush timeout: {hanging}"
-        cut = [item for write in self.destination.writes if write.runs_since(long_ago - GRACE) for item in write.items]
+        cut = [
+            item
+            for write in self.destination.writes
+            if write.runs_since(long_ago - GRACE)
+            for item in write.items
+        ]
         open_ended = [item for item in cut if item not in self.model.outcomes]
         assert not open_ended, f"cut off, and without an outcome: {open_ended}"
         if self.deadline is not None:
-            assert self.batcher.report is not None or self.clock.now() < self.deadline, "the deadline has passed"
+            assert self.batcher.report is not None or self.clock.now() < self.deadline, (
+                "the deadline has passed"
+            )
         if stats.state == "closing":
-            busy = stats.tally.inside or stats.in_flight_batches or stats.backing_off_batches or stats.waiting_producers
+            busy = (
+                stats.tally.inside
+                or stats.in_flight_batches
+                or stats.backing_off_batches
+                or stats.waiting_producers
+            )
             assert busy or self.last_resort.running, f"the shutdown waits for nothing: {stats}"
             if worker_free and stats.backing_off_batches and not stats.throttled_seconds:
                 self._check_tries_go_on(stats)
@@ -340,7 +387,7 @@ class BatcherMachine(RuleBasedStateMachine):
         if stats.state == "broken":
             assert all(task.done() for task in self.flushes), "a flush waits for a broken batcher"
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def teardown(self) -> None:
         try:
@@ -351,7 +398,9 @@ class BatcherMachine(RuleBasedStateMachine):
             if hasattr(self, "yield_every"):
                 engine.YIELD_EVERY = self.yield_every
             if hasattr(self, "batcher"):
-                self.batcher._state = "closed"  # what a planted bug leaves inside is no loss to warn of
+                self.batcher._state = (
+                    "closed"  # what a planted bug leaves inside is no loss to warn of
+                )
 
     def end(self) -> None:
         self.run_for(0.0)
@@ -369,7 +418,9 @@ class BatcherMachine(RuleBasedStateMachine):
             assert not self.clock.leftovers(), f"left behind: {self.clock.leftovers()}"
         ends = self.ends(report)
         self.run_for(LONG)
-        assert self._tally() == replace(report.tally, refused=0), "a late completion changed the tally"
+        assert self._tally() == replace(report.tally, refused=0), (
+            "a late completion changed the tally"
+        )
         assert self.batcher.report is report
         assert self.ends(report) == ends
         assert not self.clock.leftovers(), f"left behind for ever: {self.clock.leftovers()}"
@@ -386,13 +437,17 @@ class BatcherMachine(RuleBasedStateMachine):
         return replace(self.batcher.tally(), refused=0)
 
     async def _last_shutdown(self) -> ShutdownReport[int]:
-        return await self._shut_down(self.setting.final_deadline, admit_waiting=self.setting.final_admit)
+        return await self._shut_down(
+            self.setting.final_deadline, admit_waiting=self.setting.final_admit
+        )
 
     def ends(self, report: ShutdownReport[int]) -> dict[int, Outcome]:
         """Every item's outcome, each from one source."""
         ends = dict(self.model.outcomes)
         for item in report.unsent:
-            assert ends.get(item, Outcome.UNSENT) is Outcome.UNSENT, f"item {item} ended {ends[item]} and is handed back"
+            assert ends.get(item, Outcome.UNSENT) is Outcome.UNSENT, (
+                f"item {item} ended {ends[item]} and is handed back"
+            )
             ends[item] = Outcome.UNSENT
         assert len(set(report.unsent)) == len(report.unsent) == report.tally.unsent
         for item in self.model.accepted:
@@ -402,7 +457,9 @@ class BatcherMachine(RuleBasedStateMachine):
         for item in report.unknown:
             assert ends[item] is Outcome.UNKNOWN
         for item, receipt in self.model.receipts.items():
-            assert receipt.outcome is ends[item], f"the receipt of item {item} says {receipt.outcome}, and it ended {ends[item]}"
+            assert receipt.outcome is ends[item], (
+                f"the receipt of item {item} says {receipt.outcome}, and it ended {ends[item]}"
+            )
         assert len(ends) == len(self.model.accepted)
         return ends
 
@@ -412,11 +469,15 @@ class BatcherMachine(RuleBasedStateMachine):
             if outcome in {Outcome.DELIVERED, Outcome.DUPLICATE}:
                 assert item in applied, f"item {item} ended {outcome.value} and was never applied"
             elif outcome is Outcome.UNKNOWN:
-                assert self.destination.may_differ(item), f"item {item} ended unknown, and everybody knew"
+                assert self.destination.may_differ(item), (
+                    f"item {item} ended unknown, and everybody knew"
+                )
             elif outcome is not Outcome.DEAD_LETTERED or not self.destination.may_differ(item):
                 assert item not in applied, f"item {item} ended {outcome.value} and was applied"
             if applied.count(item) > 1:
-                assert self.destination.may_differ(item), f"item {item} was applied twice, and there was no doubt"
+                assert self.destination.may_differ(item), (
+                    f"item {item} was applied twice, and there was no doubt"
+                )
 
 
 class LastResort:

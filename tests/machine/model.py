@@ -1,4 +1,6 @@
-"""What a batcher should have done by now: everything that went in, what came out, and what follows from the two."""
+"""What a batcher should have done by now: everything that went in, what came out, and what follows
+from the two.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock import AddTimeout, Batcher, ClosedError, ItemTooLarge, KeyFailedError, Observer, Outcome
+from penstock import (
+    AddTimeout,
+    Batcher,
+    ClosedError,
+    ItemTooLarge,
+    KeyFailedError,
+    Observer,
+    Outcome,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -45,9 +55,13 @@ class Watch(Observer):
     def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
         older = [item for item in items if item in self._model.place]
         if older and self._model.queued()[: len(older)] != older:
-            self._model.broken.append(f"dropped {older}, and not the oldest of {self._model.queued()}")
+            self._model.broken.append(
+                f"dropped {older}, and not the oldest of {self._model.queued()}"
+            )
         if self._model.evicted and not older:
-            self._model.broken.append(f"dropped {items} all the same, so {self._model.evicted} in vain")
+            self._model.broken.append(
+                f"dropped {items} all the same, so {self._model.evicted} in vain"
+            )
         self._model.evicted = older
         for item in items:
             self._model.end(item, Outcome.DROPPED)
@@ -56,7 +70,9 @@ class Watch(Observer):
 
 @dataclass(eq=False)
 class Model:
-    """Items are numbered in the order in which they were offered; `accepted` keeps the order in which they got in."""
+    """Items are numbered in the order in which they were offered; `accepted` keeps the order in
+    which they got in.
+    """
 
     batcher: Batcher[int] = field(init=False)
     limits: Limits
@@ -76,7 +92,7 @@ class Model:
     """What each flush that goes on waits for."""
     broken: list[str] = field(default_factory=list[str])
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- what happens ------------------------------------------------------------------------------
 
     def numbers(self, count: int) -> tuple[int, ...]:
         """The numbers of the next items."""
@@ -96,7 +112,9 @@ class Model:
             self.broken.append(f"item {item} ended {self.outcomes[item]} and then {outcome}")
         self.outcomes[item] = outcome
 
-    def produce(self, count: int, call: Callable[[Producer], Coroutine[Any, Any, None]]) -> Producer:
+    def produce(
+        self, count: int, call: Callable[[Producer], Coroutine[Any, Any, None]]
+    ) -> Producer:
         """Start somebody who offers `count` items by `call`."""
         producer = Producer()
 
@@ -129,9 +147,11 @@ class Model:
         left = [item for item in before if item not in self.outcomes]
         told = self.batcher.stats().state == "open"  # later, items end unsent without a call
         if report.remaining > len(left) or (told and report.remaining != len(left)):
-            self.broken.append(f"a flush says that {report.remaining} items remain; these do: {left}")
+            self.broken.append(
+                f"a flush says that {report.remaining} items remain; these do: {left}"
+            )
 
-    # -- what follows -------------------------------------------------------------------------------------------------
+    # -- what follows ------------------------------------------------------------------------------
 
     def waiting(self) -> list[Producer]:
         """Producers who wait, in the order in which they came."""
@@ -153,7 +173,9 @@ class Model:
         except AssertionError as error:
             self.broken.append(str(error))
         if tally.inside > self.limits.ledger_items:
-            self.broken.append(f"{tally.inside} items inside a ledger of {self.limits.ledger_items}")
+            self.broken.append(
+                f"{tally.inside} items inside a ledger of {self.limits.ledger_items}"
+            )
         if min(tally.queued, tally.in_flight, tally.backing_off) < 0:
             self.broken.append(f"less than nothing: {tally}")
 
@@ -162,16 +184,22 @@ class Model:
         self.check_law()
         tally = self.batcher.tally()
         most = self.limits.max_pending_bytes
-        assert most is None or sum(map(self.measure, self.inside())) <= most, f"more than {most} bytes inside"
-        assert tally.accepted == len(self.accepted), f"{tally}, but {len(self.accepted)} items got in"
-        assert self.refused <= tally.refused <= self.refused + self.maybe_refused, f"{tally}, but {self.refused} were refused"
+        assert most is None or sum(map(self.measure, self.inside())) <= most, (
+            f"more than {most} bytes inside"
+        )
+        assert tally.accepted == len(self.accepted), (
+            f"{tally}, but {len(self.accepted)} items got in"
+        )
+        assert self.refused <= tally.refused <= self.refused + self.maybe_refused, (
+            f"{tally}, but {self.refused} were refused"
+        )
         counts = Counter(self.outcomes[item] for item in self.accepted if item in self.outcomes)
         silent = {Outcome.UNSENT, Outcome.DEAD_LETTERED}  # items on no flight end so without a call
         for outcome in Outcome:
             told, counted = counts[outcome], tally.of(outcome)
-            assert told == counted or (outcome in silent and told < counted and self.batcher.stats().state != "open"), (
-                f"{counted} {outcome.value}, but {told} were told"
-            )
+            assert told == counted or (
+                outcome in silent and told < counted and self.batcher.stats().state != "open"
+            ), f"{counted} {outcome.value}, but {told} were told"
         assert set(self.outcomes) <= self.place.keys(), "an item that never got in has an outcome"
 
     def check_receipts(self) -> None:
@@ -179,14 +207,20 @@ class Model:
         for item, receipt in self.receipts.items():
             told = self.outcomes.get(item)
             if told is not None and told is not Outcome.UNSENT:
-                assert receipt.outcome is told, f"the receipt of item {item} says {receipt.outcome}, and it ended {told}"
+                assert receipt.outcome is told, (
+                    f"the receipt of item {item} says {receipt.outcome}, and it ended {told}"
+                )
             elif self.batcher.stats().state == "open":
-                assert receipt.outcome is told, f"the receipt of item {item} says {receipt.outcome}, and nobody else does"
+                assert receipt.outcome is told, (
+                    f"the receipt of item {item} says {receipt.outcome}, and nobody else does"
+                )
 
     def check_queue(self) -> None:
         """Nobody who waits was overtaken, or could have been served."""
         waiting = self.waiting()
-        assert self.batcher.stats().waiting_producers == len(waiting), f"{len(waiting)} producers wait, says nobody"
+        assert self.batcher.stats().waiting_producers == len(waiting), (
+            f"{len(waiting)} producers wait, says nobody"
+        )
         if not waiting:
             return
         head = waiting[0]
@@ -196,5 +230,7 @@ class Model:
         fits = len(inside) + len(head.items) <= self.limits.ledger_items
         most = self.limits.max_pending_bytes
         if most is not None:
-            fits = fits and sum(map(self.measure, inside)) + sum(map(self.measure, head.items)) <= most
+            fits = (
+                fits and sum(map(self.measure, inside)) + sum(map(self.measure, head.items)) <= most
+            )
         assert not fits, f"items {head.items} wait, and there is room: {inside} inside"

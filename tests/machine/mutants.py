@@ -1,6 +1,7 @@
 """Planted bugs: each a small change of one method, such as somebody could make without noticing.
 
-A mutant is a function that plants itself with `monkeypatch`; its docstring says what goes wrong. The machine has to find every one.
+A mutant is a function that plants itself with `monkeypatch`; its docstring says what goes wrong.
+The machine has to find every one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def mutant(plant: Mutant) -> Mutant:
     return plant
 
 
-# -- producers --------------------------------------------------------------------------------------------------------
+# -- producers -------------------------------------------------------------------------------------
 
 
 @mutant
@@ -117,7 +118,9 @@ def a_waiter_is_overtaken_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> N
 @mutant
 def a_waiter_is_overtaken_by_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes while it waits and fits goes in."""
-    monkeypatch.setattr(Engine, "admits", lambda self, items, size: self.room.fits(self.inside, items, size))
+    monkeypatch.setattr(
+        Engine, "admits", lambda self, items, size: self.room.fits(self.inside, items, size)
+    )
 
 
 @mutant
@@ -125,7 +128,9 @@ def a_wake_up_is_lost_at_a_full_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Items that fail make room, and nobody is told."""
     real = Engine.item_settled
 
-    def item_settled(self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any) -> None:
+    def item_settled(
+        self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
+    ) -> None:
         accepting = self.accepting
         self.accepting = accepting and outcome.is_success
         real(self, flight, indices, outcome, details)
@@ -137,7 +142,11 @@ def a_wake_up_is_lost_at_a_full_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant
 def waiting_producers_make_no_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait out the linger though a worker is idle."""
-    monkeypatch.setattr(Engine, "_take_early", lambda self, now: None if not self.stopping else _take_stopping(self, now))
+    monkeypatch.setattr(
+        Engine,
+        "_take_early",
+        lambda self, now: None if not self.stopping else _take_stopping(self, now),
+    )
 
 
 def _take_stopping(engine: Engine[Any], now: float) -> Any:
@@ -150,16 +159,20 @@ def room_in_bytes_comes_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a batch is settled in parts, each part gives all of it back."""
     real = Engine.item_settled
 
-    def item_settled(self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any) -> None:
+    def item_settled(
+        self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
+    ) -> None:
         sizes = flight.sealed.sizes
         if sizes is not None:
-            self.room.bytes_inside -= sum(size for index, size in enumerate(sizes) if index not in indices)
+            self.room.bytes_inside -= sum(
+                size for index, size in enumerate(sizes) if index not in indices
+            )
         real(self, flight, indices, outcome, details)
 
     monkeypatch.setattr(Engine, "item_settled", item_settled)
 
 
-# -- overflow ---------------------------------------------------------------------------------------------------------
+# -- overflow --------------------------------------------------------------------------------------
 
 
 @mutant
@@ -177,11 +190,17 @@ def a_dropped_item_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @mutant
-def receipts_stay_where_they_were_when_the_oldest_item_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def receipts_stay_where_they_were_when_the_oldest_item_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """So that each then belongs to the item before."""
 
-    def pop_first(items: list[Any], receipts: dict[int, Any], sizes: list[int] | None) -> Evicted[Any]:
-        return Evicted(items.pop(0), sizes.pop(0) if sizes is not None else 0, receipts.pop(0, None))
+    def pop_first(
+        items: list[Any], receipts: dict[int, Any], sizes: list[int] | None
+    ) -> Evicted[Any]:
+        return Evicted(
+            items.pop(0), sizes.pop(0) if sizes is not None else 0, receipts.pop(0, None)
+        )
 
     monkeypatch.setattr(accumulator, "_pop_first", pop_first)
 
@@ -200,7 +219,7 @@ def the_newest_goes_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(PlainAccumulator, "evict_oldest", evict_oldest)
 
 
-# -- batches, slots and timers ----------------------------------------------------------------------------------------
+# -- batches, slots and timers ---------------------------------------------------------------------
 
 
 @mutant
@@ -310,7 +329,7 @@ def a_signal_remembers_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Signal, "leave", lambda self, waiter: None)
 
 
-# -- outcomes ---------------------------------------------------------------------------------------------------------
+# -- outcomes --------------------------------------------------------------------------------------
 
 
 @mutant
@@ -368,7 +387,9 @@ def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None
     """Whoever waits for an item that failed waits for ever."""
     real = Engine.item_settled
 
-    def item_settled(self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any) -> None:
+    def item_settled(
+        self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
+    ) -> None:
         receipts = flight.sealed.receipts
         if not outcome.is_success:
             flight.sealed.receipts = {}
@@ -378,7 +399,7 @@ def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Engine, "item_settled", item_settled)
 
 
-# -- fences and shutting down -----------------------------------------------------------------------------------------
+# -- fences and shutting down ----------------------------------------------------------------------
 
 
 @mutant

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_ITEMS = 80
-"""With what is on its way, fewer than make a producer yield, so that items get in in the order in which they were offered."""
+"""With what is on its way, fewer than make a producer yield, so that items get in in the order in
+which they were offered.
+"""
 
 
 def retry() -> Retry:
@@ -30,7 +32,12 @@ STACKS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "retry": lambda: (retry(),),
     "timeout in retry": lambda: (Timeout(2.0), retry()),
     "retry in timeout": lambda: (retry(), Timeout(4.0)),
-    "full": lambda: (Timeout(2.0), CircuitBreaker(consecutive=3, open_for=1.0, longest_open=4.0), retry(), DeadLetter(MemorySink())),
+    "full": lambda: (
+        Timeout(2.0),
+        CircuitBreaker(consecutive=3, open_for=1.0, longest_open=4.0),
+        retry(),
+        DeadLetter(MemorySink()),
+    ),
 }
 
 
@@ -98,8 +105,16 @@ acts = st.one_of(
     st.builds(Act, seconds=seconds),
     st.builds(Act, st.sampled_from(["fail", "half"]), seconds, error=errors),
     st.builds(Act, st.just("partial"), seconds, error=errors, which=some),
-    st.builds(Act, st.sampled_from(["unknown", "hang"]), seconds, which=st.frozensets(st.integers(0, 2))),
-    st.builds(Act, st.sampled_from(["ok", "half"]), st.sampled_from([3.0, 8.0, 40.0]), deaf=st.just(True), error=errors),
+    st.builds(
+        Act, st.sampled_from(["unknown", "hang"]), seconds, which=st.frozensets(st.integers(0, 2))
+    ),
+    st.builds(
+        Act,
+        st.sampled_from(["ok", "half"]),
+        st.sampled_from([3.0, 8.0, 40.0]),
+        deaf=st.just(True),
+        error=errors,
+    ),
     st.sampled_from([Act("gate"), Act("gate"), Act("short"), Act("nonsense")]),
 )
 rests = st.sampled_from([None, None, None, 0, 1, 2])

@@ -24,11 +24,16 @@ def explore(seed: int) -> None:
     """So many runs from a seed."""
     machine = hypothesis.seed(seed)(type("KeyedMachine", (KeyedMachine,), {}))
     with run_by(f"from tests.machine.test_keyed_machine import explore; explore({seed})"):
-        run_state_machine_as_test(machine, settings=settings(FAST, max_examples=RUNS, stateful_step_count=60, derandomize=False))
+        run_state_machine_as_test(
+            machine,
+            settings=settings(FAST, max_examples=RUNS, stateful_step_count=60, derandomize=False),
+        )
 
 
 def test_keys_tenants_and_adaptive_control_keep_their_laws() -> None:
-    """I1, I4, I5, I6, I9, batcher/4a.9, batcher/4a.10, batcher/4a.11, batcher/4b.6, B-T28, G-T8: after every step, and nothing is left at the end."""
+    """I1, I4, I5, I6, I9, batcher/4a.9, batcher/4a.10, batcher/4a.11, batcher/4b.6, B-T28, G-T8:
+    after every step, and nothing is left at the end.
+    """
     run_state_machine_as_test(KeyedMachine, settings=settings(FAST, max_examples=60))
 
 
@@ -61,6 +66,8 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings(FOR_EVER)
 @pytest.mark.parametrize("name", sorted(SLOWER))
-def test_a_planted_bug_that_takes_longer_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_that_takes_longer_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I4, I5, batcher/4a.10."""
     find(name, monkeypatch, 2_000)

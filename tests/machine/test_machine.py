@@ -27,12 +27,23 @@ FOR_EVER = "ignore::pytest.PytestUnraisableExceptionWarning"
 """A planted bug may leave tasks that cannot even be cancelled."""
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-FAST = settings(max_examples=100, stateful_step_count=50, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
-LONG = settings(max_examples=10_000, stateful_step_count=80, deadline=None, suppress_health_check=SLOW)
+FAST = settings(
+    max_examples=100,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=SLOW,
+)
+LONG = settings(
+    max_examples=10_000, stateful_step_count=80, deadline=None, suppress_health_check=SLOW
+)
 
 
 def test_every_item_is_accounted_for_whatever_happens() -> None:
-    """batcher/4b.1, batcher/4b.2, B-T7: the law holds after every step, and the end is what the destination saw."""
+    """batcher/4b.1, batcher/4b.2, B-T7: the law holds after every step, and the end is what the
+    destination saw.
+    """
     run_state_machine_as_test(BatcherMachine, settings=FAST)
 
 
@@ -59,7 +70,9 @@ def test_asyncio_finds_nothing_to_complain_of() -> None:
 def find(name: str, monkeypatch: pytest.MonkeyPatch, budget: settings, complaint: str = "") -> None:
     """The machine fails once the bug is planted, and complains of that."""
     mutants.ALL[name](monkeypatch)
-    once = settings(budget, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False)
+    once = settings(
+        budget, derandomize=True, database=None, phases=[Phase.generate], report_multiple_bugs=False
+    )
     with pytest.raises(AssertionError, match=complaint):
         run_state_machine_as_test(BatcherMachine, settings=once)
     gc.collect()  # tasks that the bug has left for ever, before another test hears of them

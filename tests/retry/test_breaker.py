@@ -33,7 +33,17 @@ from penstock import (
     send,
     stack,
 )
-from penstock.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, fail, hang, ignore_cancel, partial, slow
+from penstock.testing import (
+    BlockingSink,
+    FakeSink,
+    FlakySink,
+    ScriptedSink,
+    fail,
+    hang,
+    ignore_cancel,
+    partial,
+    slow,
+)
 
 if TYPE_CHECKING:
     from penstock import Sink
@@ -44,7 +54,12 @@ DOWN = UnavailableError("refused")
 
 def breaker(**changes: Any) -> CircuitBreaker:
     """One that opens at the second failure in a row, for ten seconds."""
-    rules: dict[str, Any] = {"failure_rate": None, "consecutive": 2, "open_for": 10.0, "when_open": "raise"}
+    rules: dict[str, Any] = {
+        "failure_rate": None,
+        "consecutive": 2,
+        "open_for": 10.0,
+        "when_open": "raise",
+    }
     return CircuitBreaker(**{**rules, **changes})
 
 
@@ -79,8 +94,12 @@ async def test_open_means_not_called_and_one_probe_decides(fake_clock: FakeClock
 
 
 @pytest.mark.parametrize("probes", [1, 3])
-async def test_fifty_concurrent_callers_are_as_many_probes_as_asked_for(fake_clock: FakeClock, probes: int) -> None:
-    """Half open: the others are told at once, and those who wait go on when the probes have closed it."""
+async def test_fifty_concurrent_callers_are_as_many_probes_as_asked_for(
+    fake_clock: FakeClock, probes: int
+) -> None:
+    """Half open: the others are told at once, and those who wait go on when the probes have closed
+    it.
+    """
     inner = BlockingSink[int]()
     failing = FlakySink[int](2, DOWN)
 
@@ -96,7 +115,9 @@ async def test_fifty_concurrent_callers_are_as_many_probes_as_asked_for(fake_clo
     assert len(inner.calls) == probes
     refused = [task.result() for task in tasks if task.done()]
     assert len(refused) == 50 - probes
-    assert all(isinstance(error, CircuitOpenError) and error.retry_after == 0.0 for error in refused)
+    assert all(
+        isinstance(error, CircuitOpenError) and error.retry_after == 0.0 for error in refused
+    )
     inner.release()
     assert [error for error in await asyncio.gather(*tasks) if error is None] == [None] * probes
     assert state(sink) == "closed"
@@ -111,7 +132,13 @@ async def test_fifty_waiting_callers_follow_the_probe_that_closed_it(fake_clock:
     assert [call.started for call in inner.calls] == [0.0, 0.0, 10.0, *[13.0] * 49]
 
 
-COUNTED = [TransientError("t"), UnavailableError("u"), UnknownOutcomeError("o"), ValueError("unlisted"), ConnectionRefusedError()]
+COUNTED = [
+    TransientError("t"),
+    UnavailableError("u"),
+    UnknownOutcomeError("o"),
+    ValueError("unlisted"),
+    ConnectionRefusedError(),
+]
 
 
 @pytest.mark.parametrize("error", COUNTED, ids=repr)
@@ -122,7 +149,9 @@ async def test_these_count_as_failures(fake_clock: FakeClock, error: BaseExcepti
     assert state(sink) == "open"
 
 
-@pytest.mark.parametrize("error", [PermanentError("p"), ThrottledError("t"), StoppedError("s")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [PermanentError("p"), ThrottledError("t"), StoppedError("s")], ids=repr
+)
 async def test_these_do_not(fake_clock: FakeClock, error: BaseException) -> None:
     sink = stack(FlakySink[Any](9, error), breaker(consecutive=1))
     for _ in range(9):
@@ -130,8 +159,15 @@ async def test_these_do_not(fake_clock: FakeClock, error: BaseException) -> None
     assert state(sink) == "closed"
 
 
-async def test_a_permanent_error_answers_a_probe_and_a_throttled_one_leaves_the_question_open(fake_clock: FakeClock) -> None:
-    steps: list[Any] = [fail(DOWN), fail(DOWN), fail(ThrottledError("slow")), fail(PermanentError("bad row"))]
+async def test_a_permanent_error_answers_a_probe_and_a_throttled_one_leaves_the_question_open(
+    fake_clock: FakeClock,
+) -> None:
+    steps: list[Any] = [
+        fail(DOWN),
+        fail(DOWN),
+        fail(ThrottledError("slow")),
+        fail(PermanentError("bad row")),
+    ]
     sink = stack(ScriptedSink[Any](steps), breaker())
     for _ in range(2):
         await write(sink)
@@ -142,9 +178,16 @@ async def test_a_permanent_error_answers_a_probe_and_a_throttled_one_leaves_the_
     assert state(sink) == "closed"
 
 
-@pytest.mark.parametrize(("failed", "expected"), [(1, "closed"), (4, "closed"), (5, "open"), (10, "open")])
-async def test_a_partial_answer_is_a_failure_when_half_of_it_failed(fake_clock: FakeClock, failed: int, expected: str) -> None:
-    sink = stack(ScriptedSink[int](default=partial(dict.fromkeys(range(failed), TransientError("t")))), breaker(consecutive=1))
+@pytest.mark.parametrize(
+    ("failed", "expected"), [(1, "closed"), (4, "closed"), (5, "open"), (10, "open")]
+)
+async def test_a_partial_answer_is_a_failure_when_half_of_it_failed(
+    fake_clock: FakeClock, failed: int, expected: str
+) -> None:
+    sink = stack(
+        ScriptedSink[int](default=partial(dict.fromkeys(range(failed), TransientError("t")))),
+        breaker(consecutive=1),
+    )
     assert len(await send(sink, RowBatch(range(10)))) == failed
     assert state(sink) == expected
 
@@ -157,7 +200,9 @@ async def test_the_users_classifier_and_the_sinks_own_are_asked(fake_clock: Fake
     inner = stack(Own(9, ValueError("v")), breaker(consecutive=1))
     await write(inner)
     assert state(inner) == "closed"
-    mine = stack(Own(9, ValueError("v")), breaker(consecutive=1, classify=lambda _: ErrorClass.TRANSIENT))
+    mine = stack(
+        Own(9, ValueError("v")), breaker(consecutive=1, classify=lambda _: ErrorClass.TRANSIENT)
+    )
     await write(mine)
     assert state(mine) == "open"
 
@@ -183,7 +228,9 @@ async def test_slow_calls_open_it(fake_clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("after", [1.0, 4.0])
-async def test_cancelling_is_neutral_and_gives_the_probe_back(fake_clock: FakeClock, after: float) -> None:
+async def test_cancelling_is_neutral_and_gives_the_probe_back(
+    fake_clock: FakeClock, after: float
+) -> None:
     """batcher/4b.10: unless the call had lasted for too long: then it was a slow one."""
     inner = ScriptedSink[Any]([fail(DOWN), fail(DOWN), hang()])
     sink = stack(inner, breaker(slow_rate=1.0, slow_after=3.0))
@@ -200,7 +247,9 @@ async def test_cancelling_is_neutral_and_gives_the_probe_back(fake_clock: FakeCl
 
 
 @pytest.mark.parametrize("slow_after", [None, 0.5])
-async def test_a_cancellation_that_the_sink_made_an_answer_of_is_one_all_the_same(fake_clock: FakeClock, slow_after: float | None) -> None:
+async def test_a_cancellation_that_the_sink_made_an_answer_of_is_one_all_the_same(
+    fake_clock: FakeClock, slow_after: float | None
+) -> None:
     async def stubborn(batch: Batch[Any]) -> None:
         try:
             await asyncio.sleep(50.0)
@@ -208,7 +257,9 @@ async def test_a_cancellation_that_the_sink_made_an_answer_of_is_one_all_the_sam
             raise RuntimeError("connection lost") from None
 
     rate = None if slow_after is None else 1.0
-    inner = stack(stubborn, breaker(consecutive=1, slow_rate=rate, slow_after=slow_after, min_calls=1))
+    inner = stack(
+        stubborn, breaker(consecutive=1, slow_rate=rate, slow_after=slow_after, min_calls=1)
+    )
     await write(stack(inner, Timeout(1.0)))
     assert state(inner) == ("closed" if slow_after is None else "open")
 
@@ -218,7 +269,11 @@ async def test_inside_a_retry_it_sees_every_try(fake_clock: FakeClock) -> None:
     seen: list[tuple[str, str]] = []
     note = lambda new, old: seen.append((old.value, new.value))  # noqa: E731
     inner = FlakySink[Any](9, TransientError("t"))
-    sink = stack(inner, breaker(consecutive=4, on_state=note), Retry(attempts=4, backoff=tenacity.wait_fixed(1.0)))
+    sink = stack(
+        inner,
+        breaker(consecutive=4, on_state=note),
+        Retry(attempts=4, backoff=tenacity.wait_fixed(1.0)),
+    )
     assert isinstance(await write(sink), TransientError)
     assert len(inner.calls) == 4
     assert seen == [("closed", "open")]
@@ -237,7 +292,9 @@ async def test_outside_of_a_retry_it_sees_one_failure_per_series(fake_clock: Fak
 
 
 async def test_an_open_circuit_uses_up_no_attempts(fake_clock: FakeClock) -> None:
-    """Design 3.4: `when_open="raise"` inside a Retry of two attempts; the open time is waited for, not tried away."""
+    """Design 3.4: `when_open="raise"` inside a Retry of two attempts; the open time is waited for,
+    not tried away.
+    """
     inner = FlakySink[Any](1, TransientError("t"))
     sink = stack(inner, breaker(consecutive=1), Retry(attempts=2, backoff=tenacity.wait_fixed(1.0)))
     assert await write(sink) is None
@@ -245,7 +302,9 @@ async def test_an_open_circuit_uses_up_no_attempts(fake_clock: FakeClock) -> Non
 
 
 async def test_a_probe_elsewhere_is_no_reason_to_ask_without_end(fake_clock: FakeClock) -> None:
-    """With a backoff of nothing, too: while one batch probes, the others do not keep the loop busy."""
+    """With a backoff of nothing, too: while one batch probes, the others do not keep the loop
+    busy.
+    """
     calls: list[float] = []
     inner = ScriptedSink[str]([fail(DOWN), slow(3.0)])
     guarded = breaker(consecutive=1)(inner)
@@ -256,13 +315,18 @@ async def test_a_probe_elsewhere_is_no_reason_to_ask_without_end(fake_clock: Fak
         if errors:
             raise errors[0]
 
-    first, second = stack(counted, Retry(backoff=tenacity.wait_fixed(0.0))), stack(counted, Retry(backoff=tenacity.wait_fixed(0.0)))
+    first, second = (
+        stack(counted, Retry(backoff=tenacity.wait_fixed(0.0))),
+        stack(counted, Retry(backoff=tenacity.wait_fixed(0.0))),
+    )
     errors = await asyncio.gather(write(first), write(second))
     assert set(errors) == {None}
     assert len(calls) < 400
 
 
-async def test_who_waits_for_an_open_circuit_holds_no_slot_and_pushes_back(fake_clock: FakeClock) -> None:
+async def test_who_waits_for_an_open_circuit_holds_no_slot_and_pushes_back(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/B-T38, design 3.3: nothing fails; the items back off inside the ledger."""
     inner = FlakySink[Any](2, DOWN)
     sink = stack(inner, breaker(when_open="wait"), Retry(backoff=tenacity.wait_fixed(0.0)))
@@ -278,8 +342,12 @@ async def test_who_waits_for_an_open_circuit_holds_no_slot_and_pushes_back(fake_
 @pytest.mark.parametrize("when_open", ["wait", "raise"])
 @pytest.mark.parametrize("workers", [1, 2, 4, 16])
 @pytest.mark.parametrize("inside", [True, False])
-async def test_an_outage_pushes_back_and_loses_nothing(fake_clock: FakeClock, workers: int, when_open: Any, *, inside: bool) -> None:
-    """B-T42, B-T60: with a breaker inside or outside of the retry, 120 s down; failed calls do not grow with the workers."""
+async def test_an_outage_pushes_back_and_loses_nothing(
+    fake_clock: FakeClock, workers: int, when_open: Any, *, inside: bool
+) -> None:
+    """B-T42, B-T60: with a breaker inside or outside of the retry, 120 s down; failed calls do not
+    grow with the workers.
+    """
     applied: list[int] = []
     failed = 0
 
@@ -307,7 +375,9 @@ async def test_an_outage_pushes_back_and_loses_nothing(fake_clock: FakeClock, wo
     assert sorted(applied) == list(range(40_000))
 
 
-async def test_a_shutdown_lets_what_waits_try_at_once_and_until_its_deadline(fake_clock: FakeClock) -> None:
+async def test_a_shutdown_lets_what_waits_try_at_once_and_until_its_deadline(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/4b.3: and what failed to the end for want of a destination is unsent."""
     applied: list[int] = []
 
@@ -318,12 +388,18 @@ async def test_a_shutdown_lets_what_waits_try_at_once_and_until_its_deadline(fak
         applied.append(batch[0])
 
     calls: list[tuple[float, int]] = []
-    sink = stack(down_for_one, breaker(consecutive=1, when_open="wait", open_for=500.0, longest_open=500.0), Retry())
+    sink = stack(
+        down_for_one,
+        breaker(consecutive=1, when_open="wait", open_for=500.0, longest_open=500.0),
+        Retry(),
+    )
     async with Batcher(sink, limits=Limits(max_items=1, workers=2)) as batcher:
         receipts = [await batcher.submit(item) for item in range(2)]
         await fake_clock.advance(1.0)
         report = await batcher.shutdown(deadline=25.0)
-    assert [item for when, item in calls if when <= 1.0] == [0, 1, 0] or [item for when, item in calls if when <= 1.0] == [0, 0, 1]
+    assert [item for when, item in calls if when <= 1.0] == [0, 1, 0] or [
+        item for when, item in calls if when <= 1.0
+    ] == [0, 0, 1]
     assert 20 < len([item for _, item in calls if item == 1]) < 30
     assert calls[-1][0] > 24.5
     assert [receipt.outcome for receipt in receipts] == [Outcome.DELIVERED, Outcome.UNSENT]
@@ -332,13 +408,19 @@ async def test_a_shutdown_lets_what_waits_try_at_once_and_until_its_deadline(fak
 
 
 async def test_the_last_try_of_a_shutdown_keeps_what_is_final(fake_clock: FakeClock) -> None:
-    inner = ScriptedSink[int]([slow(0.1, fail(DOWN)), fail(PermanentError("bad row")), fail(UnknownOutcomeError("cut"))])
+    inner = ScriptedSink[int](
+        [slow(0.1, fail(DOWN)), fail(PermanentError("bad row")), fail(UnknownOutcomeError("cut"))]
+    )
     sink = stack(inner, breaker(consecutive=1, when_open="wait"))
     async with Batcher(sink, limits=Limits(max_items=1, workers=1)) as batcher:
         receipts = [await batcher.submit(item) for item in range(3)]
         await fake_clock.advance(1.0)
         await batcher.shutdown()
-    assert [receipt.outcome for receipt in receipts] == [Outcome.REJECTED, Outcome.REJECTED, Outcome.UNKNOWN]
+    assert [receipt.outcome for receipt in receipts] == [
+        Outcome.REJECTED,
+        Outcome.REJECTED,
+        Outcome.UNKNOWN,
+    ]
 
 
 async def test_a_deaf_call_is_neutral_too(fake_clock: FakeClock) -> None:
@@ -351,7 +433,9 @@ async def test_a_deaf_call_is_neutral_too(fake_clock: FakeClock) -> None:
         assert state(inner) == "closed"
 
 
-async def test_each_application_and_each_opening_has_a_state_of_its_own(fake_clock: FakeClock) -> None:
+async def test_each_application_and_each_opening_has_a_state_of_its_own(
+    fake_clock: FakeClock,
+) -> None:
     rules = breaker(consecutive=1)
     one, two = rules(FlakySink[Any](1, DOWN)), rules(FakeSink[Any]())
     async with one:
@@ -372,7 +456,9 @@ async def test_the_state_does_not_travel(fake_clock: FakeClock) -> None:
     assert state(cloudpickle.loads(cloudpickle.dumps(sink))) == "closed"
 
 
-async def test_changes_are_told_and_a_listener_that_raises_hurts_nobody(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_changes_are_told_and_a_listener_that_raises_hurts_nobody(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[str] = []
 
     def listen(new: CircuitState, old: CircuitState) -> None:
@@ -386,7 +472,13 @@ async def test_changes_are_told_and_a_listener_that_raises_hurts_nobody(fake_clo
         for pause in (10.0, 20.0):
             await fake_clock.advance(pause)
             await write(sink)
-    assert seen == ["closed -> open", "open -> half_open", "half_open -> open", "open -> half_open", "half_open -> closed"]
+    assert seen == [
+        "closed -> open",
+        "open -> half_open",
+        "half_open -> open",
+        "open -> half_open",
+        "half_open -> closed",
+    ]
     assert len(caplog.records) == 5
 
 

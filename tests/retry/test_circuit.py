@@ -52,8 +52,13 @@ def test_failures_in_a_row_open_it_and_a_success_between_starts_anew() -> None:
     assert not call(machine, 4.99, OK)
 
 
-@pytest.mark.parametrize(("failures", "calls", "state"), [(2, 3, "closed"), (1, 4, "closed"), (2, 4, "open"), (49, 100, "closed")])
-def test_a_rate_means_something_from_the_least_number_of_calls_on(failures: int, calls: int, state: str) -> None:
+@pytest.mark.parametrize(
+    ("failures", "calls", "state"),
+    [(2, 3, "closed"), (1, 4, "closed"), (2, 4, "open"), (49, 100, "closed")],
+)
+def test_a_rate_means_something_from_the_least_number_of_calls_on(
+    failures: int, calls: int, state: str
+) -> None:
     machine = circuit(consecutive=None, failure_rate=0.5)
     for n in range(calls):
         call(machine, 0.0, FAIL if n >= calls - failures else OK)
@@ -112,7 +117,9 @@ def test_fifty_callers_at_once_give_exactly_as_many_probes_as_asked_for(probes: 
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.9])
-def test_a_cancelled_call_counts_nowhere_and_a_cancelled_probe_gives_its_place_back(seconds: float) -> None:
+def test_a_cancelled_call_counts_nowhere_and_a_cancelled_probe_gives_its_place_back(
+    seconds: float,
+) -> None:
     """batcher/4b.10."""
     machine = circuit(slow_rate=0.5, slow_after=2.0)
     for verdict in (FAIL, FAIL):
@@ -190,19 +197,35 @@ def test_answers_of_calls_from_before_a_change_count_nowhere() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 3.0), st.booleans(), st.booleans()), max_size=60))
-def test_the_window_counts_what_a_list_of_all_calls_would(calls: list[tuple[float, bool, bool]]) -> None:
+def test_the_window_counts_what_a_list_of_all_calls_would(
+    calls: list[tuple[float, bool, bool]],
+) -> None:
     window, naive, now = Window(10.0), deque[tuple[int, bool, bool]](), 0.0
     for wait, failed, slow in calls:
         now += wait
         window.add(now, failed=failed, slow=slow)
         naive.append((int(now // 1.0), failed, slow))
         last = [entry for entry in naive if entry[0] > int(now // 1.0) - SLICES]
-        assert (window.calls, window.failures, window.slow) == (len(last), sum(e[1] for e in last), sum(e[2] for e in last))
+        assert (window.calls, window.failures, window.slow) == (
+            len(last),
+            sum(e[1] for e in last),
+            sum(e[2] for e in last),
+        )
 
 
-@given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, 5.0, 30.0]), st.sampled_from(["admit", OK, FAIL, NEUTRAL, "cancel"])), max_size=80))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 1.0, 5.0, 30.0]),
+            st.sampled_from(["admit", OK, FAIL, NEUTRAL, "cancel"]),
+        ),
+        max_size=80,
+    )
+)
 def test_never_more_probes_than_asked_for_and_never_stuck(steps: list[tuple[float, Any]]) -> None:
-    """Any order of calls, answers and cancellations; once all have ended, calls are let in again sooner or later."""
+    """Any order of calls, answers and cancellations; once all have ended, calls are let in again
+    sooner or later.
+    """
     machine, now, out = circuit(consecutive=2, probes=2, slow_after=4.0, slow_rate=0.5), 0.0, []
     for wait, step in steps:
         now += wait

@@ -1,6 +1,7 @@
 """Cuts: whatever the order of decorators and whatever the moment, outcomes tell the truth.
 
-The sink here knows the truth: what it applied. `delivered` must mean applied; `unsent` and `rejected` must mean not applied.
+The sink here knows the truth: what it applied. `delivered` must mean applied; `unsent` and
+`rejected` must mean not applied.
 """
 
 from __future__ import annotations
@@ -52,7 +53,22 @@ class Truth:
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         rng = self.rng
-        kind = rng.choice(["ok", "ok", "transient", "permanent", "partial", "throttle", "down", "cut", "late", "deaf", "lost", "settle"])
+        kind = rng.choice(
+            [
+                "ok",
+                "ok",
+                "transient",
+                "permanent",
+                "partial",
+                "throttle",
+                "down",
+                "cut",
+                "late",
+                "deaf",
+                "lost",
+                "settle",
+            ]
+        )
         try:
             await asyncio.sleep(rng.choice([0.0, 0.05, 0.7, 3.0]))
         except asyncio.CancelledError:
@@ -76,7 +92,9 @@ class Truth:
                 good = [place for place in range(len(batch)) if rng.random() < 0.5]
                 self.applied.extend(batch[place] for place in good)
                 errors = [PermanentError("bad"), TransientError("again")]
-                return WriteResult.failed(batch, {p: rng.choice(errors) for p in range(len(batch)) if p not in good})
+                return WriteResult.failed(
+                    batch, {p: rng.choice(errors) for p in range(len(batch)) if p not in good}
+                )
             case "settle":
                 self.applied.extend(batch[place] for place in range(0, len(batch), 2))
                 batch.settle(range(0, len(batch), 2), Outcome.DELIVERED)
@@ -104,12 +122,23 @@ class Truth:
 def decorators(rng: random.Random, target: Truth) -> list[Any]:
     pool: list[Callable[[], Any]] = [
         lambda: Timeout(rng.choice([0.5, 2.0, 6.0])),
-        lambda: Retry(attempts=rng.randint(1, 4), backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0]))),
-        lambda: DeadLetter(target, record=lambda record: record.item, take_unknown=rng.random() < 0.3),
-        lambda: CircuitBreaker(
-            None, consecutive=rng.randint(1, 3), open_for=rng.choice([0.5, 4.0]), when_open=rng.choice(["wait", "raise"])
+        lambda: Retry(
+            attempts=rng.randint(1, 4), backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0]))
         ),
-        lambda: RateLimit(rng.choice([1.0, 20.0]), burst=rng.choice([0, 5]), key=rng.choice([None, lambda item: item % 2])),
+        lambda: DeadLetter(
+            target, record=lambda record: record.item, take_unknown=rng.random() < 0.3
+        ),
+        lambda: CircuitBreaker(
+            None,
+            consecutive=rng.randint(1, 3),
+            open_for=rng.choice([0.5, 4.0]),
+            when_open=rng.choice(["wait", "raise"]),
+        ),
+        lambda: RateLimit(
+            rng.choice([1.0, 20.0]),
+            burst=rng.choice([0, 5]),
+            key=rng.choice([None, lambda item: item % 2]),
+        ),
         lambda: Split(rng.choice([1, 2])),
         Isolate,
     ]
@@ -117,9 +146,15 @@ def decorators(rng: random.Random, target: Truth) -> list[Any]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(seed=st.integers(0, 2**40), workers=st.integers(1, 3), deadline=st.sampled_from([0.0, 0.3, 1.0, 8.0]))
+@given(
+    seed=st.integers(0, 2**40),
+    workers=st.integers(1, 3),
+    deadline=st.sampled_from([0.0, 0.3, 1.0, 8.0]),
+)
 @example(seed=1, workers=1, deadline=0.3)
-def test_outcomes_tell_the_truth_in_every_order_and_at_every_moment(seed: int, workers: int, deadline: float) -> None:
+def test_outcomes_tell_the_truth_in_every_order_and_at_every_moment(
+    seed: int, workers: int, deadline: float
+) -> None:
     """B-T57: and the report is the same 200 virtual seconds later."""
     rng = random.Random(seed)
     main_truth, letters_truth = Truth(rng), Truth(rng)
@@ -155,13 +190,23 @@ def test_outcomes_tell_the_truth_in_every_order_and_at_every_moment(seed: int, w
             assert item not in applied, (item, outcome)
         else:
             assert outcome is Outcome.UNKNOWN
-    assert set(report.unsent) == {item for item, receipt in receipts.items() if receipt.outcome is Outcome.UNSENT}
+    assert set(report.unsent) == {
+        item for item, receipt in receipts.items() if receipt.outcome is Outcome.UNSENT
+    }
 
 
 @settings(max_examples=300, deadline=None)
-@given(seed=st.integers(0, 2**40), workers=st.integers(1, 3), deadline=st.sampled_from([0.0, 0.3, 1.0, 8.0]))
-def test_outcomes_tell_the_truth_over_several_branches(seed: int, workers: int, deadline: float) -> None:
-    """B-T57, B-T53: delivered means applied in every required branch; unsent means applied in none."""
+@given(
+    seed=st.integers(0, 2**40),
+    workers=st.integers(1, 3),
+    deadline=st.sampled_from([0.0, 0.3, 1.0, 8.0]),
+)
+def test_outcomes_tell_the_truth_over_several_branches(
+    seed: int, workers: int, deadline: float
+) -> None:
+    """B-T57, B-T53: delivered means applied in every required branch; unsent means applied in
+    none.
+    """
     rng = random.Random(seed)
     truths = [Truth(rng), Truth(rng)]
     letters, extra = Truth(rng), Truth(rng)
@@ -172,10 +217,24 @@ def test_outcomes_tell_the_truth_over_several_branches(seed: int, workers: int, 
             lambda: Timeout(rng.choice([0.5, 2.0])),
             lambda: Retry(backoff=tenacity.wait_fixed(rng.choice([0.0, 0.3, 4.0]))),
         ]
-        branches = [stack(truth, *(rng.choice(inner)() for _ in range(rng.randint(0, 3)))) for truth in truths]
-        outer = [decorator for decorator in decorators(rng, letters) if not isinstance(decorator, (Retry, Isolate))]
+        branches = [
+            stack(truth, *(rng.choice(inner)() for _ in range(rng.randint(0, 3))))
+            for truth in truths
+        ]
+        outer = [
+            decorator
+            for decorator in decorators(rng, letters)
+            if not isinstance(decorator, (Retry, Isolate))
+        ]
         mode: Any = rng.choice(["all", "parallel", "sequential"])
-        sink = stack(FanOut(*branches, best_effort=[stack(extra, Retry())] if rng.random() < 0.5 else [], mode=mode), *outer)
+        sink = stack(
+            FanOut(
+                *branches,
+                best_effort=[stack(extra, Retry())] if rng.random() < 0.5 else [],
+                mode=mode,
+            ),
+            *outer,
+        )
         limits = Limits(max_items=3, workers=workers, max_pending_items=30, flush_timeout=8.0)
         async with Batcher(sink, limits=limits) as batcher:
             for item in range(12):
@@ -201,10 +260,14 @@ def test_outcomes_tell_the_truth_over_several_branches(seed: int, workers: int, 
             assert not all(item in there for there in applied), item
         elif receipt.outcome is Outcome.DEAD_LETTERED:
             assert item in letters.applied
-    assert set(report.unsent) == {item for item, receipt in receipts.items() if receipt.outcome is Outcome.UNSENT}
+    assert set(report.unsent) == {
+        item for item, receipt in receipts.items() if receipt.outcome is Outcome.UNSENT
+    }
 
 
-async def test_a_backoff_left_by_an_exception_takes_its_slot_at_once_and_gives_it_back_once(fake_clock: FakeClock) -> None:
+async def test_a_backoff_left_by_an_exception_takes_its_slot_at_once_and_gives_it_back_once(
+    fake_clock: FakeClock,
+) -> None:
     """Design 3.3: over the limit if need be; afterwards there are as many slots as before."""
     running = 0
     most = 0

@@ -52,8 +52,12 @@ def started(sink: ScriptedSink[Any]) -> list[float]:
     return [round(call.started, 9) for call in sink.calls]
 
 
-@pytest.mark.parametrize("error", [AGAIN, UnknownOutcomeError("cut"), ValueError("unlisted")], ids=repr)
-async def test_no_try_is_made_after_the_total_time(fake_clock: FakeClock, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error", [AGAIN, UnknownOutcomeError("cut"), ValueError("unlisted")], ids=repr
+)
+async def test_no_try_is_made_after_the_total_time(
+    fake_clock: FakeClock, error: BaseException
+) -> None:
     """batcher/4a.6: the wait that would lead past it is not begun."""
     sink = FlakySink[str](99, error)
     retry = Retry(attempts=99, unlisted_attempts=99, backoff=fixed(4.0), max_seconds=10.0)
@@ -74,9 +78,16 @@ async def test_the_time_that_tries_take_counts(fake_clock: FakeClock) -> None:
     assert started(sink) == [0.0, 4.0, 8.0]
 
 
-async def test_waiting_for_a_destination_that_is_away_is_no_part_of_the_total_time(fake_clock: FakeClock) -> None:
+async def test_waiting_for_a_destination_that_is_away_is_no_part_of_the_total_time(
+    fake_clock: FakeClock,
+) -> None:
     """Design 3.4: an outage and a throttle cost no attempts, and no time of the series."""
-    steps: list[Any] = [fail(AGAIN), *[fail(UnavailableError("gone"))] * 9, fail(ThrottledError("slow", retry_after=60.0)), fail(AGAIN)]
+    steps: list[Any] = [
+        fail(AGAIN),
+        *[fail(UnavailableError("gone"))] * 9,
+        fail(ThrottledError("slow", retry_after=60.0)),
+        fail(AGAIN),
+    ]
     sink = ScriptedSink[str](steps)
     assert await send(stack(sink, Retry(backoff=fixed(4.0), max_seconds=10.0)), RowBatch("x")) == {}
     assert fake_clock.now() > 100.0
@@ -98,10 +109,16 @@ async def test_retry_after_is_a_floor_whatever_the_class(fake_clock: FakeClock) 
     assert started(sink) == [0.0, 7.0]
 
 
-async def test_a_throttled_destination_tells_the_producers_for_how_long(fake_clock: FakeClock) -> None:
-    """batcher/4a.6, batcher/B11: `AddTimeout.retry_after` is what a server puts into its `Retry-After`."""
+async def test_a_throttled_destination_tells_the_producers_for_how_long(
+    fake_clock: FakeClock,
+) -> None:
+    """batcher/4a.6, batcher/B11: `AddTimeout.retry_after` is what a server puts into its
+    `Retry-After`.
+    """
     sink = FlakySink[int](1, ThrottledError("slow", retry_after=60.0))
-    async with Batcher(stack(sink, Retry()), limits=Limits(max_items=1, max_pending_items=2)) as batcher:
+    async with Batcher(
+        stack(sink, Retry()), limits=Limits(max_items=1, max_pending_items=2)
+    ) as batcher:
         await batcher.add(1)
         await fake_clock.advance(1.0)
         await batcher.add(2)
@@ -110,7 +127,7 @@ async def test_a_throttled_destination_tells_the_producers_for_how_long(fake_clo
         assert caught.value.retry_after == pytest.approx(57.0)
 
 
-# -- the budget --------------------------------------------------------------------------------------------------------
+# -- the budget ------------------------------------------------------------------------------------
 
 
 def test_a_budget_is_filled_by_first_tries_and_emptied_by_further_ones() -> None:
@@ -128,7 +145,9 @@ def test_a_budget_is_filled_by_first_tries_and_emptied_by_further_ones() -> None
 
 
 async def test_an_empty_budget_is_an_outage_with_one_probe(fake_clock: FakeClock) -> None:
-    """Design 3.4: nothing is lost and nothing fails; everybody goes on when the probe has succeeded."""
+    """Design 3.4: nothing is lost and nothing fails; everybody goes on when the probe has
+    succeeded.
+    """
     broken = True
     calls: list[tuple[float, int]] = []
 
@@ -140,7 +159,9 @@ async def test_an_empty_budget_is_an_outage_with_one_probe(fake_clock: FakeClock
 
     budget = RetryBudget(0.1, reserve=3)
     sink = stack(destination, Retry(attempts=50, backoff=fixed(5.0), budget=budget))
-    async with Batcher(sink, limits=Limits(max_items=1, workers=20), shutdown_deadline=500.0) as batcher:
+    async with Batcher(
+        sink, limits=Limits(max_items=1, workers=20), shutdown_deadline=500.0
+    ) as batcher:
         receipts = [await batcher.submit(item) for item in range(20)]
         await fake_clock.advance(40.0)
         assert len([call for call in calls if call[1] == 1]) == 20
@@ -180,7 +201,9 @@ async def test_one_budget_for_several_retries(fake_clock: FakeClock) -> None:
     budget = RetryBudget(0.01, reserve=1)
     sinks = [FlakySink[str](1, AGAIN) for _ in range(2)]
     for sink in sinks:
-        assert await send(stack(sink, Retry(backoff=fixed(1.0), budget=budget)), RowBatch("x")) == {}
+        assert (
+            await send(stack(sink, Retry(backoff=fixed(1.0), budget=budget)), RowBatch("x")) == {}
+        )
     assert started(sinks[0]) == [0.0, 1.0]
     assert started(sinks[1]) == [1.0, 3.0]  # its own backoff, then a probe's
     assert budget.tokens < 1.0
@@ -191,7 +214,9 @@ async def test_a_shutdown_needs_no_budget(fake_clock: FakeClock) -> None:
     budget = RetryBudget(0.01, reserve=1)
     budget.withdraw()
     sink = FlakySink[str](1, AGAIN)
-    async with Batcher(stack(sink, Retry(backoff=fixed(60.0), budget=budget)), limits=Limits(max_items=1)) as batcher:
+    async with Batcher(
+        stack(sink, Retry(backoff=fixed(60.0), budget=budget)), limits=Limits(max_items=1)
+    ) as batcher:
         receipt = await batcher.submit("x")
         await fake_clock.advance(1.0)
         await batcher.shutdown()
@@ -205,7 +230,7 @@ def test_a_budget_travels_as_a_description() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(budget)).tokens == 7.0
 
 
-# -- jitter ------------------------------------------------------------------------------------------------------------
+# -- jitter ----------------------------------------------------------------------------------------
 
 
 def draws(backoff: Backoff, tries: int, waited: float = 0.0) -> list[float]:
@@ -239,7 +264,12 @@ async def test_a_series_remembers_its_last_wait(fake_clock: FakeClock) -> None:
             return b
 
     sink = FlakySink[str](4, AGAIN)
-    await send(stack(sink, Retry(backoff=Backoff(jitter="decorrelated", base=1.0, longest=20.0, rng=Top()))), RowBatch("x"))
+    await send(
+        stack(
+            sink, Retry(backoff=Backoff(jitter="decorrelated", base=1.0, longest=20.0, rng=Top()))
+        ),
+        RowBatch("x"),
+    )
     assert waits == [1.0, 3.0, 9.0, 27.0]
     assert started(sink) == [0.0, 1.0, 4.0, 13.0, 33.0]
 
@@ -247,7 +277,9 @@ async def test_a_series_remembers_its_last_wait(fake_clock: FakeClock) -> None:
 async def test_without_jitter_waits_equal_the_schedule(fake_clock: FakeClock) -> None:
     """B-T15."""
     sink = FlakySink[str](4, AGAIN)
-    await send(stack(sink, Retry(backoff=Backoff(jitter="none", base=1.0, longest=3.0))), RowBatch("x"))
+    await send(
+        stack(sink, Retry(backoff=Backoff(jitter="none", base=1.0, longest=3.0))), RowBatch("x")
+    )
     assert started(sink) == [0.0, 1.0, 3.0, 6.0, 9.0]
 
 
@@ -262,7 +294,7 @@ def test_a_base_of_nothing_waits_for_nothing(jitter: Any) -> None:
     assert Backoff(base=0, jitter=jitter)(call_state(3)) == 0.0
 
 
-# -- classifiers -------------------------------------------------------------------------------------------------------
+# -- classifiers -----------------------------------------------------------------------------------
 
 
 def raised_from(cause: BaseException) -> BaseException:
@@ -271,7 +303,9 @@ def raised_from(cause: BaseException) -> BaseException:
     return error
 
 
-@pytest.mark.parametrize("wrap", [lambda error: error, raised_from, lambda error: raised_from(raised_from(error))])
+@pytest.mark.parametrize(
+    "wrap", [lambda error: error, raised_from, lambda error: raised_from(raised_from(error))]
+)
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -286,7 +320,9 @@ def raised_from(cause: BaseException) -> BaseException:
         (OSError(), None),
     ],
 )
-def test_errors_of_the_network(error: BaseException, expected: ErrorClass | None, wrap: Any) -> None:
+def test_errors_of_the_network(
+    error: BaseException, expected: ErrorClass | None, wrap: Any
+) -> None:
     """B-T17, batcher/B25: also when a client has wrapped them."""
     assert classify_network(wrap(error)) is expected
 
@@ -298,7 +334,9 @@ def test_errors_that_go_round_in_a_circle_are_looked_at_once() -> None:
 
 
 def test_classifiers_compose() -> None:
-    """B-T17: the first that knows the error decides; nobody knows is `None`, and then the built-in ones are asked."""
+    """B-T17: the first that knows the error decides; nobody knows is `None`, and then the built-in
+    ones are asked.
+    """
 
     def mine(error: BaseException) -> ErrorClass | None:
         return ErrorClass.PERMANENT if isinstance(error, ConnectionResetError) else None
@@ -313,8 +351,12 @@ def test_classifiers_compose() -> None:
 
 async def test_a_breaker_outside_sees_errors_as_the_retry_does(fake_clock: FakeClock) -> None:
     """B-T21."""
-    retry = Retry(classify=lambda error: ErrorClass.PERMANENT if isinstance(error, ValueError) else None)
-    sink = CircuitBreaker(None, consecutive=1, when_open="raise")(stack(FlakySink[str](1, ValueError("bad row")), retry))
+    retry = Retry(
+        classify=lambda error: ErrorClass.PERMANENT if isinstance(error, ValueError) else None
+    )
+    sink = CircuitBreaker(None, consecutive=1, when_open="raise")(
+        stack(FlakySink[str](1, ValueError("bad row")), retry)
+    )
     assert len(await send(sink, RowBatch("x"))) == 1
     assert sink.state.value == "closed"
 
@@ -328,7 +370,11 @@ async def test_a_part_that_succeeds_ends_the_outage_of_a_budget(fake_clock: Fake
     await asyncio.sleep(1.5)
     second = asyncio.create_task(send(retried, RowBatch("c")))
     assert (await first, await second) == ({}, {})
-    assert [(call.started, call.items) for call in sink.calls[:3]] == [(0.0, ("a", "b")), (2.0, ("a", "b")), (2.0, ("c",))]
+    assert [(call.started, call.items) for call in sink.calls[:3]] == [
+        (0.0, ("a", "b")),
+        (2.0, ("a", "b")),
+        (2.0, ("c",)),
+    ]
 
 
 async def test_each_first_try_pays_into_the_budget(fake_clock: FakeClock) -> None:
@@ -351,7 +397,10 @@ async def test_each_first_try_pays_into_the_budget(fake_clock: FakeClock) -> Non
         (lambda: RetryBudget(0), "share=0"),
         (lambda: RetryBudget(1.5), "share=1.5"),
         (lambda: RetryBudget(reserve=0), "reserve=0"),
-        (lambda: Backoff(jitter="some"), "jitter='some': must be one of 'full', 'equal', 'decorrelated', 'none'"),  # type: ignore[arg-type]
+        (
+            lambda: Backoff(jitter="some"),  # type: ignore[arg-type]
+            "jitter='some': must be one of 'full', 'equal', 'decorrelated', 'none'",
+        ),
     ],
 )
 def test_bad_arguments_are_named(make: Any, message: str) -> None:

@@ -79,12 +79,18 @@ def letters() -> tuple[list[int], DeadLetter]:
 @pytest.mark.parametrize("workers", [1, 4])
 @pytest.mark.parametrize("key", [None, lambda item: item % 7], ids=["plain", "keyed"])
 @pytest.mark.parametrize("outage", [1.0, 300.0])
-async def test_a_refusal_of_everything_is_an_outage(fake_clock: FakeClock, workers: int, outage: float, key: Any) -> None:
-    """B-T42, decisions 0.3: a grant revoked for a second, or five minutes, costs no item, no attempt, and one probe at a time."""
+async def test_a_refusal_of_everything_is_an_outage(
+    fake_clock: FakeClock, workers: int, outage: float, key: Any
+) -> None:
+    """B-T42, decisions 0.3: a grant revoked for a second, or five minutes, costs no item, no
+    attempt, and one probe at a time.
+    """
     server = Server(lambda now, items: 5.0 <= now < 5.0 + outage)
     taken, dead_letter = letters()
     limits = Limits(max_items=100, workers=workers, max_delay=0.05)
-    async with Batcher(stack(server, Retry(attempts=2), dead_letter), limits=limits, key=key) as batcher:
+    async with Batcher(
+        stack(server, Retry(attempts=2), dead_letter), limits=limits, key=key
+    ) as batcher:
         await batcher.add_many(range(1_000))
         assert await batcher.flush()
         await fake_clock.sleep(5.001 - fake_clock.now())
@@ -114,7 +120,9 @@ async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
     async with Batcher(stack(server, Retry(), dead_letter), limits=limits, key=key) as batcher:
         receipts = [await batcher.submit(item) for item in range(3_000)]
         await batcher.flush(timeout=100.0)
-        if size == 1 and bad == 2_999:  # nothing proves that the destination takes anything: it waits for what comes next
+        if (
+            size == 1 and bad == 2_999
+        ):  # nothing proves that the destination takes anything: it waits for what comes next
             assert batcher.stats().destination.state == "refused"
         for item in range(3_000, 3_010):
             receipts.append(await batcher.submit(item))
@@ -123,7 +131,9 @@ async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
         outcomes = [receipt.outcome for receipt in receipts]
         assert fake_clock.now() < 300.0
     assert taken == [bad]
-    assert [item for item, outcome in enumerate(outcomes) if outcome is not Outcome.DELIVERED] == [bad]
+    assert [item for item, outcome in enumerate(outcomes) if outcome is not Outcome.DELIVERED] == [
+        bad
+    ]
     assert sorted(server.applied) == [item for item in range(3_010) if item != bad]
     assert len([items for _, items in server.calls if bad in items]) < 80
 
@@ -131,10 +141,14 @@ async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
 async def test_an_item_at_fault_that_was_the_last_one_leaves_no_outage_behind(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its batch's other items were accepted. With nothing left to send, no log line or metric may go on about a refusal."""
+    """Its batch's other items were accepted. With nothing left to send, no log line or metric may
+    go on about a refusal.
+    """
     server = Server(lambda now, items: 99 in items)
     taken, dead_letter = letters()
-    async with Batcher(stack(server, Retry(), dead_letter), limits=Limits(max_items=100)) as batcher:
+    async with Batcher(
+        stack(server, Retry(), dead_letter), limits=Limits(max_items=100)
+    ) as batcher:
         await batcher.add_many(range(100))
         assert await batcher.flush(timeout=300.0)
         assert taken == [99]
@@ -144,13 +158,22 @@ async def test_an_item_at_fault_that_was_the_last_one_leaves_no_outage_behind(
         assert caplog.messages == []
 
 
-async def test_an_outage_in_the_middle_of_a_search_gives_up_no_good_item(fake_clock: FakeClock) -> None:
+async def test_an_outage_in_the_middle_of_a_search_gives_up_no_good_item(
+    fake_clock: FakeClock,
+) -> None:
     """Two bad items, and refusals of everything that begin and end while they are searched for."""
     for offset in range(40):
         begins = fake_clock.now() + 0.01 + offset * 0.05
-        server = Server(lambda now, items, begins=begins: not {17, 444}.isdisjoint(items) or begins <= now < begins + 0.7)  # type: ignore[misc]
+        server = Server(
+            lambda now, items, begins=begins: (  # type: ignore[misc]
+                not {17, 444}.isdisjoint(items) or begins <= now < begins + 0.7
+            )
+        )
         taken, dead_letter = letters()
-        async with Batcher(stack(server, Retry(), dead_letter), limits=Limits(max_items=100, workers=3, max_delay=0.05)) as batcher:
+        async with Batcher(
+            stack(server, Retry(), dead_letter),
+            limits=Limits(max_items=100, workers=3, max_delay=0.05),
+        ) as batcher:
             await batcher.add_many(range(600))
             assert await batcher.flush(timeout=300.0)
         assert sorted(taken) == [17, 444], offset
@@ -158,13 +181,17 @@ async def test_an_outage_in_the_middle_of_a_search_gives_up_no_good_item(fake_cl
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_one_of_two_servers_that_refuses_costs_no_item(fake_clock: FakeClock, seed: int) -> None:
+async def test_one_of_two_servers_that_refuses_costs_no_item(
+    fake_clock: FakeClock, seed: int
+) -> None:
     """About every other request goes to a server whose configuration is broken."""
     rng = random.Random(seed)
     server = Server(lambda now, items: rng.random() < 0.5)
     taken, dead_letter = letters()
     limits = Limits(max_items=50, workers=1 + seed % 4, max_delay=0.05)
-    async with Batcher(stack(server, Retry(rng=random.Random(seed)), dead_letter), limits=limits) as batcher:
+    async with Batcher(
+        stack(server, Retry(rng=random.Random(seed)), dead_letter), limits=limits
+    ) as batcher:
         await batcher.add_many(range(2_000))
         assert await batcher.flush(timeout=600.0)
     assert taken == []
@@ -172,7 +199,9 @@ async def test_one_of_two_servers_that_refuses_costs_no_item(fake_clock: FakeClo
 
 
 @pytest.mark.parametrize("stops", [False, True])
-async def test_a_server_that_goes_away_in_the_middle_of_a_search_is_probed_at_its_pace(fake_clock: FakeClock, stops: bool) -> None:
+async def test_a_server_that_goes_away_in_the_middle_of_a_search_is_probed_at_its_pace(
+    fake_clock: FakeClock, stops: bool
+) -> None:
     """A connection may be refused in no time: no probe follows another one without a pause."""
     calls: list[float] = []
     applied: list[int] = []
@@ -202,18 +231,26 @@ async def test_a_server_that_goes_away_in_the_middle_of_a_search_is_probed_at_it
 async def test_refused_items_wait_for_the_repair_and_no_other_item_waits_with_them(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A sink that answers for each item (an index that is blocked) has said which ones are refused: nothing is searched, or held up."""
+    """A sink that answers for each item (an index that is blocked) has said which ones are refused:
+    nothing is searched, or held up.
+    """
     caplog.set_level("INFO", "penstock")
     applied: dict[int, float] = {}
 
     async def blocked(batch: Batch[int]) -> WriteResult:
         is_blocked = fake_clock.now() < 100.0
-        refused = {i: RefusedError("index blocked", of_item=True) for i, item in enumerate(batch) if item % 4 == 3 and is_blocked}
+        refused = {
+            i: RefusedError("index blocked", of_item=True)
+            for i, item in enumerate(batch)
+            if item % 4 == 3 and is_blocked
+        }
         applied.update({item: fake_clock.now() for i, item in enumerate(batch) if i not in refused})
         return WriteResult.failed(batch, refused)
 
     taken, dead_letter = letters()
-    async with Batcher(stack(blocked, Retry(), dead_letter), limits=Limits(max_items=10, workers=2, max_delay=0.1)) as batcher:
+    async with Batcher(
+        stack(blocked, Retry(), dead_letter), limits=Limits(max_items=10, workers=2, max_delay=0.1)
+    ) as batcher:
         await batcher.add_many(range(200))
         await fake_clock.advance(50.0)
         assert batcher.stats().destination.state == "refused"
@@ -224,15 +261,24 @@ async def test_refused_items_wait_for_the_repair_and_no_other_item_waits_with_th
     assert sorted(applied) == list(range(200))
     assert max(when for item, when in applied.items() if item % 4 != 3) < 1.0
     assert max(applied.values()) < 106.0
-    lines = [record.levelname for record in caplog.records if "the destination" in record.getMessage()]
+    lines = [
+        record.levelname for record in caplog.records if "the destination" in record.getMessage()
+    ]
     assert lines == ["ERROR", "ERROR", "INFO"]
 
 
-async def test_refused_items_are_given_up_after_the_time_that_was_asked_for(fake_clock: FakeClock) -> None:
+async def test_refused_items_are_given_up_after_the_time_that_was_asked_for(
+    fake_clock: FakeClock,
+) -> None:
     async def blocked(batch: Batch[int]) -> WriteResult:
-        return WriteResult.failed(batch, {i: RefusedError("blocked", of_item=True) for i, item in enumerate(batch) if item % 2})
+        return WriteResult.failed(
+            batch,
+            {i: RefusedError("blocked", of_item=True) for i, item in enumerate(batch) if item % 2},
+        )
 
-    async with Batcher(stack(blocked, Retry(give_up_after=30.0)), limits=Limits(max_items=4)) as batcher:
+    async with Batcher(
+        stack(blocked, Retry(give_up_after=30.0)), limits=Limits(max_items=4)
+    ) as batcher:
         receipts = [await batcher.submit(item) for item in range(4)]
         assert await batcher.flush()
         assert 30.0 <= fake_clock.now() < 31.0
@@ -240,12 +286,18 @@ async def test_refused_items_are_given_up_after_the_time_that_was_asked_for(fake
 
 
 async def test_around_a_router_no_item_is_blamed_for_its_route(fake_clock: FakeClock) -> None:
-    """One table is missing; the other takes everything, which says nothing about the first one's rows."""
+    """One table is missing; the other takes everything, which says nothing about the first one's
+    rows.
+    """
     good = Server(lambda now, items: False)
     missing = Server(lambda now, items: now < 100.0)
     taken, dead_letter = letters()
-    router = Router(lambda item: "good" if item % 2 else "missing", {"good": good, "missing": missing})
-    async with Batcher(stack(router, Retry(), dead_letter), limits=Limits(max_items=10, workers=4)) as batcher:
+    router = Router(
+        lambda item: "good" if item % 2 else "missing", {"good": good, "missing": missing}
+    )
+    async with Batcher(
+        stack(router, Retry(), dead_letter), limits=Limits(max_items=10, workers=4)
+    ) as batcher:
         await batcher.add_many(range(200))
         assert await batcher.flush()
     assert taken == []
@@ -260,17 +312,26 @@ async def test_refused_items_can_be_given_to_the_dead_letters(fake_clock: FakeCl
         taken.extend(record.item for record in batch if record.error_class == "permanent")
 
     server = Server(lambda now, items: True)
-    async with Batcher(stack(server, Retry(on_refused="dead_letter"), DeadLetter(take)), limits=Limits(max_items=10)) as batcher:
+    async with Batcher(
+        stack(server, Retry(on_refused="dead_letter"), DeadLetter(take)),
+        limits=Limits(max_items=10),
+    ) as batcher:
         await batcher.add_many(range(20))
         assert await batcher.flush()
     assert taken == list(range(20))
     assert len(server.calls) == 2
 
 
-async def test_a_refusal_is_given_up_after_the_time_that_was_asked_for(fake_clock: FakeClock) -> None:
-    """`give_up_after` counts for refusals too; the items are rejected, since a refusal is no dead letter's matter."""
+async def test_a_refusal_is_given_up_after_the_time_that_was_asked_for(
+    fake_clock: FakeClock,
+) -> None:
+    """`give_up_after` counts for refusals too; the items are rejected, since a refusal is no dead
+    letter's matter.
+    """
     server = Server(lambda now, items: True)
-    async with Batcher(stack(server, Retry(give_up_after=30.0)), limits=Limits(max_items=10)) as batcher:
+    async with Batcher(
+        stack(server, Retry(give_up_after=30.0)), limits=Limits(max_items=10)
+    ) as batcher:
         receipts = [await batcher.submit(item) for item in range(10)]
         assert await batcher.flush()
         assert 30.0 <= fake_clock.now() < 31.0
@@ -281,12 +342,16 @@ async def test_outside_a_batcher_a_refusal_fails_at_once(fake_clock: FakeClock) 
     """A replay, a Spark task: no log tells of a wait there."""
     server = Server(lambda now, items: True)
     errors = await send(stack(server, Retry()), RowBatch([1, 2]))
-    assert [str(error) for error in errors.values()] == [f"{FORBIDDEN}; to repair: give the token the right to write"] * 2
+    assert [str(error) for error in errors.values()] == [
+        f"{FORBIDDEN}; to repair: give the token the right to write"
+    ] * 2
     assert fake_clock.now() == pytest.approx(0.01)
 
 
 async def test_keys_keep_their_order_behind_an_item_refused_alone(fake_clock: FakeClock) -> None:
-    """I4: what follows the bad item of its key comes after its verdict, and nothing of a key overtakes."""
+    """I4: what follows the bad item of its key comes after its verdict, and nothing of a key
+    overtakes.
+    """
 
     class Safe(Server):
         from penstock import Capabilities
@@ -299,12 +364,16 @@ async def test_keys_keep_their_order_behind_an_item_refused_alone(fake_clock: Fa
     server = Safe(lambda now, items: 12 in items or 0.1 < now < 3.0)
     taken, dead_letter = letters()
     limits = Limits(max_items=20, workers=3, max_delay=0.05)
-    async with Batcher(stack(server, Retry(), dead_letter), limits=limits, key=lambda item: item % 4) as batcher:
+    async with Batcher(
+        stack(server, Retry(), dead_letter), limits=limits, key=lambda item: item % 4
+    ) as batcher:
         await batcher.add_many(range(200))
         assert await batcher.flush(timeout=300.0)
     assert taken == [12]
     for key in range(4):
-        assert [item for item in server.applied if item % 4 == key] == [item for item in range(key, 200, 4) if item != 12]
+        assert [item for item in server.applied if item % 4 == key] == [
+            item for item in range(key, 200, 4) if item != 12
+        ]
 
 
 @pytest.mark.parametrize("asked", [1e308, float("inf"), 1_795_000_000.0, 10**400, "86400"])
@@ -362,13 +431,19 @@ def test_a_refusal_has_a_class_of_its_own_and_means_permanent_where_it_is_given_
 
     error = RefusedError("no", repair="repair it")
     assert classified(error) is ErrorClass.REFUSED
-    assert classified(error, stack(nothing, Retry(on_refused="dead_letter")).classify) is ErrorClass.PERMANENT  # type: ignore[attr-defined]
+    assert (
+        classified(error, stack(nothing, Retry(on_refused="dead_letter")).classify)  # type: ignore[attr-defined]
+        is ErrorClass.PERMANENT
+    )
     assert error.repair == "repair it"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"on_refused": "ignore"}, r"on_refused.*'ignore'"), ({"max_retry_after": 0}, r"max_retry_after.*0")],
+    [
+        ({"on_refused": "ignore"}, r"on_refused.*'ignore'"),
+        ({"max_retry_after": 0}, r"max_retry_after.*0"),
+    ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -77,8 +77,13 @@ async def test_a_permanent_error_is_not_tried_again(fake_clock: FakeClock) -> No
     assert len(sink.calls) == 1
 
 
-@pytest.mark.parametrize(("error", "tries"), [(TransientError("t"), 5), (ValueError("unlisted"), 3), (UnknownOutcomeError("u"), 5)])
-async def test_tries_are_bounded_and_nothing_is_waited_for_after_the_last(fake_clock: FakeClock, error: BaseException, tries: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(TransientError("t"), 5), (ValueError("unlisted"), 3), (UnknownOutcomeError("u"), 5)],
+)
+async def test_tries_are_bounded_and_nothing_is_waited_for_after_the_last(
+    fake_clock: FakeClock, error: BaseException, tries: int
+) -> None:
     """B-T15, and the class table of design 3.4."""
     sink = Scripted(*[error] * 9)
     errors = await send(stack(sink, Retry(attempts=5, backoff=fixed(1.0))), RowBatch("x"))
@@ -88,7 +93,9 @@ async def test_tries_are_bounded_and_nothing_is_waited_for_after_the_last(fake_c
 
 
 async def test_only_failed_items_are_sent_again_in_order(fake_clock: FakeClock) -> None:
-    """B-T18, batcher/4a.5: ten items, five failed; the second request carries exactly those five."""
+    """B-T18, batcher/4a.5: ten items, five failed; the second request carries exactly those
+    five.
+    """
     bad: dict[int, BaseException] = {i: TransientError("again") for i in (1, 3, 5, 7, 9)}
     sink = Scripted(bad, {0: PermanentError("poison")})
     errors = await send(stack(sink, Retry(backoff=fixed(1.0))), RowBatch(range(10)))
@@ -96,10 +103,14 @@ async def test_only_failed_items_are_sent_again_in_order(fake_clock: FakeClock) 
     assert list(errors) == [1]
 
 
-async def test_receipts_of_delivered_items_resolve_before_the_backoff(fake_clock: FakeClock) -> None:
+async def test_receipts_of_delivered_items_resolve_before_the_backoff(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/4a.5, design 3.3: success is final at once."""
     sink = Scripted({1: TransientError("again")})
-    async with Batcher(stack(sink, Retry(backoff=fixed(50.0))), limits=Limits(max_items=2)) as batcher:
+    async with Batcher(
+        stack(sink, Retry(backoff=fixed(50.0))), limits=Limits(max_items=2)
+    ) as batcher:
         first, second = await batcher.submit("a"), await batcher.submit("b")
         assert await first is Outcome.DELIVERED
         assert fake_clock.now() == 0.0
@@ -143,7 +154,9 @@ async def test_an_answer_that_does_not_fit_is_never_sent_again(fake_clock: FakeC
     assert isinstance(caught.value.__cause__, ResultMismatch)
 
 
-async def test_throttling_waits_at_least_as_long_as_asked_and_does_not_count(fake_clock: FakeClock) -> None:
+async def test_throttling_waits_at_least_as_long_as_asked_and_does_not_count(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/4a.6: a floor on the wait, and no attempt used up."""
     sink = Scripted(*[ThrottledError("slow", retry_after=7.0)] * 4)
     assert await send(stack(sink, Retry(attempts=1)), RowBatch("x")) == {}
@@ -187,7 +200,9 @@ def test_full_jitter_stays_in_its_interval() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 16])
 async def test_an_outage_pushes_back_and_loses_nothing(fake_clock: FakeClock, workers: int) -> None:
-    """B-T42, B-T60: 120 s down; producers wait, one batch at a time looks, nothing is rejected, all is in soon after."""
+    """B-T42, B-T60: 120 s down; producers wait, one batch at a time looks, nothing is rejected, all
+    is in soon after.
+    """
     calls = 0
     failed = 0
     applied: list[int] = []
@@ -238,7 +253,9 @@ async def test_an_outage_can_be_given_up(fake_clock: FakeClock) -> None:
 
 
 async def test_a_probe_that_is_cancelled_is_handed_on(fake_clock: FakeClock) -> None:
-    """batcher/4b.10: a cancellation is neither failure nor success, and no batch waits for a probe that nobody makes."""
+    """batcher/4b.10: a cancellation is neither failure nor success, and no batch waits for a probe
+    that nobody makes.
+    """
     sink = Scripted(UnavailableError("refused"), UnavailableError("refused"))
     retried = stack(sink, Retry(backoff=fixed(3.0)))
     first = asyncio.create_task(send(retried, RowBatch("a")))
@@ -249,14 +266,20 @@ async def test_a_probe_that_is_cancelled_is_handed_on(fake_clock: FakeClock) -> 
     assert await second == {}
 
 
-async def test_shutdown_ends_a_backoff_with_an_immediate_try_and_tries_on_until_its_deadline(fake_clock: FakeClock) -> None:
-    """batcher/4b.3, design 3.3: each wait is a quarter of what is left, and what fails to the end is unsent and handed back."""
+async def test_shutdown_ends_a_backoff_with_an_immediate_try_and_tries_on_until_its_deadline(
+    fake_clock: FakeClock,
+) -> None:
+    """batcher/4b.3, design 3.3: each wait is a quarter of what is left, and what fails to the end
+    is unsent and handed back.
+    """
     sink = Scripted(*[TransientError("t")] * 99)
     async with Batcher(stack(sink, Retry(backoff=fixed(100.0)))) as batcher:
         receipt = await batcher.submit("a")
         await fake_clock.advance(1.0)
         report = await batcher.shutdown(deadline=25.0)
-        assert sink.times[:4] == pytest.approx([0.2, 1.0, 1.0 + 0.25 * 23.98, 1.0 + (0.25 + 0.75 * 0.25) * 23.98])
+        assert sink.times[:4] == pytest.approx(
+            [0.2, 1.0, 1.0 + 0.25 * 23.98, 1.0 + (0.25 + 0.75 * 0.25) * 23.98]
+        )
         assert 24.9 < sink.times[-1] < 25.0
         assert len(sink.times) < 30
         assert report.unsent == ("a",)
@@ -267,7 +290,9 @@ async def test_shutdown_ends_a_backoff_with_an_immediate_try_and_tries_on_until_
 
 
 async def test_a_batch_that_backs_off_gives_its_slot_to_others(fake_clock: FakeClock) -> None:
-    """B-T38: two workers, one batch backing off for ten seconds; the other batches flow as without it."""
+    """B-T38: two workers, one batch backing off for ten seconds; the other batches flow as without
+    it.
+    """
 
     async def write(batch: Batch[int]) -> None:
         if batch[0] == 0 and fake_clock.now() < 5.0:
@@ -287,7 +312,9 @@ async def test_a_batch_that_backs_off_gives_its_slot_to_others(fake_clock: FakeC
 async def test_one_worker_keeps_total_order_through_retries(fake_clock: FakeClock) -> None:
     """Design 3.3: the slot is kept where one worker promises order."""
     sink = Scripted(TransientError("t"))
-    async with Batcher(stack(sink, Retry(backoff=fixed(10.0))), limits=Limits(max_items=1)) as batcher:
+    async with Batcher(
+        stack(sink, Retry(backoff=fixed(10.0))), limits=Limits(max_items=1)
+    ) as batcher:
         await batcher.add_many("abc")
     assert [items for _, items in sink.calls] == [("a",), ("a",), ("b",), ("c",)]
 
@@ -321,7 +348,9 @@ async def test_a_settled_item_is_never_sent_again_and_never_ends_unknown(
     assert all(outcomes[i] is Outcome.UNKNOWN for i in range(1, 10, 2))
 
 
-async def test_a_deaf_sink_behind_a_timeout_resolves_its_items_and_keeps_its_slot(fake_clock: FakeClock) -> None:
+async def test_a_deaf_sink_behind_a_timeout_resolves_its_items_and_keeps_its_slot(
+    fake_clock: FakeClock,
+) -> None:
     """B-T58."""
     calls = 0
 
@@ -335,7 +364,9 @@ async def test_a_deaf_sink_behind_a_timeout_resolves_its_items_and_keeps_its_slo
             except asyncio.CancelledError:
                 continue
 
-    async with Batcher(stack(deaf, Timeout(1.0), Retry()), limits=Limits(max_items=1, flush_timeout=500.0)) as batcher:
+    async with Batcher(
+        stack(deaf, Timeout(1.0), Retry()), limits=Limits(max_items=1, flush_timeout=500.0)
+    ) as batcher:
         receipts = [await batcher.submit(i) for i in range(2)]
         with pytest.raises(Exception, match="unknown"):
             await receipts[0]
@@ -383,5 +414,7 @@ def test_a_timeout_as_long_as_the_backstop_is_refused() -> None:
 
     async def write(batch: Batch[Any]) -> None: ...
 
-    with pytest.raises(ConfigError, match=r"flush_timeout=30.0: must be longer than the Timeout\(30.0\)"):
+    with pytest.raises(
+        ConfigError, match=r"flush_timeout=30.0: must be longer than the Timeout\(30.0\)"
+    ):
         Batcher(stack(write, Timeout(30.0), Retry()))

@@ -1,4 +1,6 @@
-"""The search for an item at fault, as a pure structure: a destination, its outages, and one batch."""
+"""The search for an item at fault, as a pure structure: a destination, its outages, and one
+batch.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,13 @@ from penstock.retry.search import ENOUGH, QUIET, Search
 
 
 class Model:
-    """Sends what the search says, until nothing is pending. Every third try, another batch's write is made."""
+    """Sends what the search says, until nothing is pending. Every third try, another batch's write
+    is made.
+    """
 
-    def __init__(self, size: int, bad: set[int], outages: list[bool], *, others: bool, keys: list[int] | None) -> None:
+    def __init__(
+        self, size: int, bad: set[int], outages: list[bool], *, others: bool, keys: list[int] | None
+    ) -> None:
         self.bad = bad
         self.outages = outages
         self.others = others
@@ -37,7 +43,12 @@ class Model:
         self.tickets += 1
         if self._is_out() or self.bad.intersection(part):
             found = self.search.refused(
-                part, self.now, accepted=self.accepted, next_ticket=self.tickets, enough=ENOUGH * (1 + self.lies), is_quiet=not self.lies
+                part,
+                self.now,
+                accepted=self.accepted,
+                next_ticket=self.tickets,
+                enough=ENOUGH * (1 + self.lies),
+                is_quiet=not self.lies,
             )
             if found is not None:
                 self.blamed.append(found)
@@ -57,7 +68,9 @@ class Model:
     begins=st.integers(0, 60),
     keyed=st.booleans(),
 )
-def test_only_items_at_fault_are_blamed_and_all_others_arrive(size: int, bad: set[int], outage: int, begins: int, keyed: bool) -> None:
+def test_only_items_at_fault_are_blamed_and_all_others_arrive(
+    size: int, bad: set[int], outage: int, begins: int, keyed: bool
+) -> None:
     """However an outage falls into the search; and it comes to an end."""
     keys = [index % 5 for index in range(size)] if keyed else None
     model = Model(size, bad, [False] * begins + [True] * outage, others=True, keys=keys)

@@ -56,9 +56,13 @@ def lines(path: Path) -> list[Any]:
 
 
 def writer(path: Path, items: int = 10, most: int = 0, **options: Any) -> subprocess.Popen[str]:
-    """A process that appends batches of numbered items until it is killed, and says after each how many were delivered."""
+    """A process that appends batches of numbered items until it is killed, and says after each how
+    many were delivered.
+    """
     arguments = [str(path), str(items), str(most), repr(options)]
-    return subprocess.Popen([sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, *arguments], stdout=subprocess.PIPE, text=True
+    )
 
 
 def told(process: subprocess.Popen[str]) -> int:

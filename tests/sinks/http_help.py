@@ -1,4 +1,6 @@
-"""A local HTTP server that does what the test says and writes down what it was sent: an ASGI application, on loopback or in process."""
+"""A local HTTP server that does what the test says and writes down what it was sent: an ASGI
+application, on loopback or in process.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +62,14 @@ Step = Callable[[Request], Awaitable[Reply]]
 
 
 def reply(status: int = 200, body: object = None, **headers: str) -> Step:
-    content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    content = (
+        body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    )
 
     async def step(_: Request) -> Reply:
-        return Reply(status, content, {name.replace("_", "-"): value for name, value in headers.items()})
+        return Reply(
+            status, content, {name.replace("_", "-"): value for name, value in headers.items()}
+        )
 
     return step
 
@@ -108,7 +114,9 @@ class Server:
             if not message.get("more_body"):
                 break
         headers = {name.decode().lower(): value.decode() for name, value in scope["headers"]}
-        request = Request(scope["method"], scope["path"], scope["query_string"].decode(), headers, raw)
+        request = Request(
+            scope["method"], scope["path"], scope["query_string"].decode(), headers, raw
+        )
         self.requests.append(request)
         self.called.set()
         step = self.steps.popleft() if self.steps else self.default
@@ -117,7 +125,11 @@ class Server:
             return
         length = len(answer.body) + (100 if answer.cut else 0)
         pairs = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
-        start = {"type": "http.response.start", "status": answer.status, "headers": [(b"content-length", b"%d" % length), *pairs]}
+        start = {
+            "type": "http.response.start",
+            "status": answer.status,
+            "headers": [(b"content-length", b"%d" % length), *pairs],
+        }
         await send(start)
         await send({"type": "http.response.body", "body": answer.body, "more_body": answer.cut})
 
@@ -151,7 +163,9 @@ async def serving(server: Server | None = None, **options: Any) -> AsyncGenerato
     listener = socket.create_server(("127.0.0.1", 0))
     scheme = "https" if "ssl_certfile" in options else "http"
     app.url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
-    config = uvicorn.Config(app, log_config=None, log_level=100, lifespan="off", timeout_graceful_shutdown=1, **options)
+    config = uvicorn.Config(
+        app, log_config=None, log_level=100, lifespan="off", timeout_graceful_shutdown=1, **options
+    )
     config.load()
     runner = uvicorn.Server(config)
     runner.lifespan = config.lifespan_class(config)

@@ -1,4 +1,6 @@
-"""What the tests of `PostgresSink` share: a table of their own, and a proxy that cuts a connection at a chosen word."""
+"""What the tests of `PostgresSink` share: a table of their own, and a proxy that cuts a connection
+at a chosen word.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,22 @@ class Database:
         self.table = table
         self.con = con
 
-    def sink(self, columns: Sequence[str] = ("id", "word"), *, dsn: str | None = None, **options: Any) -> PostgresSink:
+    def sink(
+        self, columns: Sequence[str] = ("id", "word"), *, dsn: str | None = None, **options: Any
+    ) -> PostgresSink:
         return PostgresSink(dsn or self.dsn, table=self.table, columns=columns, **options)
 
     async def rows(self, order: str = "1, 2") -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in await self.con.fetch(f"SELECT * FROM {self.table} ORDER BY {order}")]
+        return [
+            tuple(row)
+            for row in await self.con.fetch(f"SELECT * FROM {self.table} ORDER BY {order}")
+        ]
 
 
 @asynccontextmanager
-async def database(dsn: str, columns: str = "id int PRIMARY KEY, word text") -> AsyncGenerator[Database]:
+async def database(
+    dsn: str, columns: str = "id int PRIMARY KEY, word text"
+) -> AsyncGenerator[Database]:
     con = await asyncpg.connect(dsn)
     table = f"events_{next(_NUMBERS)}"
     try:
@@ -48,19 +57,26 @@ async def database(dsn: str, columns: str = "id int PRIMARY KEY, word text") -> 
 
 
 class Role:
-    """A role of its own that may write to a test's table, and what an operator does to it. Dropped with `role`."""
+    """A role of its own that may write to a test's table, and what an operator does to it. Dropped
+    with `role`.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self.name = f"{db.table}_writer"
-        self.dsn = db.dsn.replace(db.dsn.partition("//")[2].partition("@")[0], f"{self.name}:secret")
+        self.dsn = db.dsn.replace(
+            db.dsn.partition("//")[2].partition("@")[0], f"{self.name}:secret"
+        )
 
     async def grant(self, rights: str = "INSERT, SELECT, UPDATE") -> None:
         await self._db.con.execute(f"GRANT {rights} ON {self._db.table} TO {self.name}")
 
     async def end_sessions(self) -> None:
         """End its sessions, and return when they are gone."""
-        await self._db.con.fetch("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1", self.name)
+        await self._db.con.fetch(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1",
+            self.name,
+        )
 
 
 @asynccontextmanager
@@ -82,7 +98,9 @@ def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:
     return batch
 
 
-async def written(sink: PostgresSink, items: Iterable[Any], maybe: Iterable[int] = ()) -> dict[int, BaseException]:
+async def written(
+    sink: PostgresSink, items: Iterable[Any], maybe: Iterable[int] = ()
+) -> dict[int, BaseException]:
     return await send(sink, batch_of(items, maybe))
 
 
@@ -101,10 +119,12 @@ def outcomes(batch: RowBatch[Any]) -> list[Outcome]:
 
 
 class Proxy:
-    """Between a client and PostgreSQL: counts the client's statements, and cuts where it is told to.
+    """Between a client and PostgreSQL: counts the client's statements, and cuts where it is told
+    to.
 
-    `cut_answer` is the beginning of a command tag (`COMMIT`, `COPY`): the first answer that says so is not passed on, and both sides are
-    cut. `cut_request` decides on the client's messages by their type and body, before the server sees them.
+    `cut_answer` is the beginning of a command tag (`COMMIT`, `COPY`): the first answer that says so
+    is not passed on, and both sides are cut. `cut_request` decides on the client's messages by
+    their type and body, before the server sees them.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -131,7 +151,12 @@ class Proxy:
             for each in both:
                 each.close()
 
-    async def _requests(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, both: Iterable[asyncio.StreamWriter]) -> None:
+    async def _requests(
+        self,
+        reader: asyncio.StreamReader,
+        to: asyncio.StreamWriter,
+        both: Iterable[asyncio.StreamWriter],
+    ) -> None:
         size = await reader.readexactly(4)
         to.write(size + await reader.readexactly(int.from_bytes(size) - 4))
         last = ""
@@ -145,7 +170,9 @@ class Proxy:
                 last = prepared[body.split(b"\0")[1]]
             if kind == b"Q":
                 text = body.rstrip(b"\0").decode()
-                self.statements.extend([text] if text.startswith("DO") else (part.strip() for part in text.split(";")))
+                self.statements.extend(
+                    [text] if text.startswith("DO") else (part.strip() for part in text.split(";"))
+                )
             if kind == b"E":
                 self.statements.append(last)
             if self.cut_request is not None and self.cut_request(kind, body):
@@ -155,10 +182,19 @@ class Proxy:
             to.write(raw)
             await to.drain()
 
-    async def _answers(self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, both: Iterable[asyncio.StreamWriter]) -> None:
+    async def _answers(
+        self,
+        reader: asyncio.StreamReader,
+        to: asyncio.StreamWriter,
+        both: Iterable[asyncio.StreamWriter],
+    ) -> None:
         while True:
             kind, body, raw = await _message(reader)
-            if kind == b"C" and self.cut_answer is not None and body.startswith(self.cut_answer.encode()):
+            if (
+                kind == b"C"
+                and self.cut_answer is not None
+                and body.startswith(self.cut_answer.encode())
+            ):
                 self.cut_answer = None
                 self._cut(both)
                 return

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 FIXED = tenacity.wait_fixed(1.0)
 
 
-async def outcomes(sink: Sink[Any], items: Iterable[Any] = "abcd", *, deadline: float = 25.0, **limits: Any) -> list[str]:
+async def outcomes(
+    sink: Sink[Any], items: Iterable[Any] = "abcd", *, deadline: float = 25.0, **limits: Any
+) -> list[str]:
     limits.setdefault("max_items", 4)
     async with Batcher(sink, limits=Limits(**limits)) as batcher:
         receipts = [await batcher.submit(item) for item in items]
@@ -47,26 +49,39 @@ async def outcomes(sink: Sink[Any], items: Iterable[Any] = "abcd", *, deadline: 
         return [receipt.outcome.value if receipt.outcome else "?" for receipt in receipts]
 
 
-# -- FanOut -------------------------------------------------------------------------------------------------------------
+# -- FanOut ----------------------------------------------------------------------------------------
 
 
 async def test_the_worst_branch_wins_per_item(fake_clock: FakeClock) -> None:
-    """B-T53: an item that one branch refuses is refused; one that was cut off anywhere is unknown."""
+    """B-T53: an item that one branch refuses is refused; one that was cut off anywhere is
+    unknown.
+    """
     one: ScriptedSink[str] = ScriptedSink([partial({1: PermanentError("b")})])
-    two: ScriptedSink[str] = ScriptedSink([partial({2: PermanentError("c"), 3: asyncio.CancelledError()})])
+    two: ScriptedSink[str] = ScriptedSink(
+        [partial({2: PermanentError("c"), 3: asyncio.CancelledError()})]
+    )
     assert await outcomes(FanOut(one, two), "abc") == ["delivered", "rejected", "rejected"]
-    assert await outcomes(FanOut(ScriptedSink([hang()]), ScriptedSink()), "ab", flush_timeout=2.0) == ["unknown", "unknown"]
+    assert await outcomes(
+        FanOut(ScriptedSink([hang()]), ScriptedSink()), "ab", flush_timeout=2.0
+    ) == ["unknown", "unknown"]
 
 
 async def test_dead_letters_around_a_fan_out(fake_clock: FakeClock) -> None:
     """The branch's own tries are in the record."""
     letters: MemorySink[Any] = MemorySink()
-    one: Any = stack(ScriptedSink(default=partial({0: TransientError("t")})), Retry(attempts=3, backoff=FIXED))
-    assert await outcomes(stack(FanOut(one, ScriptedSink()), DeadLetter(letters)), "ab") == ["dead_lettered", "delivered"]
+    one: Any = stack(
+        ScriptedSink(default=partial({0: TransientError("t")})), Retry(attempts=3, backoff=FIXED)
+    )
+    assert await outcomes(stack(FanOut(one, ScriptedSink()), DeadLetter(letters)), "ab") == [
+        "dead_lettered",
+        "delivered",
+    ]
     assert (letters.items[0].message, letters.items[0].attempts) == ("t", 3)
 
 
-async def test_best_effort_never_fails_an_item_and_is_counted(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_best_effort_never_fails_an_item_and_is_counted(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """B-T53: counted per branch, reported once per batch."""
     extra: ScriptedSink[str] = ScriptedSink(default=fail(PermanentError("no")))
     fan = FanOut(ScriptedSink(), best_effort=[extra])
@@ -74,15 +89,23 @@ async def test_best_effort_never_fails_an_item_and_is_counted(fake_clock: FakeCl
         async with Batcher(fan, limits=Limits(max_items=2)) as batcher:
             receipts = [await batcher.submit(item) for item in "ab"]
             assert [(await receipt).value for receipt in receipts] == ["delivered", "delivered"]
-    counts = {label: {outcome.value: number for outcome, number in branch.items()} for label, branch in fan.counts.items()}
+    counts = {
+        label: {outcome.value: number for outcome, number in branch.items()}
+        for label, branch in fan.counts.items()
+    }
     assert counts == {"1": {"delivered": 2}, "2": {"rejected": 2}}
     assert "best-effort branch 2" in caplog.text
 
 
-async def test_best_effort_has_one_last_try_when_the_required_ones_are_done(fake_clock: FakeClock) -> None:
+async def test_best_effort_has_one_last_try_when_the_required_ones_are_done(
+    fake_clock: FakeClock,
+) -> None:
     """Design 3.3: an outage of it holds nothing up."""
     extra: ScriptedSink[str] = ScriptedSink(default=fail(UnavailableError("down")))
-    fan = FanOut(stack(ScriptedSink(default=slow(3.0))), best_effort=[stack(extra, Retry(backoff=tenacity.wait_fixed(100.0)))])
+    fan = FanOut(
+        stack(ScriptedSink(default=slow(3.0))),
+        best_effort=[stack(extra, Retry(backoff=tenacity.wait_fixed(100.0)))],
+    )
     async with Batcher(fan, limits=Limits(max_items=2)) as batcher:
         await batcher.add_many("ab")
         assert await batcher.flush()
@@ -116,13 +139,21 @@ async def test_in_sequence_only_what_has_failed_stops(fake_clock: FakeClock) -> 
     """batcher/B42, item by item."""
     first: ScriptedSink[str] = ScriptedSink([partial({1: PermanentError("b")})])
     second: ScriptedSink[str] = ScriptedSink()
-    assert await outcomes(FanOut(first, second, mode="sequential"), "abc") == ["delivered", "rejected", "delivered"]
+    assert await outcomes(FanOut(first, second, mode="sequential"), "abc") == [
+        "delivered",
+        "rejected",
+        "delivered",
+    ]
     assert second.applied == ["a", "c"]
 
 
 async def test_each_branch_backs_off_by_itself(fake_clock: FakeClock) -> None:
-    """Design 3.3: the slot is held while one branch writes, given up when all of them wait; the flush timeout is a branch's own."""
-    flaky: list[Any] = [stack(ScriptedSink([fail()] * n), Retry(backoff=tenacity.wait_fixed(4.0))) for n in (1, 2)]
+    """Design 3.3: the slot is held while one branch writes, given up when all of them wait; the
+    flush timeout is a branch's own.
+    """
+    flaky: list[Any] = [
+        stack(ScriptedSink([fail()] * n), Retry(backoff=tenacity.wait_fixed(4.0))) for n in (1, 2)
+    ]
     write: Any = stack(ScriptedSink(default=slow(3.0)), Timeout(4.0))
     fan = FanOut(*flaky, write)
     async with Batcher(fan, limits=Limits(max_items=1, workers=2, flush_timeout=5.0)) as batcher:
@@ -136,7 +167,9 @@ async def test_each_branch_backs_off_by_itself(fake_clock: FakeClock) -> None:
 
 
 async def test_a_deaf_branch(fake_clock: FakeClock) -> None:
-    """B-T58: items resolve, the slot stays taken until the branch ends, nothing is written beside it, the other branch goes on."""
+    """B-T58: items resolve, the slot stays taken until the branch ends, nothing is written beside
+    it, the other branch goes on.
+    """
     deaf: ScriptedSink[str] = ScriptedSink([ignore_cancel(20.0)])
     other: ScriptedSink[str] = ScriptedSink([slow(2.0)])
     fan = FanOut(stack(deaf, Timeout(1.0)), other)
@@ -144,7 +177,10 @@ async def test_a_deaf_branch(fake_clock: FakeClock) -> None:
         first = [await batcher.submit(item) for item in "ab"]
         second = await batcher.submit("c")
         await fake_clock.sleep(2.5)
-        assert [receipt.outcome.value if receipt.outcome else None for receipt in first] == ["unknown", "unknown"]
+        assert [receipt.outcome.value if receipt.outcome else None for receipt in first] == [
+            "unknown",
+            "unknown",
+        ]
         assert (len(deaf.calls), other.applied) == (1, ["a", "b"])
         assert second.outcome is None
         await second.settled()
@@ -153,10 +189,16 @@ async def test_a_deaf_branch(fake_clock: FakeClock) -> None:
 
 
 async def test_a_shutdown_cuts_every_branch(fake_clock: FakeClock) -> None:
-    """B-T57: one branch had it, the other hangs: unknown; both only waited: unsent and handed back."""
-    assert await outcomes(FanOut(ScriptedSink(), ScriptedSink([hang()])), "a", deadline=1.0, max_items=1) == ["unknown"]
+    """B-T57: one branch had it, the other hangs: unknown; both only waited: unsent and handed
+    back.
+    """
+    assert await outcomes(
+        FanOut(ScriptedSink(), ScriptedSink([hang()])), "a", deadline=1.0, max_items=1
+    ) == ["unknown"]
 
-    down: list[Any] = [stack(ScriptedSink(default=fail(UnavailableError("x"))), Retry()) for _ in range(2)]
+    down: list[Any] = [
+        stack(ScriptedSink(default=fail(UnavailableError("x"))), Retry()) for _ in range(2)
+    ]
     batcher: Batcher[str] = Batcher(FanOut(*down), limits=Limits(max_items=1))
     async with batcher:
         receipt = await batcher.submit("a")
@@ -177,7 +219,9 @@ def test_a_retry_around_a_fan_out_is_refused() -> None:
     """B-T53: with the right shape in the message."""
     shapes: list[Any] = [FanOut(MemorySink()), stack(FanOut(MemorySink()), Timeout(1.0))]
     for inner in shapes:
-        with pytest.raises(ConfigError, match=r"FanOut\(stack\(a, Retry\(\)\), stack\(b, Retry\(\)\)\)"):
+        with pytest.raises(
+            ConfigError, match=r"FanOut\(stack\(a, Retry\(\)\), stack\(b, Retry\(\)\)\)"
+        ):
             stack(inner, Retry())
 
 
@@ -197,7 +241,7 @@ def test_bad_arguments() -> None:
         Combine(MemorySink(), key=str, merge=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-# -- Router -------------------------------------------------------------------------------------------------------------
+# -- Router ----------------------------------------------------------------------------------------
 
 
 async def test_each_item_goes_its_way_in_order(fake_clock: FakeClock) -> None:
@@ -218,12 +262,17 @@ async def test_each_item_goes_its_way_in_order(fake_clock: FakeClock) -> None:
     ]
     assert (upper.items, lower.items) == (["B", "D"], ["a", "c"])
     default = MemorySink[Any]()
-    assert await outcomes(Router(choose, {"upper": upper}, default=default), "x?") == ["delivered", "delivered"]
+    assert await outcomes(Router(choose, {"upper": upper}, default=default), "x?") == [
+        "delivered",
+        "delivered",
+    ]
     assert default.items == ["x", "?"]
 
 
 async def test_routes_are_written_side_by_side_and_tried_again_apart(fake_clock: FakeClock) -> None:
-    """Around the router only what failed is sent again, on the route it belongs to; what may have been applied is known there."""
+    """Around the router only what failed is sent again, on the route it belongs to; what may have
+    been applied is known there.
+    """
     slow_one: ScriptedSink[str] = ScriptedSink(default=slow(3.0))
     seen: list[tuple[tuple[str, ...], frozenset[int]]] = []
     hung = False
@@ -235,14 +284,17 @@ async def test_routes_are_written_side_by_side_and_tried_again_apart(fake_clock:
             hung = True
             await asyncio.sleep(100)
 
-    sink = stack(Router(lambda item: item, {"a": slow_one, "b": stack(cut_first, Timeout(4.0))}), Retry(backoff=FIXED))
+    sink = stack(
+        Router(lambda item: item, {"a": slow_one, "b": stack(cut_first, Timeout(4.0))}),
+        Retry(backoff=FIXED),
+    )
     assert await outcomes(sink, "abab") == ["delivered"] * 4
     assert slow_one.applied == ["a", "a"]
     assert seen == [(("b", "b"), frozenset()), (("b", "b"), frozenset({0, 1}))]
     assert fake_clock.now() == pytest.approx(5.0)
 
 
-# -- Combine ------------------------------------------------------------------------------------------------------------
+# -- Combine ---------------------------------------------------------------------------------------
 
 
 def added(one: tuple[str, int], two: tuple[str, int]) -> tuple[str, int]:
@@ -255,12 +307,17 @@ COUNTS = [("x", 1), ("y", 10), ("x", 2), ("y", 20), ("x", 3), ("z", 7)]
 async def test_items_of_one_key_become_one_row(fake_clock: FakeClock) -> None:
     """B-T52, batcher/B52."""
     inner: ScriptedSink[Any] = ScriptedSink()
-    assert await outcomes(Combine(inner, key=lambda item: item[0], merge=added), COUNTS, max_items=6) == ["delivered"] * 6
+    assert (
+        await outcomes(Combine(inner, key=lambda item: item[0], merge=added), COUNTS, max_items=6)
+        == ["delivered"] * 6
+    )
     assert inner.applied == [("x", 6), ("y", 30), ("z", 7)]
 
 
 @pytest.mark.parametrize("outside", [True, False])
-async def test_all_take_the_outcome_of_their_row_also_when_it_is_tried_again(fake_clock: FakeClock, outside: bool) -> None:
+async def test_all_take_the_outcome_of_their_row_also_when_it_is_tried_again(
+    fake_clock: FakeClock, outside: bool
+) -> None:
     """B-T52: retried around or inside, dead-lettered, the same write key for the same row."""
     letters: MemorySink[Any] = MemorySink()
     y_fails: Any = partial({1: TransientError("y"), 2: PermanentError("z")})
@@ -268,9 +325,13 @@ async def test_all_take_the_outcome_of_their_row_also_when_it_is_tried_again(fak
     retry = Retry(backoff=FIXED)
     sink: Any
     if outside:
-        sink = stack(Combine(inner, key=lambda item: item[0], merge=added), retry, DeadLetter(letters))
+        sink = stack(
+            Combine(inner, key=lambda item: item[0], merge=added), retry, DeadLetter(letters)
+        )
     else:
-        sink = stack(Combine(stack(inner, retry), key=lambda item: item[0], merge=added), DeadLetter(letters))
+        sink = stack(
+            Combine(stack(inner, retry), key=lambda item: item[0], merge=added), DeadLetter(letters)
+        )
     assert await outcomes(sink, COUNTS, max_items=6) == ["delivered"] * 5 + ["dead_lettered"]
     assert inner.applied == [("x", 6), ("y", 30)]
     assert [call.items for call in inner.calls[1:]] == [(("y", 30),)] * 2
@@ -285,10 +346,18 @@ async def test_a_cut_row_leaves_all_its_items_unknown(fake_clock: FakeClock) -> 
     assert await outcomes(sink, COUNTS, max_items=6, flush_timeout=2.0) == ["unknown"] * 6
 
 
-async def test_an_item_without_a_key_fails_alone_and_a_merge_that_raises_fails_its_key(fake_clock: FakeClock) -> None:
+async def test_an_item_without_a_key_fails_alone_and_a_merge_that_raises_fails_its_key(
+    fake_clock: FakeClock,
+) -> None:
     """Bad data at run time: its neighbours are delivered."""
     inner: ScriptedSink[Any] = ScriptedSink([ok()])
     items = [("x", 1), ([], 1), ("y", "text"), ("y", 2), ("x", 3)]
     sink = Combine(inner, key=lambda item: item[0], merge=added)
-    assert await outcomes(sink, items, max_items=5) == ["delivered", "rejected", "rejected", "rejected", "delivered"]
+    assert await outcomes(sink, items, max_items=5) == [
+        "delivered",
+        "rejected",
+        "rejected",
+        "rejected",
+        "delivered",
+    ]
     assert inner.applied == [("x", 4)]

@@ -1,4 +1,6 @@
-"""What is cut while it is written in parts, or on its way to the dead letters, ends as what is known of it."""
+"""What is cut while it is written in parts, or on its way to the dead letters, ends as what is
+known of it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ FOUR = Limits(max_items=4)
 
 
 async def outcomes(sink: Sink[str], *, deadline: float | None = None) -> list[Outcome]:
-    """How the items a, b, c and d end, together in one batch; shut down at `deadline` if it is given."""
+    """How the items a, b, c and d end, together in one batch; shut down at `deadline` if it is
+    given.
+    """
     async with Batcher(sink, limits=FOUR) as batcher:
         receipts = [await batcher.submit(item) for item in "abcd"]
         if deadline is None:
@@ -47,26 +51,44 @@ def refused() -> Any:
     return fail(PermanentError("something is wrong with this batch"))
 
 
-async def test_what_isolate_has_not_told_apart_yet_is_unsent_when_it_is_cut(fake_clock: FakeClock) -> None:
-    """B-T57: the batch was refused as a whole, which says nothing about the good items in it; they are handed back."""
+async def test_what_isolate_has_not_told_apart_yet_is_unsent_when_it_is_cut(
+    fake_clock: FakeClock,
+) -> None:
+    """B-T57: the batch was refused as a whole, which says nothing about the good items in it; they
+    are handed back.
+    """
     sink: ScriptedSink[str] = ScriptedSink([refused(), hang()])
     ends = await outcomes(stack(sink, Isolate()), deadline=1.0)
     assert ends == [Outcome.UNKNOWN, Outcome.UNKNOWN, Outcome.UNSENT, Outcome.UNSENT]
 
 
 @pytest.mark.parametrize("branched", [False, True])
-async def test_a_timeout_around_isolate_buries_no_good_item(fake_clock: FakeClock, branched: bool) -> None:
+async def test_a_timeout_around_isolate_buries_no_good_item(
+    fake_clock: FakeClock, branched: bool
+) -> None:
     """B-T18, B-T57: the bad one goes to the dead letters, alone."""
     letters: MemorySink[Any] = MemorySink()
-    sink: ScriptedSink[str] = ScriptedSink([refused(), hang(), refused(), ok(), refused(), refused(), ok()])
+    sink: ScriptedSink[str] = ScriptedSink(
+        [refused(), hang(), refused(), ok(), refused(), refused(), ok()]
+    )
     tower = stack(sink, Isolate(), Timeout(5.0), Retry(backoff=tenacity.wait_fixed(1.0)))
     ends = await outcomes(stack(FanOut(tower) if branched else tower, DeadLetter(letters)))
-    assert ["".join(call.items) for call in sink.calls] == ["abcd", "ab", "abcd", "ab", "cd", "c", "d"]
+    assert ["".join(call.items) for call in sink.calls] == [
+        "abcd",
+        "ab",
+        "abcd",
+        "ab",
+        "cd",
+        "c",
+        "d",
+    ]
     assert ends == [Outcome.DELIVERED, Outcome.DELIVERED, Outcome.DEAD_LETTERED, Outcome.DELIVERED]
     assert [record.item for record in letters.items] == ["c"]
 
 
-async def test_a_timeout_around_parts_sends_those_again_whose_turn_had_not_come(fake_clock: FakeClock) -> None:
+async def test_a_timeout_around_parts_sends_those_again_whose_turn_had_not_come(
+    fake_clock: FakeClock,
+) -> None:
     """B-T57: nothing is known to be wrong with them, and they use up no attempt."""
     sink: ScriptedSink[str] = ScriptedSink([ok(), hang()])
     retry = Retry(attempts=1, backoff=tenacity.wait_fixed(1.0))
@@ -75,14 +97,18 @@ async def test_a_timeout_around_parts_sends_those_again_whose_turn_had_not_come(
     assert sink.applied == ["a", "c", "d"]
 
 
-async def test_parts_whose_turn_had_not_come_are_unsent_at_the_deadline(fake_clock: FakeClock) -> None:
+async def test_parts_whose_turn_had_not_come_are_unsent_at_the_deadline(
+    fake_clock: FakeClock,
+) -> None:
     """B-T57: and so is what may be sent again, but not what was refused."""
     sink: ScriptedSink[str] = ScriptedSink([refused(), fail(), hang()])
     ends = await outcomes(stack(sink, Split(1), Retry()), deadline=1.0)
     assert ends == [Outcome.REJECTED, Outcome.UNSENT, Outcome.UNKNOWN, Outcome.UNSENT]
 
 
-async def test_a_target_whose_turn_had_not_come_is_unsent_while_another_is_at_the_destination(fake_clock: FakeClock) -> None:
+async def test_a_target_whose_turn_had_not_come_is_unsent_while_another_is_at_the_destination(
+    fake_clock: FakeClock,
+) -> None:
     """B-T57: a batch for two targets, one of which has used up its rate."""
     sink: ScriptedSink[str] = ScriptedSink([ok(), hang()])
     limited = stack(sink, RateLimit(0.01, burst=1, key=lambda item: item[0]), Retry())
@@ -91,10 +117,17 @@ async def test_a_target_whose_turn_had_not_come_is_unsent_while_another_is_at_th
         await receipts[1]
         (await batcher.shutdown(deadline=3.0)).verify()
     assert [call.items for call in sink.calls] == [("a1", "a2"), ("b1",)]
-    assert [receipt.outcome for receipt in receipts] == [Outcome.DELIVERED, Outcome.DELIVERED, Outcome.UNKNOWN, Outcome.UNSENT]
+    assert [receipt.outcome for receipt in receipts] == [
+        Outcome.DELIVERED,
+        Outcome.DELIVERED,
+        Outcome.UNKNOWN,
+        Outcome.UNSENT,
+    ]
 
 
-async def test_a_record_that_a_deaf_target_never_confirmed_is_no_delivery(fake_clock: FakeClock) -> None:
+async def test_a_record_that_a_deaf_target_never_confirmed_is_no_delivery(
+    fake_clock: FakeClock,
+) -> None:
     """B-T58, B-T59: the item is rejected, though the target takes it in the end."""
     letters: ScriptedSink[Any] = ScriptedSink([ignore_cancel(20.0)])
     sink: ScriptedSink[str] = ScriptedSink([partial({1: PermanentError("bad")})])
@@ -103,17 +136,25 @@ async def test_a_record_that_a_deaf_target_never_confirmed_is_no_delivery(fake_c
     assert [record.item for record in letters.applied] == ["b"]
 
 
-async def test_after_a_cut_that_a_sink_has_swallowed_the_next_part_is_not_sent(fake_clock: FakeClock) -> None:
-    """B-T58: what it answered before its items got their verdict counts; the rest waits for the next try."""
+async def test_after_a_cut_that_a_sink_has_swallowed_the_next_part_is_not_sent(
+    fake_clock: FakeClock,
+) -> None:
+    """B-T58: what it answered before its items got their verdict counts; the rest waits for the
+    next try.
+    """
     sink: ScriptedSink[str] = ScriptedSink([ignore_cancel(5.05)])
-    ends = await outcomes(stack(sink, Split(2), Timeout(5.0), Retry(backoff=tenacity.wait_fixed(1.0))))
+    ends = await outcomes(
+        stack(sink, Split(2), Timeout(5.0), Retry(backoff=tenacity.wait_fixed(1.0)))
+    )
     assert ends == [Outcome.DELIVERED] * 4
     assert [call.items for call in sink.calls] == [("a", "b"), ("c", "d")]
     assert [call.started for call in sink.calls] == [0.0, 6.05]
 
 
 @pytest.mark.parametrize("error", [UnknownOutcomeError("lost"), TransientError("deadlock")])
-async def test_a_part_that_was_tried_before_the_cut_has_used_up_its_try(fake_clock: FakeClock, error: Exception) -> None:
+async def test_a_part_that_was_tried_before_the_cut_has_used_up_its_try(
+    fake_clock: FakeClock, error: Exception
+) -> None:
     """B-T15, B-T57: it keeps its own error; at most once means once."""
     sink: ScriptedSink[str] = ScriptedSink([fail(error), hang()])
     retry = Retry(attempts=1, resend_unknown=False, backoff=tenacity.wait_fixed(1.0))

@@ -51,9 +51,15 @@ async def outcomes(sink: Sink[Any], items: Iterable[Any] = "abcd", **limits: Any
 
 
 async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -> None:
-    """B-T18, B-T19, batcher/4a.7: permanent ones at once, transient ones when their tries are used up; the rest is delivered once."""
+    """B-T18, B-T19, batcher/4a.7: permanent ones at once, transient ones when their tries are used
+    up; the rest is delivered once.
+    """
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
-    steps: Any = [partial({1: PermanentError("bad b"), 2: TransientError("t1")}), fail(TransientError("t2")), fail(TransientError("t3"))]
+    steps: Any = [
+        partial({1: PermanentError("bad b"), 2: TransientError("t1")}),
+        fail(TransientError("t2")),
+        fail(TransientError("t3")),
+    ]
     inner: ScriptedSink[str] = ScriptedSink(steps)
     assert await outcomes(stack(inner, Retry(attempts=3, backoff=FIXED), DeadLetter(letters))) == [
         "delivered",
@@ -63,7 +69,13 @@ async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -
     ]
     assert inner.applied == ["a", "d"]
     b, c = letters.items
-    assert (b.item, b.error_type, b.error_class, b.message, b.attempts) == ("b", "PermanentError", "permanent", "bad b", 1)
+    assert (b.item, b.error_type, b.error_class, b.message, b.attempts) == (
+        "b",
+        "PermanentError",
+        "permanent",
+        "bad b",
+        1,
+    )
     assert (c.item, c.error_class, c.message, c.attempts) == ("c", "transient", "t3", 3)
     assert (c.last_at - c.first_at).total_seconds() == pytest.approx(2.0)
     assert (b.last_at - b.first_at).total_seconds() == 0
@@ -86,17 +98,26 @@ async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -
         (StoppedError("stop"), "unsent"),
     ],
 )
-async def test_which_errors_are_taken(fake_clock: FakeClock, error: Exception, outcome: str) -> None:
+async def test_which_errors_are_taken(
+    fake_clock: FakeClock, error: Exception, outcome: str
+) -> None:
     """Design 3.4: only what is the item's own fault, or was tried until the tries were used up."""
     letters: MemorySink[Any] = MemorySink()
-    assert await outcomes(stack(ScriptedSink(default=fail(error)), DeadLetter(letters)), "a") == [outcome]
+    assert await outcomes(stack(ScriptedSink(default=fail(error)), DeadLetter(letters)), "a") == [
+        outcome
+    ]
     assert len(letters.items) == (outcome == "dead_lettered")
 
 
 async def test_unknown_items_are_taken_on_request_and_marked(fake_clock: FakeClock) -> None:
     """decisions 0.3, exhausted unknown."""
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
-    sink: Any = stack(ScriptedSink(default=hang()), Timeout(1.0), Retry(attempts=2, backoff=FIXED), DeadLetter(letters, take_unknown=True))
+    sink: Any = stack(
+        ScriptedSink(default=hang()),
+        Timeout(1.0),
+        Retry(attempts=2, backoff=FIXED),
+        DeadLetter(letters, take_unknown=True),
+    )
     assert await outcomes(sink, "a") == ["dead_lettered"]
     (record,) = letters.items
     assert (record.maybe_delivered, record.error_class, record.attempts) == (True, "unknown", 2)
@@ -123,7 +144,9 @@ async def test_a_record_that_cannot_be_made_concerns_its_item_only(fake_clock: F
             raise KeyError("a")
         return record.item, record.message
 
-    sink: Any = stack(ScriptedSink(default=fail(PermanentError("no"))), DeadLetter(letters, record=row))
+    sink: Any = stack(
+        ScriptedSink(default=fail(PermanentError("no"))), DeadLetter(letters, record=row)
+    )
     assert await outcomes(sink, "ab") == ["rejected", "dead_lettered"]
     assert letters.items == [("b", "no")]
 
@@ -147,8 +170,12 @@ async def test_the_record_is_written_before_the_outcome_is_final(fake_clock: Fak
 
 
 async def test_a_target_that_is_a_stack_or_the_same_sink(fake_clock: FakeClock) -> None:
-    """B-T59: nothing is booked as delivered, the write key differs, and a deduplicating server keeps the record."""
-    server: DedupSink[Any] = DedupSink([partial({1: PermanentError("bad")}), fail(TransientError("t"))])
+    """B-T59: nothing is booked as delivered, the write key differs, and a deduplicating server
+    keeps the record.
+    """
+    server: DedupSink[Any] = DedupSink(
+        [partial({1: PermanentError("bad")}), fail(TransientError("t"))]
+    )
     sink: Any = stack(server, DeadLetter(stack(server, Retry(backoff=FIXED))))
     assert await outcomes(sink, "ab") == ["delivered", "dead_lettered"]
     first, refused, again = server.calls
@@ -164,18 +191,27 @@ async def test_the_flush_timeout_counts_anew_for_the_target(fake_clock: FakeCloc
         if error is not None:
             raise error
 
-    sink: Any = stack(lambda batch: after(4.0, PermanentError("p")), DeadLetter(lambda batch: after(4.0, None)))
+    sink: Any = stack(
+        lambda batch: after(4.0, PermanentError("p")), DeadLetter(lambda batch: after(4.0, None))
+    )
     assert await outcomes(sink, "a", flush_timeout=5.0) == ["dead_lettered"]
 
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [({"max_consecutive": 6}, "8 items in a row"), ({"max_ratio": 0.5, "window": 8}, "8 of the last 8 items")],
+    [
+        ({"max_consecutive": 6}, "8 items in a row"),
+        ({"max_ratio": 0.5, "window": 8}, "8 of the last 8 items"),
+    ],
 )
-async def test_a_good_stream_is_not_emptied_into_a_file(fake_clock: FakeClock, settings: dict[str, Any], why: str) -> None:
+async def test_a_good_stream_is_not_emptied_into_a_file(
+    fake_clock: FakeClock, settings: dict[str, Any], why: str
+) -> None:
     """Beyond the limit the batcher stops, and what is inside is handed back."""
     letters: MemorySink[Any] = MemorySink()
-    sink: Any = stack(ScriptedSink([ok(), *[fail(PermanentError("schema"))] * 9]), DeadLetter(letters, **settings))
+    sink: Any = stack(
+        ScriptedSink([ok(), *[fail(PermanentError("schema"))] * 9]), DeadLetter(letters, **settings)
+    )
     batcher: Batcher[int] = Batcher(sink, limits=Limits(max_items=4, max_pending_items=40))
     await batcher.__aenter__()
     await batcher.add_many(range(20))
@@ -212,21 +248,32 @@ class Unshown(Exception):
         raise ValueError("no text")
 
 
-async def test_an_error_whose_text_cannot_be_shown_makes_its_letter_and_hurts_no_neighbour(fake_clock: FakeClock) -> None:
+async def test_an_error_whose_text_cannot_be_shown_makes_its_letter_and_hurts_no_neighbour(
+    fake_clock: FakeClock,
+) -> None:
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     errors = {0: PermanentError("bad a"), 1: Unshown(), 2: PermanentError("bad c")}
-    assert await outcomes(stack(ScriptedSink([partial(errors)]), DeadLetter(letters))) == [*["dead_lettered"] * 3, "delivered"]
+    assert await outcomes(stack(ScriptedSink([partial(errors)]), DeadLetter(letters))) == [
+        *["dead_lettered"] * 3,
+        "delivered",
+    ]
     a, b, c = letters.items
     assert (a.message, c.message) == ("bad a", "bad c")
     assert (b.item, b.error_type) == ("b", "Unshown")
     assert "cannot be shown" in b.message
 
 
-async def test_a_text_that_utf_8_has_no_form_for_makes_its_letter(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_text_that_utf_8_has_no_form_for_makes_its_letter(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """As the name of a file may hold it: a store that encodes the record would refuse it."""
-    caplog.set_level(logging.CRITICAL, "penstock")  # the traceback holds it as well, and so would pytest's own report
+    caplog.set_level(
+        logging.CRITICAL, "penstock"
+    )  # the traceback holds it as well, and so would pytest's own report
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
-    assert await outcomes(stack(ScriptedSink([fail(OSError("\udce4 is gone"))]), DeadLetter(letters)), "a") == ["dead_lettered"]
+    assert await outcomes(
+        stack(ScriptedSink([fail(OSError("\udce4 is gone"))]), DeadLetter(letters)), "a"
+    ) == ["dead_lettered"]
     assert letters.items[0].message == "\\udce4 is gone"
 
 
@@ -246,17 +293,26 @@ async def test_a_letter_that_cannot_be_made_leaves_its_own_item_rejected_and_no_
     async with Batcher(sink, key=keys.__getitem__, limits=Limits(max_items=3)) as batcher:
         receipts = [await batcher.submit(item) for item in "abc"]
         await batcher.flush()
-    assert [receipt.outcome.value for receipt in receipts if receipt.outcome] == ["dead_lettered", "rejected", "dead_lettered"]
+    assert [receipt.outcome.value for receipt in receipts if receipt.outcome] == [
+        "dead_lettered",
+        "rejected",
+        "dead_lettered",
+    ]
     assert [letter.item for letter in letters.items] == ["a", "c"]
     assert "1 items of batch" in caplog.text
 
 
-async def test_a_classifier_that_raises_for_one_error_hurts_no_neighbour(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_classifier_that_raises_for_one_error_hurts_no_neighbour(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     def classify(error: BaseException) -> ErrorClass | None:
         return ErrorClass.PERMANENT if "bad" in str(error) else None
 
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
-    sink: Any = stack(ScriptedSink([partial({0: PermanentError("bad a"), 1: Unshown()})]), DeadLetter(letters, classify=classify))
+    sink: Any = stack(
+        ScriptedSink([partial({0: PermanentError("bad a"), 1: Unshown()})]),
+        DeadLetter(letters, classify=classify),
+    )
     assert await outcomes(sink, "ab") == ["dead_lettered", "dead_lettered"]
     assert [letter.error_class for letter in letters.items] == ["permanent", "unlisted"]
     assert "classify" in caplog.text
@@ -269,12 +325,18 @@ class Detailed(Exception):
     column_name = "amount"
 
     def __init__(self) -> None:
-        super().__init__("invalid input: secret-value\nDETAIL:  Failing row contains (secret-value).")
+        super().__init__(
+            "invalid input: secret-value\nDETAIL:  Failing row contains (secret-value)."
+        )
 
 
 @pytest.mark.parametrize("target", ["takes it", "refuses it"])
-async def test_log_lines_hold_no_values_of_items(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, target: str) -> None:
-    written: ScriptedSink[Any] = ScriptedSink(default=ok() if target == "takes it" else fail(Detailed()))
+async def test_log_lines_hold_no_values_of_items(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, target: str
+) -> None:
+    written: ScriptedSink[Any] = ScriptedSink(
+        default=ok() if target == "takes it" else fail(Detailed())
+    )
     with caplog.at_level(logging.INFO, "penstock.dead_letter"):
         await outcomes(stack(ScriptedSink(default=fail(Detailed())), DeadLetter(written)), "a")
     (line,) = [each.getMessage() for each in caplog.records if each.name == "penstock.dead_letter"]
@@ -285,7 +347,9 @@ async def test_log_lines_hold_no_values_of_items(fake_clock: FakeClock, caplog: 
 
 
 async def test_the_reason_for_stopping_holds_no_values_of_items(fake_clock: FakeClock) -> None:
-    batcher: Batcher[str] = Batcher(stack(ScriptedSink(default=fail(Detailed())), DeadLetter(MemorySink(), max_consecutive=1)))
+    batcher: Batcher[str] = Batcher(
+        stack(ScriptedSink(default=fail(Detailed())), DeadLetter(MemorySink(), max_consecutive=1))
+    )
     await batcher.__aenter__()
     with pytest.raises(BatcherBroken) as caught:
         await batcher.add("a")
@@ -297,7 +361,9 @@ async def test_the_reason_for_stopping_holds_no_values_of_items(fake_clock: Fake
 LOST_ANSWER = UnknownOutcomeError("the answer to COMMIT was lost")
 
 
-@pytest.mark.parametrize("then", [PermanentError("no"), TransientError("deadlock"), KeyError("nobody knows")])
+@pytest.mark.parametrize(
+    "then", [PermanentError("no"), TransientError("deadlock"), KeyError("nobody knows")]
+)
 @pytest.mark.parametrize("take_unknown", [False, True])
 async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
     fake_clock: FakeClock, then: Exception, *, take_unknown: bool
@@ -305,7 +371,9 @@ async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
     """Design 3.4: however its last try ended, it may be in the destination."""
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     inner: ScriptedSink[str] = ScriptedSink([fail(LOST_ANSWER)], default=partial({0: then}))
-    sink: Any = stack(inner, Retry(attempts=2, backoff=FIXED), DeadLetter(letters, take_unknown=take_unknown))
+    sink: Any = stack(
+        inner, Retry(attempts=2, backoff=FIXED), DeadLetter(letters, take_unknown=take_unknown)
+    )
     if take_unknown:
         assert await outcomes(sink, "ab") == ["dead_lettered", "delivered"]
         assert [letter.maybe_delivered for letter in letters.items] == [True]
@@ -314,9 +382,13 @@ async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
         assert letters.items == []
 
 
-async def test_a_retry_outside_tries_again_what_may_have_been_applied(fake_clock: FakeClock) -> None:
+async def test_a_retry_outside_tries_again_what_may_have_been_applied(
+    fake_clock: FakeClock,
+) -> None:
     """It is not taken after its second try, so a third one delivers it."""
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     inner: ScriptedSink[str] = ScriptedSink([fail(LOST_ANSWER), fail(TransientError("deadlock"))])
-    assert await outcomes(stack(inner, DeadLetter(letters), Retry(attempts=3, backoff=FIXED)), "a") == ["delivered"]
+    assert await outcomes(
+        stack(inner, DeadLetter(letters), Retry(attempts=3, backoff=FIXED)), "a"
+    ) == ["delivered"]
     assert letters.items == []

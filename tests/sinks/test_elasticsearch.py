@@ -52,7 +52,9 @@ class Index:
     async def documents(self) -> dict[str, Any]:
         """Every document by its id."""
         await self.client.post(f"/{self.name}/_refresh")
-        answer = await self.client.post(f"/{self.name}/_search", json={"size": 10_000, "version": True})
+        answer = await self.client.post(
+            f"/{self.name}/_search", json={"size": 10_000, "version": True}
+        )
         return {hit["_id"]: hit for hit in answer.raise_for_status().json()["hits"]["hits"]}
 
     async def sources(self) -> dict[str, Any]:
@@ -70,13 +72,21 @@ async def index(server: EmbeddedOpenSearch, **body: Any) -> AsyncGenerator[Index
 
 
 def events(count: int, start: int = 0) -> list[dict[str, Any]]:
-    return [{"id": str(number), "n": number, "word": f"wörd {number}"} for number in range(start, start + count)]
+    return [
+        {"id": str(number), "n": number, "word": f"wörd {number}"}
+        for number in range(start, start + count)
+    ]
 
 
 @pytest.mark.parametrize("compression", ["gzip", None])
-async def test_documents_arrive_as_they_are(embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock, compression: Any) -> None:
+async def test_documents_arrive_as_they_are(
+    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock, compression: Any
+) -> None:
     """batcher/B41"""
-    async with index(embedded_opensearch) as there, there.sink(id="id", compression=compression) as sink:
+    async with (
+        index(embedded_opensearch) as there,
+        there.sink(id="id", compression=compression) as sink,
+    ):
         batch = batch_of(events(1000))
         result = await sink.write(batch)
         assert result is not None
@@ -84,7 +94,9 @@ async def test_documents_arrive_as_they_are(embedded_opensearch: EmbeddedOpenSea
         assert await there.sources() == {item["id"]: item for item in events(1000)}
 
 
-async def test_sending_again_without_ids_stores_nothing_twice(embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock) -> None:
+async def test_sending_again_without_ids_stores_nothing_twice(
+    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
+) -> None:
     """B-T39: per-record ids are stable over retries."""
     async with index(embedded_opensearch) as there:
         for operation, outcome in (("create", Outcome.DUPLICATE), ("index", Outcome.DELIVERED)):
@@ -97,7 +109,9 @@ async def test_sending_again_without_ids_stores_nothing_twice(embedded_opensearc
         assert len(await there.sources()) == 100
 
 
-async def test_each_operation_does_what_its_name_says(embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock) -> None:
+async def test_each_operation_does_what_its_name_says(
+    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
+) -> None:
     """batcher/B41: index, create, update, delete, upsert in one request, an outcome each."""
     actions = [
         ("create", "a", {"n": 1}, "created"),
@@ -112,8 +126,12 @@ async def test_each_operation_does_what_its_name_says(embedded_opensearch: Embed
         ("delete", "c", None, PermanentError),
         ("index", "bad", {"n": "no number"}, PermanentError),
     ]
-    async with index(embedded_opensearch, mappings={"properties": {"n": {"type": "long"}}}) as there:
-        sink = there.sink(operation=lambda item: item[0], id=lambda item: item[1], document=lambda item: item[2])
+    async with index(
+        embedded_opensearch, mappings={"properties": {"n": {"type": "long"}}}
+    ) as there:
+        sink = there.sink(
+            operation=lambda item: item[0], id=lambda item: item[1], document=lambda item: item[2]
+        )
         async with sink:
             result = await sink.write(batch_of(actions))
         assert result is not None
@@ -129,13 +147,18 @@ async def test_each_operation_does_what_its_name_says(embedded_opensearch: Embed
         assert await there.sources() == {"a": {"n": 3, "more": 1}, "b": {"n": 4}}
 
 
-async def test_a_conflict_after_an_unknown_try_is_a_duplicate(embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock) -> None:
+async def test_a_conflict_after_an_unknown_try_is_a_duplicate(
+    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
+) -> None:
     """batcher/4b.11: only where a try of ours may have been applied."""
     async with index(embedded_opensearch) as there, there.sink(operation="create", id="id") as sink:
         assert await send(sink, batch_of(events(4))) == {}
         batch = batch_of(events(6), maybe=[0, 2, 5])
         errors = await send(sink, batch)
-        assert {place: type(error) for place, error in errors.items()} == {1: PermanentError, 3: PermanentError}
+        assert {place: type(error) for place, error in errors.items()} == {
+            1: PermanentError,
+            3: PermanentError,
+        }
         assert [outcomes(batch)[place] for place in (0, 2, 4, 5)] == [
             Outcome.DUPLICATE,
             Outcome.DUPLICATE,
@@ -148,8 +171,17 @@ async def test_a_conflict_after_an_unknown_try_is_a_duplicate(embedded_opensearc
 async def test_an_old_version_never_replaces_a_newer_one(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock, on_stale: Any
 ) -> None:
-    async with index(embedded_opensearch) as there, there.sink(id="id", version="v", on_stale=on_stale) as sink:
-        items = [{"id": "a", "v": 5}, {"id": "a", "v": 3}, {"id": "a", "v": 5, "again": True}, {"id": "b", "v": 1}, {"id": "a", "v": 6}]
+    async with (
+        index(embedded_opensearch) as there,
+        there.sink(id="id", version="v", on_stale=on_stale) as sink,
+    ):
+        items = [
+            {"id": "a", "v": 5},
+            {"id": "a", "v": 3},
+            {"id": "a", "v": 5, "again": True},
+            {"id": "b", "v": 1},
+            {"id": "a", "v": 6},
+        ]
         errors = await send(sink, batch_of(items))
         assert list(errors) == ([1, 2] if on_stale == "error" else [])
         found = await there.documents()
@@ -157,17 +189,25 @@ async def test_an_old_version_never_replaces_a_newer_one(
         assert found["b"]["_version"] == 1
 
 
-async def test_routing_and_a_pipeline(embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock) -> None:
+async def test_routing_and_a_pipeline(
+    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
+) -> None:
     async with index(embedded_opensearch, settings={"number_of_shards": 4}) as there:
-        async with there.sink(id="id", routing="word", pipeline=lambda item: "nowhere" if item["n"] == 3 else None) as sink:
+        async with there.sink(
+            id="id", routing="word", pipeline=lambda item: "nowhere" if item["n"] == 3 else None
+        ) as sink:
             errors = await send(sink, batch_of(events(8)))
         assert list(errors) == [3]
         assert "pipeline with id [nowhere] does not exist" in str(errors[3])
         found = await there.documents()
-        assert {name: hit["_routing"] for name, hit in found.items()} == {str(n): f"wörd {n}" for n in range(8) if n != 3}
+        assert {name: hit["_routing"] for name, hit in found.items()} == {
+            str(n): f"wörd {n}" for n in range(8) if n != 3
+        }
 
 
-async def test_an_index_per_item_and_one_that_cannot_be(embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock) -> None:
+async def test_an_index_per_item_and_one_that_cannot_be(
+    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
+) -> None:
     """Bad input: an unknown or impossible index is an error of its item alone."""
     async with index(embedded_opensearch) as first, index(embedded_opensearch) as second:
         names = [first.name, second.name, "NOT-AN-INDEX", first.name]
@@ -204,16 +244,25 @@ def narrow() -> Iterator[EmbeddedOpenSearch]:
         yield server
 
 
-async def test_a_body_too_large_for_the_server_is_cut(narrow: EmbeddedOpenSearch, real_clock: LoopClock) -> None:
+async def test_a_body_too_large_for_the_server_is_cut(
+    narrow: EmbeddedOpenSearch, real_clock: LoopClock
+) -> None:
     """batcher/4b.5: 413, to which this server adds closing the connection."""
-    async with index(narrow) as there, there.sink(id="id", compression=None, max_bytes=None) as sink:
+    async with (
+        index(narrow) as there,
+        there.sink(id="id", compression=None, max_bytes=None) as sink,
+    ):
         items = [{"id": str(number), "text": "x" * 100_000} for number in range(25)]
         assert await send(sink, batch_of(items)) == {}
         assert set(await there.sources()) == {item["id"] for item in items}
 
 
-async def test_items_that_are_throttled_are_sent_again_and_no_others(narrow: EmbeddedOpenSearch, real_clock: LoopClock) -> None:
-    """B-T18, batcher/4a.5: a full queue refuses some shards' items with 429; each document is written once."""
+async def test_items_that_are_throttled_are_sent_again_and_no_others(
+    narrow: EmbeddedOpenSearch, real_clock: LoopClock
+) -> None:
+    """B-T18, batcher/4a.5: a full queue refuses some shards' items with 429; each document is
+    written once.
+    """
     throttled = 0
 
     async def until_taken(sink: ElasticsearchSink, batch: Batch[Any]) -> None:
@@ -223,7 +272,10 @@ async def test_items_that_are_throttled_are_sent_again_and_no_others(narrow: Emb
             throttled += len(errors)
             batch = batch.pick(errors)
 
-    async with index(narrow, settings={"number_of_shards": 8}) as there, there.sink(id="id", operation="create") as sink:
+    async with (
+        index(narrow, settings={"number_of_shards": 8}) as there,
+        there.sink(id="id", operation="create") as sink,
+    ):
         batches = [batch_of(events(100, start)) for start in range(0, 800, 100)]
         async with asyncio.TaskGroup() as group:
             for batch in batches:
@@ -235,10 +287,14 @@ async def test_items_that_are_throttled_are_sent_again_and_no_others(narrow: Emb
         assert {hit["_version"] for hit in found.values()} == {1}
 
 
-async def test_a_server_that_is_killed_loses_nothing_that_was_acknowledged(narrow: EmbeddedOpenSearch, real_clock: LoopClock) -> None:
+async def test_a_server_that_is_killed_loses_nothing_that_was_acknowledged(
+    narrow: EmbeddedOpenSearch, real_clock: LoopClock
+) -> None:
     """B-T42: an outage pushes back; afterwards every item is there, once."""
     async with index(narrow) as there:
-        sink = stack(there.sink(id="id"), Timeout(20.0), Retry(backoff=Backoff(base=0.01, longest=0.1)))
+        sink = stack(
+            there.sink(id="id"), Timeout(20.0), Retry(backoff=Backoff(base=0.01, longest=0.1))
+        )
         async with Batcher(sink, limits=Limits(max_items=100, max_delay=0.01)) as batcher:
             await batcher.add_many(events(500))
             await batcher.flush()

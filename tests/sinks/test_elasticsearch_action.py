@@ -1,4 +1,6 @@
-"""Items to bulk lines: every operation, and what is wrong with an item found before the server refuses the whole request for it."""
+"""Items to bulk lines: every operation, and what is wrong with an item found before the server
+refuses the whole request for it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from typing import Any
 import pytest
 from tests.sinks.http_help import Request, Server, batch_of, reply
 
-from penstock import ConfigError, LoopClock, Outcome, PermanentError, ResultMismatch, ThrottledError, TransientError, send
+from penstock import (
+    ConfigError,
+    LoopClock,
+    Outcome,
+    PermanentError,
+    ResultMismatch,
+    ThrottledError,
+    TransientError,
+    send,
+)
 from penstock.sinks import ElasticsearchSink
 from penstock.sinks._elasticsearch_answer import FILTER
 
@@ -21,7 +32,9 @@ def lines(sink: ElasticsearchSink, item: Any, key: str = "key") -> list[Any]:
     try:
         together = sink._actions.records([item, item], [key, key])
     except TypeError:
-        assert sink._actions._document is not None, "only documents given as bytes are left to the other way"
+        assert sink._actions._document is not None, (
+            "only documents given as bytes are left to the other way"
+        )
     else:
         assert together == [record, record]
     assert record.endswith(b"\n")
@@ -37,28 +50,69 @@ ITEM = {"id": 'a"b', "word": "wörd"}
         ({}, [{"index": {"_index": "e", "_id": "key"}}, ITEM]),
         ({"id": "id"}, [{"index": {"_index": "e", "_id": 'a"b'}}, ITEM]),
         ({"id": lambda _: None}, [{"index": {"_index": "e"}}, ITEM]),
-        ({"id": lambda _: 7, "operation": "create"}, [{"create": {"_index": "e", "_id": "7"}}, ITEM]),
-        ({"id": "id", "operation": "update"}, [{"update": {"_index": "e", "retry_on_conflict": 3, "_id": 'a"b'}}, {"doc": ITEM}]),
+        (
+            {"id": lambda _: 7, "operation": "create"},
+            [{"create": {"_index": "e", "_id": "7"}}, ITEM],
+        ),
+        (
+            {"id": "id", "operation": "update"},
+            [{"update": {"_index": "e", "retry_on_conflict": 3, "_id": 'a"b'}}, {"doc": ITEM}],
+        ),
         (
             {"id": "id", "operation": "upsert", "retry_on_conflict": 0},
             [{"update": {"_index": "e", "_id": 'a"b'}}, {"doc": ITEM, "doc_as_upsert": True}],
         ),
-        ({"id": "id", "operation": "delete", "pipeline": "p"}, [{"delete": {"_index": "e", "_id": 'a"b'}}]),
-        ({"pipeline": "p", "routing": "word"}, [{"index": {"_index": "e", "pipeline": "p", "_id": "key", "routing": "wörd"}}, ITEM]),
-        ({"pipeline": lambda item: item["id"]}, [{"index": {"_index": "e", "pipeline": 'a"b', "_id": "key"}}, ITEM]),
-        ({"routing": lambda _: None, "version": lambda _: None}, [{"index": {"_index": "e", "_id": "key"}}, ITEM]),
+        (
+            {"id": "id", "operation": "delete", "pipeline": "p"},
+            [{"delete": {"_index": "e", "_id": 'a"b'}}],
+        ),
+        (
+            {"pipeline": "p", "routing": "word"},
+            [{"index": {"_index": "e", "pipeline": "p", "_id": "key", "routing": "wörd"}}, ITEM],
+        ),
+        (
+            {"pipeline": lambda item: item["id"]},
+            [{"index": {"_index": "e", "pipeline": 'a"b', "_id": "key"}}, ITEM],
+        ),
+        (
+            {"routing": lambda _: None, "version": lambda _: None},
+            [{"index": {"_index": "e", "_id": "key"}}, ITEM],
+        ),
         (
             {"version": lambda _: 5, "version_type": "external_gte"},
-            [{"index": {"_index": "e", "_id": "key", "version": 5, "version_type": "external_gte"}}, ITEM],
+            [
+                {
+                    "index": {
+                        "_index": "e",
+                        "_id": "key",
+                        "version": 5,
+                        "version_type": "external_gte",
+                    }
+                },
+                ITEM,
+            ],
         ),
-        ({"index": lambda item: f"e-{item['word']}"}, [{"index": {"_index": "e-wörd", "_id": "key"}}, ITEM]),
+        (
+            {"index": lambda item: f"e-{item['word']}"},
+            [{"index": {"_index": "e-wörd", "_id": "key"}}, ITEM],
+        ),
         ({"operation": lambda _: "create"}, [{"create": {"_index": "e", "_id": "key"}}, ITEM]),
-        ({"document": lambda item: {"only": item["word"]}}, [{"index": {"_index": "e", "_id": "key"}}, {"only": "wörd"}]),
-        ({"document": lambda _: b'{"raw":1}'}, [{"index": {"_index": "e", "_id": "key"}}, {"raw": 1}]),
+        (
+            {"document": lambda item: {"only": item["word"]}},
+            [{"index": {"_index": "e", "_id": "key"}}, {"only": "wörd"}],
+        ),
+        (
+            {"document": lambda _: b'{"raw":1}'},
+            [{"index": {"_index": "e", "_id": "key"}}, {"raw": 1}],
+        ),
     ],
 )
-def test_an_item_becomes_an_action_and_a_document(arguments: dict[str, Any], expected: list[Any]) -> None:
-    """batcher/B41: an `_id` per record; index, create, update, delete, upsert; routing, pipelines, versions."""
+def test_an_item_becomes_an_action_and_a_document(
+    arguments: dict[str, Any], expected: list[Any]
+) -> None:
+    """batcher/B41: an `_id` per record; index, create, update, delete, upsert; routing, pipelines,
+    versions.
+    """
     chosen: dict[str, Any] = {"index": "e", **arguments}
     assert lines(ElasticsearchSink(URL, **chosen), ITEM) == expected
 
@@ -110,8 +164,16 @@ async def test_an_item_that_the_server_would_refuse_the_request_for_fails_alone(
     for name in ("index", "operation", "version", "id", "document"):
         wrong = given.get(name)
         if callable(wrong):
-            usual = {"index": "e", "operation": "index", "version": None, "id": "fine", "document": b"{}"}[name]
-            given[name] = lambda each, wrong=wrong, usual=usual: usual if each is neighbour else wrong(each)
+            usual = {
+                "index": "e",
+                "operation": "index",
+                "version": None,
+                "id": "fine",
+                "document": b"{}",
+            }[name]
+            given[name] = lambda each, wrong=wrong, usual=usual: (
+                usual if each is neighbour else wrong(each)
+            )
     async with ElasticsearchSink("http://in-process", client=server.client, **given) as sink:
         errors = await send(sink, batch_of([neighbour, item, neighbour]))
         assert {index: type(error) for index, error in errors.items()} == {1: PermanentError}
@@ -122,19 +184,39 @@ def answering(*said: dict[str, Any], **headers: str) -> Any:
     """A bulk answer that says these things in turn, one per action."""
 
     async def step(request: Request) -> Any:
-        actions = [line for line in request.items if next(iter(line), "") in {"index", "create", "update", "delete"}]
-        items = [{next(iter(action)): dict(said[number % len(said)])} for number, action in enumerate(actions)]
+        actions = [
+            line
+            for line in request.items
+            if next(iter(line), "") in {"index", "create", "update", "delete"}
+        ]
+        items = [
+            {next(iter(action)): dict(said[number % len(said)])}
+            for number, action in enumerate(actions)
+        ]
         body = {"errors": any(each["status"] >= 300 for each in said), "items": items}
         return await reply(200, body, **headers)(request)
 
     return step
 
 
-CONFLICT = {"status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "document already exists"}}
+CONFLICT = {
+    "status": 409,
+    "error": {"type": "version_conflict_engine_exception", "reason": "document already exists"},
+}
 MISSING = {"status": 404, "result": "not_found"}
-SHARD = {"status": 503, "error": {"type": "unavailable_shards_exception", "reason": "primary shard is not active"}}
+SHARD = {
+    "status": 503,
+    "error": {"type": "unavailable_shards_exception", "reason": "primary shard is not active"},
+}
 FULL = {"status": 429, "error": {"type": "rejected_execution_exception", "reason": "queue full"}}
-UNMAPPED = {"status": 400, "error": {"type": "mapper_parsing_exception", "reason": "r", "caused_by": {"type": "illegal", "reason": "why"}}}
+UNMAPPED = {
+    "status": 400,
+    "error": {
+        "type": "mapper_parsing_exception",
+        "reason": "r",
+        "caused_by": {"type": "illegal", "reason": "why"},
+    },
+}
 ID: dict[str, Any] = {"id": "id"}
 VERSIONED: dict[str, Any] = {"id": "id", "version": lambda _: 1}
 
@@ -159,8 +241,12 @@ VERSIONED: dict[str, Any] = {"id": "id", "version": lambda _: 1}
         (ID, {"status": 200, "result": "noop"}, Outcome.DELIVERED, Outcome.DELIVERED),
     ],
 )
-async def test_an_items_status_has_its_outcome(real_clock: LoopClock, arguments: dict[str, Any], said: Any, first: Any, maybe: Any) -> None:
-    """B-T26, batcher/4b.11, batcher/4a.4: routed item by item; a conflict is a duplicate only where it must be our own work."""
+async def test_an_items_status_has_its_outcome(
+    real_clock: LoopClock, arguments: dict[str, Any], said: Any, first: Any, maybe: Any
+) -> None:
+    """B-T26, batcher/4b.11, batcher/4a.4: routed item by item; a conflict is a duplicate only where
+    it must be our own work.
+    """
     server = Server()
     server.default = answering(said, {"status": 200}, retry_after="4")
     chosen: dict[str, Any] = {"index": "e", **arguments}
@@ -169,7 +255,11 @@ async def test_an_items_status_has_its_outcome(real_clock: LoopClock, arguments:
         batch = batch_of(items, maybe=[2])
         errors = await send(sink, batch)
         for index, expected in ((0, first), (2, maybe)):
-            assert (batch.delivery.verdict(index) if isinstance(expected, Outcome) else type(errors.get(index))) is expected
+            assert (
+                batch.delivery.verdict(index)
+                if isinstance(expected, Outcome)
+                else type(errors.get(index))
+            ) is expected
         assert {batch.delivery.verdict(index) for index in (1, 3)} == {Outcome.DELIVERED}
         if first is ThrottledError:
             assert getattr(errors[0], "retry_after", None) == 4.0
@@ -193,7 +283,11 @@ async def test_the_request_asks_for_no_more_than_is_read(real_clock: LoopClock) 
     server = Server()
     server.default = answering({"status": 201, "_id": "x", "_version": 1, "result": "created"})
     sink = ElasticsearchSink(
-        "http://user:pass@in-process/search/", index="e", params={"refresh": "wait_for"}, client=server.client, compression=None
+        "http://user:pass@in-process/search/",
+        index="e",
+        params={"refresh": "wait_for"},
+        client=server.client,
+        compression=None,
     )
     async with sink:
         result = await sink.write(batch_of([{}, {}]))
@@ -205,7 +299,10 @@ async def test_the_request_asks_for_no_more_than_is_read(real_clock: LoopClock) 
     assert "content-encoding" not in request.headers
     assert result is not None
     assert result.details[1] == {"status": 201, "_id": "x", "_version": 1, "result": "created"}
-    assert repr(sink) == "ElasticsearchSink(http://in-process/search/_bulk, index='e', operation='index')"
+    assert (
+        repr(sink)
+        == "ElasticsearchSink(http://in-process/search/_bulk, index='e', operation='index')"
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +315,9 @@ async def test_the_request_asks_for_no_more_than_is_read(real_clock: LoopClock) 
         [],
     ],
 )
-async def test_an_answer_that_does_not_fit_leaves_every_item_unknown(real_clock: LoopClock, answer: object) -> None:
+async def test_an_answer_that_does_not_fit_leaves_every_item_unknown(
+    real_clock: LoopClock, answer: object
+) -> None:
     """B-T44"""
     server = Server()
     server.default = reply(200, answer)
@@ -265,7 +364,13 @@ def test_a_bad_argument_is_told_by_name(arguments: dict[str, Any], told: str) ->
 
 def test_what_it_promises() -> None:
     assert ElasticsearchSink(URL, index="e", id="id").capabilities.idempotent
-    assert not ElasticsearchSink(URL, index="e").capabilities.idempotent, "in another batch an item has another id"
-    assert not ElasticsearchSink(URL, index="e", id="id", operation="create").capabilities.idempotent
-    assert not ElasticsearchSink(URL, index="e", id="id", operation=lambda _: "index").capabilities.idempotent
+    assert not ElasticsearchSink(URL, index="e").capabilities.idempotent, (
+        "in another batch an item has another id"
+    )
+    assert not ElasticsearchSink(
+        URL, index="e", id="id", operation="create"
+    ).capabilities.idempotent
+    assert not ElasticsearchSink(
+        URL, index="e", id="id", operation=lambda _: "index"
+    ).capabilities.idempotent
     assert ElasticsearchSink(URL, index="e", pool_size=2).capabilities.max_concurrency == 2

@@ -29,9 +29,15 @@ def delivered(path: Path) -> list[int]:
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("most", [5_000, 12_345, 40_000])
 async def test_a_process_that_dies_within_a_write_leaves_nothing_that_cannot_be_read(
-    real_clock: LoopClock, tmp_path: Path, caplog: pytest.LogCaptureFixture, compression: str | None, most: int
+    real_clock: LoopClock,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    compression: str | None,
+    most: int,
 ) -> None:
-    """The system kills the writer when its file is `most` bytes long: some bytes of a write are there, and others not."""
+    """The system kills the writer when its file is `most` bytes long: some bytes of a write are
+    there, and others not.
+    """
     path = tmp_path / ("a.jsonl" if compression is None else "a.jsonl.zst")
     most = most if compression is None else most // 20
     with writer(path, most=most, compression=compression) as process:
@@ -48,13 +54,19 @@ async def test_a_process_that_dies_within_a_write_leaves_nothing_that_cannot_be_
     assert before.endswith(torn)
     found = delivered(path)
     assert found == list(range(len(found))), "no line is lost, doubled or broken"
-    assert acknowledged <= len(found) <= acknowledged + 10, "of the batch that was cut, whole lines may stay"
+    assert acknowledged <= len(found) <= acknowledged + 10, (
+        "of the batch that was cut, whole lines may stay"
+    )
     assert lines(path)[-1] == "after"
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-async def test_every_line_that_was_delivered_outlives_kill_9(real_clock: LoopClock, tmp_path: Path, compression: str | None) -> None:
-    """Killed again and again, at whatever it was doing when its 1st, 2nd, ... batch had been acknowledged."""
+async def test_every_line_that_was_delivered_outlives_kill_9(
+    real_clock: LoopClock, tmp_path: Path, compression: str | None
+) -> None:
+    """Killed again and again, at whatever it was doing when its 1st, 2nd, ... batch had been
+    acknowledged.
+    """
     path = tmp_path / ("a.jsonl" if compression is None else "a.jsonl.zst")
     whole = 0
     for round_ in range(1, 6):
@@ -101,7 +113,8 @@ def length_of(path: Path, content: bytes, whole: Callable[[int], int]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("content", "whole"), [(b"", 0), (b"\n", 1), (b"a", 0), (b"a\nb", 2), (b"a\nb\n", 4), (b"a\n" + b"x" * 200_000, 2)]
+    ("content", "whole"),
+    [(b"", 0), (b"\n", 1), (b"a", 0), (b"a\nb", 2), (b"a\nb\n", 4), (b"a\n" + b"x" * 200_000, 2)],
 )
 def test_text_is_whole_up_to_its_last_newline(tmp_path: Path, content: bytes, whole: int) -> None:
     assert length_of(tmp_path / "a", content, whole_lines) == whole
@@ -130,8 +143,16 @@ def test_a_frame_is_whole_to_its_last_byte(tmp_path: Path, name: str) -> None:
     first, last = FRAMES["small"], FRAMES[name]
     path = tmp_path / "a"
     assert length_of(path, first + last + first, whole_frames) == len(first + last + first)
-    cuts = range(len(last)) if len(last) < 1000 else [*range(40), *range(len(last) // 2, len(last) // 2 + 9), len(last) - 1]
+    cuts = (
+        range(len(last))
+        if len(last) < 1000
+        else [*range(40), *range(len(last) // 2, len(last) // 2 + 9), len(last) - 1]
+    )
     for cut in cuts:
         assert length_of(path, first + last[:cut], whole_frames) == len(first), cut
-    assert length_of(path, first + last + b"\0" * 50, whole_frames) == len(first + last), "what a power cut may leave"
-    assert length_of(path, first + last + b"\x28\xb5\x2f\xfd\x20\x00\x07\x00\x00", whole_frames) == len(first + last), "a kind to come"
+    assert length_of(path, first + last + b"\0" * 50, whole_frames) == len(first + last), (
+        "what a power cut may leave"
+    )
+    assert length_of(
+        path, first + last + b"\x28\xb5\x2f\xfd\x20\x00\x07\x00\x00", whole_frames
+    ) == len(first + last), "a kind to come"

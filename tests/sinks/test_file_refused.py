@@ -1,4 +1,6 @@
-"""What refuses every item of a file: a full disk, a missing permission, a read-only file system. Seen on real ones."""
+"""What refuses every item of a file: a full disk, a missing permission, a read-only file system.
+Seen on real ones.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sinks.file_help import lines, room, written
 
-from penstock import Batcher, DeadLetter, Limits, Outcome, RefusedError, Retry, UnavailableError, stack
+from penstock import (
+    Batcher,
+    DeadLetter,
+    Limits,
+    Outcome,
+    RefusedError,
+    Retry,
+    UnavailableError,
+    stack,
+)
 from penstock._core.errors import ErrorClass
 from penstock.sinks import FileSink, MemorySink
 
@@ -59,7 +70,9 @@ def without_room(tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def user(number: int) -> Iterator[str]:
-    """Permissions do not bind root, so act as another user: for the whole process, as its threads share it."""
+    """Permissions do not bind root, so act as another user: for the whole process, as its threads
+    share it.
+    """
     if os.geteuid() != 0:
         pytest.skip("only root may act as another user")
     os.seteuid(number)
@@ -82,7 +95,9 @@ def open_to_all(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-async def test_a_full_disk_is_refused_and_leaves_whole_lines_only(fake_clock: FakeClock, small: Path, compression: str | None) -> None:
+async def test_a_full_disk_is_refused_and_leaves_whole_lines_only(
+    fake_clock: FakeClock, small: Path, compression: str | None
+) -> None:
     """batcher/4c: on a real file system, filled up to a few bytes within a write of many pages."""
     path = small / "a"
     async with FileSink(path, compression="zstd" if compression else None) as sink:
@@ -109,7 +124,9 @@ def fill(path: Path) -> None:
             file.write(b"x" * PAGE)
 
 
-async def test_items_outlive_a_full_disk_without_attempts_or_letters(fake_clock: FakeClock, small: Path) -> None:
+async def test_items_outlive_a_full_disk_without_attempts_or_letters(
+    fake_clock: FakeClock, small: Path
+) -> None:
     """decisions 0.3: producers wait for the operator, and every line is there once."""
     filler = small / "filler"
     letters: MemorySink[object] = MemorySink()
@@ -126,13 +143,19 @@ async def test_items_outlive_a_full_disk_without_attempts_or_letters(fake_clock:
     assert letters.items == []
 
 
-async def test_a_disk_that_is_full_at_opening_is_refused_at_once(fake_clock: FakeClock, without_room: Path) -> None:
-    with pytest.raises(RefusedError, match="No space left on device; to repair: free space on the file system of"):
+async def test_a_disk_that_is_full_at_opening_is_refused_at_once(
+    fake_clock: FakeClock, without_room: Path
+) -> None:
+    with pytest.raises(
+        RefusedError, match="No space left on device; to repair: free space on the file system of"
+    ):
         async with FileSink(without_room / "a"):
             pass
 
 
-async def test_a_torn_line_stays_where_it_is_while_the_disk_is_full(fake_clock: FakeClock, small: Path) -> None:
+async def test_a_torn_line_stays_where_it_is_while_the_disk_is_full(
+    fake_clock: FakeClock, small: Path
+) -> None:
     """It cannot be moved aside; opening again and again leaves no pieces of it."""
     path, aside = small / "a", small / "a.torn"
     torn = b"t" * (4 * PAGE)
@@ -155,7 +178,10 @@ async def test_a_read_only_file_system_is_refused(fake_clock: FakeClock, small: 
     async with sink:
         assert await written(sink, ["x"]) == {}
     mount("-o", "remount,ro", str(small))
-    with pytest.raises(RefusedError, match=f"Read-only file system; to repair: mount the file system of {path}.* for writing"):
+    with pytest.raises(
+        RefusedError,
+        match=f"Read-only file system; to repair: mount the file system of {path}.* for writing",
+    ):
         async with sink:
             pass
     mount("-o", "remount,rw", str(small))
@@ -163,7 +189,9 @@ async def test_a_read_only_file_system_is_refused(fake_clock: FakeClock, small: 
         assert await written(sink, ["y"]) == {}
 
 
-async def test_a_file_without_permission_is_refused_and_names_user_and_path(fake_clock: FakeClock, open_to_all: Path) -> None:
+async def test_a_file_without_permission_is_refused_and_names_user_and_path(
+    fake_clock: FakeClock, open_to_all: Path
+) -> None:
     path = open_to_all / "a"
     path.write_bytes(b"")
     path.chmod(0o644)
@@ -171,18 +199,28 @@ async def test_a_file_without_permission_is_refused_and_names_user_and_path(fake
         with pytest.raises(RefusedError) as caught:
             async with FileSink(path):
                 pass
-    assert str(caught.value) == f"{path} cannot be written: Permission denied; to repair: make {path} writable by user {name}"
+    assert (
+        str(caught.value)
+        == f"{path} cannot be written: Permission denied; to repair: make {path} writable by "
+        f"user {name}"
+    )
 
 
-async def test_a_folder_without_permission_is_refused_and_named(fake_clock: FakeClock, open_to_all: Path) -> None:
+async def test_a_folder_without_permission_is_refused_and_named(
+    fake_clock: FakeClock, open_to_all: Path
+) -> None:
     os.chmod(open_to_all, 0o755)  # noqa: PTH101  # a path would be asked for in a thread
     with user(NOBODY) as name:
-        with pytest.raises(RefusedError, match=f"to repair: make the folder {open_to_all} writable by user {name}$"):
+        with pytest.raises(
+            RefusedError, match=f"to repair: make the folder {open_to_all} writable by user {name}$"
+        ):
             async with FileSink(open_to_all / "a"):
                 pass
 
 
-async def test_a_permission_that_is_taken_away_is_refused_until_it_is_back(fake_clock: FakeClock, open_to_all: Path) -> None:
+async def test_a_permission_that_is_taken_away_is_refused_until_it_is_back(
+    fake_clock: FakeClock, open_to_all: Path
+) -> None:
     """logrotate's `create` with the wrong owner."""
     path = open_to_all / "a"
     with user(NOBODY):
@@ -211,7 +249,9 @@ async def test_a_file_that_must_not_grow_is_refused(fake_clock: FakeClock, tmp_p
     assert "ulimit -f" in error.repair
 
 
-async def test_a_process_without_free_descriptors_is_unavailable(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_a_process_without_free_descriptors_is_unavailable(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
     """They come back by themselves: no operator has to do anything."""
     path = tmp_path / "a"
     async with FileSink(path) as sink:
@@ -230,7 +270,9 @@ async def test_a_process_without_free_descriptors_is_unavailable(fake_clock: Fak
         assert await written(sink, ["x"]) == {}
 
 
-async def test_a_file_that_was_replaced_by_another_kind_is_refused(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_a_file_that_was_replaced_by_another_kind_is_refused(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
     """No item is to blame for it."""
     path = tmp_path / "a"
     async with FileSink(path) as sink:
@@ -245,7 +287,9 @@ async def test_a_file_that_was_replaced_by_another_kind_is_refused(fake_clock: F
 
 
 @pytest.mark.parametrize("ending", [".lock", ".torn"])
-async def test_no_file_beside_it_is_written_through_a_planted_link(fake_clock: FakeClock, tmp_path: Path, ending: str) -> None:
+async def test_no_file_beside_it_is_written_through_a_planted_link(
+    fake_clock: FakeClock, tmp_path: Path, ending: str
+) -> None:
     path, victim = tmp_path / "a", tmp_path / "victim"
     path.write_bytes(b"torn")
     (tmp_path / f"a{ending}").symlink_to(victim)

@@ -20,16 +20,26 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("name", ["a.b.jsonl", "a.jsonl.zst", "plain"])
-async def test_a_new_file_begins_before_one_is_too_long(fake_clock: FakeClock, tmp_path: Path, name: str) -> None:
+async def test_a_new_file_begins_before_one_is_too_long(
+    fake_clock: FakeClock, tmp_path: Path, name: str
+) -> None:
     path = tmp_path / name
     is_zstd = path.suffix == ".zst"
-    async with FileSink(path, rotate_bytes=30 if is_zstd else 100, compression="zstd" if is_zstd else None) as sink:
+    async with FileSink(
+        path, rotate_bytes=30 if is_zstd else 100, compression="zstd" if is_zstd else None
+    ) as sink:
         for number in range(7):
             assert await written(sink, [f"{number} {'x' * 17}"] * 2) == {}
-        assert await written(sink, ["long" * 100] * 3) == {}, "a batch that is too long alone has a file of its own, whole"
+        assert await written(sink, ["long" * 100] * 3) == {}, (
+            "a batch that is too long alone has a file of its own, whole"
+        )
         assert await written(sink, ["end"]) == {}
     old = archives(path)
-    stem, ending = {"a.b.jsonl": ("a.b", ".jsonl"), "a.jsonl.zst": ("a", ".jsonl.zst"), "plain": ("plain", "")}[name]
+    stem, ending = {
+        "a.b.jsonl": ("a.b", ".jsonl"),
+        "a.jsonl.zst": ("a", ".jsonl.zst"),
+        "plain": ("plain", ""),
+    }[name]
     assert all(each.name.startswith(f"{stem}-20") and each.name.endswith(ending) for each in old)
     assert [len(lines(each)) for each in old] == ([2] * 7 + [3] if is_zstd else [4, 4, 4, 2, 3])
     everything = [line for each in (*old, path) for line in lines(each)]
@@ -37,7 +47,9 @@ async def test_a_new_file_begins_before_one_is_too_long(fake_clock: FakeClock, t
     assert lines(path) == ["end"]
 
 
-async def test_a_new_file_begins_with_every_full_period(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_a_new_file_begins_with_every_full_period(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
     """Also when the file is from before this process; an empty file is not rotated."""
     path, wall = tmp_path / "a.jsonl", fake_clock.wall_time()
     path.write_text('"yesterday"\n')
@@ -50,14 +62,20 @@ async def test_a_new_file_begins_with_every_full_period(fake_clock: FakeClock, t
             await fake_clock.advance(wait)
             await (await batcher.submit(item))
         names = [each.name for each in archives(tmp_path / "a.jsonl")]
-        assert [lines(tmp_path / name) for name in sorted(names)] == [["yesterday"], ["today", "still"], ["next hour"]]
+        assert [lines(tmp_path / name) for name in sorted(names)] == [
+            ["yesterday"],
+            ["today", "still"],
+            ["next hour"],
+        ]
         assert lines(path) == ["later"]
         when = datetime.fromtimestamp(wall, UTC)
         assert sorted(names)[0] == f"a-{when:%Y%m%dT%H%M%SZ}.jsonl"
 
 
 async def test_no_rotated_file_is_written_over(fake_clock: FakeClock, tmp_path: Path) -> None:
-    async with Batcher(FileSink(tmp_path / "a.jsonl", rotate_bytes=1), clock=fake_clock, limits=Limits(max_items=1)) as batcher:
+    async with Batcher(
+        FileSink(tmp_path / "a.jsonl", rotate_bytes=1), clock=fake_clock, limits=Limits(max_items=1)
+    ) as batcher:
         for number in range(12):
             await (await batcher.submit(number))
     old = archives(tmp_path / "a.jsonl")

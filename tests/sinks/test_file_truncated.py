@@ -1,6 +1,8 @@
-"""Other programs truncate, rename and remove the file, at every step of an append, also while the disk is full.
+"""Other programs truncate, rename and remove the file, at every step of an append, also while the
+disk is full.
 
-The functions of `os` that the sink calls are counted, and before the nth of them the file really is truncated, renamed or removed.
+The functions of `os` that the sink calls are counted, and before the nth of them the file really is
+truncated, renamed or removed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,18 @@ if TYPE_CHECKING:
 
     from penstock.testing import FakeClock
 
-CALLS = ("write", "lseek", "fstat", "ftruncate", "pread", "fsync", "open", "close", "rename", "stat")
+CALLS = (
+    "write",
+    "lseek",
+    "fstat",
+    "ftruncate",
+    "pread",
+    "fsync",
+    "open",
+    "close",
+    "rename",
+    "stat",
+)
 BATCHES = (["a1", "a2"], ["b1", "b2", "b3"], ["c1"], ["d1", "d2"])
 
 
@@ -92,7 +105,9 @@ def items(content: bytes, path: Path) -> list[str]:
 
 
 def items_of_copy(content: bytes, path: Path) -> list[str]:
-    """The names of the items in a copy: like any file that is being written, it may hold a piece of a line or frame."""
+    """The names of the items in a copy: like any file that is being written, it may hold a piece of
+    a line or frame.
+    """
     try:
         found = text(content, path).split(b"\n")
     except zstandard.ZstdError:
@@ -104,13 +119,27 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-async def run(path: Path, how: str, at: Collection[int], monkeypatch: pytest.MonkeyPatch, *, full: bool, rotates: bool) -> int:
-    """Write some batches with a meddler; check that every delivered item is there, every refused one is not, and every line can be read."""
+async def run(
+    path: Path,
+    how: str,
+    at: Collection[int],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    full: bool,
+    rotates: bool,
+) -> int:
+    """Write some batches with a meddler; check that every delivered item is there, every refused
+    one is not, and every line can be read.
+    """
     meddler = Meddler(path, how, at)
     delivered: dict[str, int] = {}
     """And how many files had been removed by then."""
     refused: list[str] = []
-    sink = FileSink(path, compression="zstd" if path.suffix == ".zst" else None, rotate_bytes=700 if rotates else None)
+    sink = FileSink(
+        path,
+        compression="zstd" if path.suffix == ".zst" else None,
+        rotate_bytes=700 if rotates else None,
+    )
     async with sink:
         with monkeypatch.context() as patch:
             for name in CALLS:
@@ -119,7 +148,9 @@ async def run(path: Path, how: str, at: Collection[int], monkeypatch: pytest.Mon
                 with ExitStack() as stack:
                     if full and number == 1:
                         stack.enter_context(room(size(path) + 120))
-                    errors = await written(sink, [f"{name} {os.urandom(50).hex()}" for name in names])
+                    errors = await written(
+                        sink, [f"{name} {os.urandom(50).hex()}" for name in names]
+                    )
                 if not errors:
                     delivered.update(dict.fromkeys(names, len(meddler.gone)))
                 elif isinstance(errors[0], UnknownOutcomeError):
@@ -131,7 +162,11 @@ async def run(path: Path, how: str, at: Collection[int], monkeypatch: pytest.Mon
     there = [name for each in files for name in items(each.read_bytes(), path)]
     copied = [name for content in meddler.copies for name in items_of_copy(content, path)]
     for name, earlier in delivered.items():
-        assert name in there or name in copied or any(name in items_of_copy(content, path) for content in meddler.gone[earlier:]), name
+        assert (
+            name in there
+            or name in copied
+            or any(name in items_of_copy(content, path) for content in meddler.gone[earlier:])
+        ), name
     assert not {*refused} & {*there}
     assert how == "copytruncate" or len(there) == len({*there}), "nothing is there twice"
     assert full or not refused
@@ -156,10 +191,14 @@ async def test_whatever_happens_at_any_step_every_line_can_be_read(
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     (tmp_path / "undisturbed").mkdir()
-    calls = await run(tmp_path / "undisturbed" / name, how, (), monkeypatch, full=full, rotates=rotates)
+    calls = await run(
+        tmp_path / "undisturbed" / name, how, (), monkeypatch, full=full, rotates=rotates
+    )
     step = 1
     while step <= calls:
-        for number, at in enumerate(({step}, {step, step + 1}, {step, step + 2}, {step, step + 1, step + 2, step + 3})):
+        for number, at in enumerate(
+            ({step}, {step, step + 1}, {step, step + 2}, {step, step + 1, step + 2, step + 3})
+        ):
             folder = tmp_path / f"{step}-{number}"
             folder.mkdir()
             calls = await run(folder / name, how, at, monkeypatch, full=full, rotates=rotates)
@@ -182,7 +221,9 @@ async def test_a_truncated_file_goes_on_from_its_beginning_and_says_what_may_be_
     assert lines(path) == ["y", "z"]
 
 
-async def test_a_full_disk_behind_a_truncation_leaves_no_nuls(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_a_full_disk_behind_a_truncation_leaves_no_nuls(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
     """A failed append used to be taken back to the size before the truncation."""
     path = tmp_path / "a"
     async with FileSink(path) as sink:
@@ -195,7 +236,9 @@ async def test_a_full_disk_behind_a_truncation_leaves_no_nuls(fake_clock: FakeCl
     assert lines(path) == ["z"]
 
 
-async def test_a_line_that_was_cut_by_another_program_is_moved_aside(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_a_line_that_was_cut_by_another_program_is_moved_aside(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
     path = tmp_path / "a"
     async with FileSink(path) as sink:
         assert await written(sink, ["one", "two"]) == {}
@@ -244,7 +287,9 @@ async def test_lines_in_a_file_that_is_removed_while_they_are_written_go_to_a_ne
     assert lines(path) == ["x"]
 
 
-def test_nuls_of_a_truncation_while_a_piece_is_taken_back_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nuls_of_a_truncation_while_a_piece_is_taken_back_are_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`ftruncate` lengthens a file that has become shorter since its size was read."""
     path, really = tmp_path / "a", os.ftruncate
     for shorter, expected in ((0, b""), (4, b"one\n"), (9, b"one\ntwo\nt")):

@@ -50,14 +50,18 @@ class Event:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst"])
-async def test_every_item_is_a_line_and_later_openings_append(fake_clock: FakeClock, tmp_path: Path, name: str) -> None:
+async def test_every_item_is_a_line_and_later_openings_append(
+    fake_clock: FakeClock, tmp_path: Path, name: str
+) -> None:
     path = tmp_path / name
     sink = FileSink(path, compression="zstd" if path.suffix == ".zst" else None)
     for first in (0, 100):
         async with sink:
             assert await written(sink, range(first, first + 50)) == {}
             assert await written(sink, range(first + 50, first + 100)) == {}
-            assert lines(path) == list(range(first + 100)), "all of it can be read while the file is open"
+            assert lines(path) == list(range(first + 100)), (
+                "all of it can be read while the file is open"
+            )
     assert names(tmp_path) == [name, f"{name}.lock"]
 
 
@@ -66,8 +70,12 @@ async def test_what_cannot_be_encoded_fails_alone(fake_clock: FakeClock, tmp_pat
     circle: list[Any] = []
     circle.append(circle)
     async with FileSink(tmp_path / "a") as sink:
-        errors = await written(sink, ["ü\n", {1, 2}, float("nan"), circle, {"k": None}, object(), b"raw"])
-        assert {index: type(error) for index, error in errors.items()} == dict.fromkeys([1, 2, 3, 5, 6], PermanentError)
+        errors = await written(
+            sink, ["ü\n", {1, 2}, float("nan"), circle, {"k": None}, object(), b"raw"]
+        )
+        assert {index: type(error) for index, error in errors.items()} == dict.fromkeys(
+            [1, 2, 3, 5, 6], PermanentError
+        )
         assert all(error.__cause__ is not None for error in errors.values())
         assert lines(tmp_path / "a") == ["ü\n", {"k": None}]
         assert list(await written(sink, [object()])) == [0]
@@ -77,7 +85,9 @@ async def test_what_cannot_be_encoded_fails_alone(fake_clock: FakeClock, tmp_pat
         assert lines(tmp_path / "a")[2:] == [plain, "2026-01-02"]
 
 
-async def test_an_encoder_of_the_users_own_makes_the_lines(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_an_encoder_of_the_users_own_makes_the_lines(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
     async with FileSink(tmp_path / "a", encode=lambda item: item * 2) as sink:
         errors = await written(sink, ["a", b"b", 3, "c\n", None])
         assert sorted(errors) == [2, 3, 4]
@@ -86,24 +96,37 @@ async def test_an_encoder_of_the_users_own_makes_the_lines(fake_clock: FakeClock
 
 async def test_writes_at_the_same_time_take_turns(fake_clock: FakeClock, tmp_path: Path) -> None:
     async with FileSink(tmp_path / "a") as sink:
-        await asyncio.gather(*(written(sink, [f"{number} {place}" for place in range(20)]) for number in range(20)))
-    assert lines(tmp_path / "a") == [f"{number} {place}" for number in range(20) for place in range(20)]
+        await asyncio.gather(
+            *(written(sink, [f"{number} {place}" for place in range(20)]) for number in range(20))
+        )
+    assert lines(tmp_path / "a") == [
+        f"{number} {place}" for number in range(20) for place in range(20)
+    ]
 
 
 async def test_dead_letters_go_to_a_file(fake_clock: FakeClock, tmp_path: Path) -> None:
     """B-T19, batcher/B28: each with its reason, and before its item's outcome is final."""
-    inner: ScriptedSink[int] = ScriptedSink([partial({1: PermanentError("odd")}), partial({0: PermanentError("odd too")})])
+    inner: ScriptedSink[int] = ScriptedSink(
+        [partial({1: PermanentError("odd")}), partial({0: PermanentError("odd too")})]
+    )
     sink = stack(inner, DeadLetter(FileSink(tmp_path / "dead.jsonl")))
     async with Batcher(sink, limits=Limits(max_items=2)) as batcher:
         receipts = [await batcher.submit(number) for number in range(4)]
         assert await receipts[1] is Outcome.DEAD_LETTERED
         assert [record["item"] for record in lines(tmp_path / "dead.jsonl")] == [1]
     records = lines(tmp_path / "dead.jsonl")
-    assert [(record["item"], record["message"], record["attempts"]) for record in records] == [(1, "odd", 1), (2, "odd too", 1)]
+    assert [(record["item"], record["message"], record["attempts"]) for record in records] == [
+        (1, "odd", 1),
+        (2, "odd too", 1),
+    ]
 
 
-async def test_a_cut_write_ends_with_its_thread_and_none_starts_beside_it(fake_clock: FakeClock, tmp_path: Path) -> None:
-    """B-T58: a thread cannot be stopped, so its items are unknown, and the next write waits for its end."""
+async def test_a_cut_write_ends_with_its_thread_and_none_starts_beside_it(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
+    """B-T58: a thread cannot be stopped, so its items are unknown, and the next write waits for its
+    end.
+    """
     gate, inside = threading.Event(), threading.Event()
 
     def encode(item: object) -> str:
@@ -121,7 +144,9 @@ async def test_a_cut_write_ends_with_its_thread_and_none_starts_beside_it(fake_c
         assert (tmp_path / "a").read_bytes() == b""
         gate.set()
         assert await (await batcher.submit("last")) is Outcome.DELIVERED
-    assert (tmp_path / "a").read_bytes() == b"stuck\nlast\n", "what was cut before its turn has left nothing"
+    assert (tmp_path / "a").read_bytes() == b"stuck\nlast\n", (
+        "what was cut before its turn has left nothing"
+    )
 
 
 @pytest.mark.parametrize("fsync", ["always", "close", "never"])
@@ -142,11 +167,17 @@ async def test_a_batch_is_on_the_disk_when_the_policy_says_so(
         assert await written(sink, ["x"]) == {}
         assert await written(sink, ["y"]) == {}
         assert len(synced) - at_opening == (2 if fsync == "always" else 0)
-    assert len(synced) == {"always": 3, "close": 2, "never": 0}[fsync], "one is the folder's, for the file's name"
+    assert len(synced) == {"always": 3, "close": 2, "never": 0}[fsync], (
+        "one is the folder's, for the file's name"
+    )
 
 
-async def test_a_full_disk_takes_nothing_and_is_no_items_fault(fake_clock: FakeClock, tmp_path: Path) -> None:
-    """batcher/4c: an outage pushes back. What the failed write had left is cut off, and the next one goes on."""
+async def test_a_full_disk_takes_nothing_and_is_no_items_fault(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
+    """batcher/4c: an outage pushes back. What the failed write had left is cut off, and the next
+    one goes on.
+    """
     async with FileSink(tmp_path / "a") as sink:
         assert await written(sink, ["x" * 50]) == {}
         with room(100):
@@ -171,7 +202,9 @@ async def test_what_cannot_be_taken_back_or_synced_is_unknown(
                 (error, *_) = (await written(sink, ["y" * 30] * 5)).values()
             assert isinstance(error, UnknownOutcomeError)
         assert await written(sink, ["a"]) == {}
-        assert lines(tmp_path / "a") == ["y" * 30, "a"], "the line that was whole may stay, and the torn one is out of the way"
+        assert lines(tmp_path / "a") == ["y" * 30, "a"], (
+            "the line that was whole may stay, and the torn one is out of the way"
+        )
         with monkeypatch.context() as broken:
             broken.setattr(os, "fsync", fails)
             (error,) = (await written(sink, ["b"])).values()
@@ -181,7 +214,9 @@ async def test_what_cannot_be_taken_back_or_synced_is_unknown(
 
 
 @pytest.mark.parametrize("how", ["moved", "removed"])
-async def test_a_file_that_was_taken_away_is_begun_anew(fake_clock: FakeClock, tmp_path: Path, how: str) -> None:
+async def test_a_file_that_was_taken_away_is_begun_anew(
+    fake_clock: FakeClock, tmp_path: Path, how: str
+) -> None:
     async with FileSink(tmp_path / "a") as sink:
         assert await written(sink, ["x"]) == {}
         if how == "moved":
@@ -193,7 +228,9 @@ async def test_a_file_that_was_taken_away_is_begun_anew(fake_clock: FakeClock, t
         assert how == "removed" or lines(tmp_path / "b") == ["x"]
 
 
-async def test_a_folder_that_was_taken_away_refuses_everything(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_a_folder_that_was_taken_away_refuses_everything(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     async with FileSink(folder / "a") as sink:
@@ -221,7 +258,9 @@ async def test_a_folder_that_was_taken_away_refuses_everything(fake_clock: FakeC
         (ValueError("nobody's"), None),
     ],
 )
-def test_an_error_is_classed_by_its_number(error: BaseException, expected: ErrorClass | None) -> None:
+def test_an_error_is_classed_by_its_number(
+    error: BaseException, expected: ErrorClass | None
+) -> None:
     """batcher/B25."""
     assert classify_file(error) is expected
     if expected is not None:
@@ -258,13 +297,21 @@ def test_a_missing_compressor_is_told_at_construction(monkeypatch: pytest.Monkey
     FileSink("a")
 
 
-async def test_what_cannot_be_opened_is_told_by_its_path(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_what_cannot_be_opened_is_told_by_its_path(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "text").write_text("plain\n")
     (tmp_path / "packed").write_bytes(b"\x28\xb5\x2f\xfd\0")
-    for name, told, repair in (("none/a", "No such file", "create the folder"), ("folder", "Is a directory", "move the folder")):
-        with pytest.raises(RefusedError, match=f"{name} cannot be written: {told}.*; to repair: {repair} {tmp_path}"):
+    for name, told, repair in (
+        ("none/a", "No such file", "create the folder"),
+        ("folder", "Is a directory", "move the folder"),
+    ):
+        with pytest.raises(
+            RefusedError,
+            match=f"{name} cannot be written: {told}.*; to repair: {repair} {tmp_path}",
+        ):
             async with FileSink(tmp_path / name):
                 pass
     cases: list[tuple[str, str, Any]] = [
@@ -295,7 +342,9 @@ async def test_a_description_is_closed_and_travels(fake_clock: FakeClock, tmp_pa
         assert await written(again, [1]) == {}
 
 
-async def test_each_process_may_have_a_file_of_its_own(fake_clock: FakeClock, tmp_path: Path) -> None:
+async def test_each_process_may_have_a_file_of_its_own(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
     """As the workers of Spark need it: they share a description, and must not share a file."""
     sink = FileSink(tmp_path / "dead.jsonl", per_process=True)
     async with sink:

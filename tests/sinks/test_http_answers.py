@@ -1,4 +1,6 @@
-"""Whatever arrives after the headers of a success: it never looks like a request that was not applied, and it costs a bounded memory."""
+"""Whatever arrives after the headers of a success: it never looks like a request that was not
+applied, and it costs a bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ ITEMS = [{"id": number} for number in range(4)]
 STRANGE = [
     {"retry_after": "Fri, 31 Dec 9999 23:59:59 -99999999999999"},
     {"retry_after": "Fri, 31 Dec 99999999999999999999 23:59:59 GMT"},
-    {"retry_after": "Wed, 21 Oct 2015 07:28:00 GMT", "date": "Fri, 31 Dec 9999 23:59:59 +99999999999999"},
+    {
+        "retry_after": "Wed, 21 Oct 2015 07:28:00 GMT",
+        "date": "Fri, 31 Dec 9999 23:59:59 +99999999999999",
+    },
     {"retry_after": "Fri, 31 Dec 9999 23:59:59 -9999"},
     {"retry_after": "Fri, 31 Dec 9999 23:59:59 +9959"},
     {"retry_after": "9" * 5_000},
@@ -57,8 +62,12 @@ def every_one(response: HttpResponse, batch: Batch[Any]) -> None:
 
 @pytest.mark.parametrize("headers", STRANGE)
 @pytest.mark.parametrize("parse", [None, every_one])
-async def test_no_header_turns_a_success_into_a_failure(real_clock: LoopClock, headers: dict[str, str], parse: Any) -> None:
-    """A date that overflows was an unlisted error after the success, and the items were sent three times."""
+async def test_no_header_turns_a_success_into_a_failure(
+    real_clock: LoopClock, headers: dict[str, str], parse: Any
+) -> None:
+    """A date that overflows was an unlisted error after the success, and the items were sent three
+    times.
+    """
     async with serving() as server:
         server.default = reply(200, {"fine": True}, **headers)
         sink = stack(HttpSink(server.url, parse=parse), Retry(backoff=Backoff(base=0.0)))
@@ -71,7 +80,9 @@ async def test_no_header_turns_a_success_into_a_failure(real_clock: LoopClock, h
 
 @pytest.mark.parametrize("headers", STRANGE)
 @pytest.mark.parametrize("status", [429, 503])
-async def test_an_unreadable_header_leaves_the_status_its_meaning(real_clock: LoopClock, status: int, headers: dict[str, str]) -> None:
+async def test_an_unreadable_header_leaves_the_status_its_meaning(
+    real_clock: LoopClock, status: int, headers: dict[str, str]
+) -> None:
     async with serving() as server, HttpSink(server.url) as sink:
         server.default = reply(status, **headers)
         error = (await send(sink, batch_of(ITEMS)))[0]
@@ -172,8 +183,19 @@ class OddClient(httpx.AsyncClient):
         return odd
 
 
-@pytest.mark.parametrize("error", [LookupError("odd"), OSError("odd"), MemoryError(), httpx.ConnectError("odd"), RecursionError()])
-async def test_any_exception_while_a_success_is_read_leaves_every_item_unknown(real_clock: LoopClock, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        LookupError("odd"),
+        OSError("odd"),
+        MemoryError(),
+        httpx.ConnectError("odd"),
+        RecursionError(),
+    ],
+)
+async def test_any_exception_while_a_success_is_read_leaves_every_item_unknown(
+    real_clock: LoopClock, error: Exception
+) -> None:
     class Client(OddClient):
         pass
 
@@ -187,7 +209,9 @@ async def test_any_exception_while_a_success_is_read_leaves_every_item_unknown(r
                 assert batch.maybe_applied == {0, 1, 2, 3}
 
 
-async def test_an_answer_that_was_read_stands_though_closing_it_fails(real_clock: LoopClock) -> None:
+async def test_an_answer_that_was_read_stands_though_closing_it_fails(
+    real_clock: LoopClock,
+) -> None:
     class Client(httpx.AsyncClient):
         async def send(self, *args: Any, **options: Any) -> httpx.Response:
             response = await super().send(*args, **options)
@@ -202,11 +226,15 @@ async def test_an_answer_that_was_read_stands_though_closing_it_fails(real_clock
     async with serving() as server, HttpSink(server.url, client=Client) as sink:
         server.steps.extend([reply(), reply(400)])
         assert await send(sink, batch_of(ITEMS)) == {}
-        assert {type(error) for error in (await send(sink, batch_of(ITEMS))).values()} == {PermanentError}
+        assert {type(error) for error in (await send(sink, batch_of(ITEMS))).values()} == {
+            PermanentError
+        }
 
 
 async def test_a_response_hook_may_read_the_answer_first(real_clock: LoopClock) -> None:
-    """As those of httpx that log it do; and one that raises after a success leaves the items unknown."""
+    """As those of httpx that log it do; and one that raises after a success leaves the items
+    unknown.
+    """
     seen: list[bytes] = []
 
     async def read(response: httpx.Response) -> None:
@@ -221,31 +249,43 @@ async def test_a_response_hook_may_read_the_answer_first(real_clock: LoopClock) 
     async with serving() as server:
         server.default = reply(200, gzip.compress(b'{"fine": 1}'), content_encoding="gzip")
         for given in (None, parse):
-            async with HttpSink(server.url, client_options={"event_hooks": {"response": [read]}}, parse=given) as sink:
+            async with HttpSink(
+                server.url, client_options={"event_hooks": {"response": [read]}}, parse=given
+            ) as sink:
                 assert await send(sink, batch_of(ITEMS)) == {}
         assert seen == [b'{"fine": 1}'] * 2
-        async with HttpSink(server.url, client_options={"event_hooks": {"response": [fail]}}) as sink:
+        async with HttpSink(
+            server.url, client_options={"event_hooks": {"response": [fail]}}
+        ) as sink:
             errors = await send(sink, batch_of(ITEMS))
             assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
 
 
-# -- answers without an end -------------------------------------------------------------------------------------------
+# -- answers without an end ------------------------------------------------------------------------
 
 
 def bomb(megabytes: int) -> bytes:
     """A thousandth of what it grows to."""
     stream = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
-    return b"".join([*(stream.compress(bytes(1024 * 1024)) for _ in range(megabytes)), stream.flush()])
+    return b"".join(
+        [*(stream.compress(bytes(1024 * 1024)) for _ in range(megabytes)), stream.flush()]
+    )
 
 
 @pytest.mark.parametrize("make", ["http", "elasticsearch"])
-async def test_a_compressed_answer_costs_no_more_than_the_limit(real_clock: LoopClock, make: str) -> None:
+async def test_a_compressed_answer_costs_no_more_than_the_limit(
+    real_clock: LoopClock, make: str
+) -> None:
     """64 KB that grow to 64 MB, most of them within one chunk; the limit is 1 MB."""
     body = bomb(64)
     async with serving() as server:
         server.default = reply(200, body, content_encoding="gzip")
         limit: dict[str, Any] = {"max_answer_bytes": 1_000_000, "pool_size": 1}
-        one = HttpSink(server.url, parse=every_one, **limit) if make == "http" else ElasticsearchSink(server.url, index="e", **limit)
+        one = (
+            HttpSink(server.url, parse=every_one, **limit)
+            if make == "http"
+            else ElasticsearchSink(server.url, index="e", **limit)
+        )
         async with one as sink:
             tracemalloc.start()
             try:
@@ -256,7 +296,9 @@ async def test_a_compressed_answer_costs_no_more_than_the_limit(real_clock: Loop
             assert {type(error) for error in errors.values()} == {ResultMismatch}
             assert "longer than max_answer_bytes=1000000" in str(errors[0])
             assert peak < 4_000_000, peak
-            server.default = reply(200, {"errors": False, "items": [{"index": {"status": 201}}] * 4})
+            server.default = reply(
+                200, {"errors": False, "items": [{"index": {"status": 201}}] * 4}
+            )
             assert await send(sink, batch_of(ITEMS)) == {}, "the connection's place is free again"
 
 
@@ -282,13 +324,23 @@ async def test_an_answer_of_exactly_the_limit_is_read(real_clock: LoopClock) -> 
 
 
 @pytest.mark.parametrize("status", [200, 400, 500])
-async def test_an_answer_without_an_end_is_cut_off_and_its_connection_closed(real_clock: LoopClock, status: int) -> None:
-    """A success without `parse` is read as far as the limit, another status for its beginning only."""
-    async with serving() as server, HttpSink(server.url, max_answer_bytes=1_000_000, pool_size=1) as sink:
+async def test_an_answer_without_an_end_is_cut_off_and_its_connection_closed(
+    real_clock: LoopClock, status: int
+) -> None:
+    """A success without `parse` is read as far as the limit, another status for its beginning
+    only.
+    """
+    async with (
+        serving() as server,
+        HttpSink(server.url, max_answer_bytes=1_000_000, pool_size=1) as sink,
+    ):
         server.default = reply(status, bytes(4_000_000))
         for _ in range(3):
             error = (await send(sink, batch_of(ITEMS)))[0]
-            assert type(error) is {200: ResultMismatch, 400: PermanentError, 500: TransientError}[status]
+            assert (
+                type(error)
+                is {200: ResultMismatch, 400: PermanentError, 500: TransientError}[status]
+            )
         transport: Any = getattr(sink._client, "_transport", None)
         assert transport._pool.connections == []
         server.default = reply(200)
@@ -318,7 +370,11 @@ def test_compressed_data_is_the_same_after_pieces(wbits: int, size: int, chunk: 
     member = stream.compress(data) + stream.flush()
     raw = member * 2
     inflater = Inflater()
-    pieces = [piece for start in range(0, len(raw), chunk) for piece in inflater.pieces(raw[start : start + chunk])]
+    pieces = [
+        piece
+        for start in range(0, len(raw), chunk)
+        for piece in inflater.pieces(raw[start : start + chunk])
+    ]
     inflater.check_end()
     assert b"".join(pieces) == data * 2
     assert max(map(len, pieces)) <= 65_536

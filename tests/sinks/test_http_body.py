@@ -1,4 +1,6 @@
-"""Items to bodies: the ceiling holds for any records, order stays, and what does not fit is refused alone."""
+"""Items to bodies: the ceiling holds for any records, order stays, and what does not fit is refused
+alone.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import PermanentError
-from penstock.sinks._http_body import _BETWEEN, all_to_json, bodies, encoded_items, json_array, ndjson, to_json
+from penstock.sinks._http_body import (
+    _BETWEEN,
+    all_to_json,
+    bodies,
+    encoded_items,
+    json_array,
+    ndjson,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +39,12 @@ def envelope(records: Sequence[bytes]) -> bytes:
     most=st.one_of(st.none(), st.integers(1, 120)),
     join=st.sampled_from([ndjson, json_array, envelope]),
 )
-def test_no_body_is_longer_than_the_ceiling_and_no_record_is_lost(lengths: list[int], most: int | None, join: Any) -> None:
-    """B-T26, batcher/4a.3: a record is refused only if it is too long by itself; all others are sent once, in order."""
+def test_no_body_is_longer_than_the_ceiling_and_no_record_is_lost(
+    lengths: list[int], most: int | None, join: Any
+) -> None:
+    """B-T26, batcher/4a.3: a record is refused only if it is too long by itself; all others are
+    sent once, in order.
+    """
     records = [b"%d" % (number % 10) * length for number, length in enumerate(lengths)]
     made = bodies(records, join, most)
     sent = [place for body in made.bodies for place in body.places]
@@ -85,7 +99,11 @@ def test_json_has_a_form_for_the_usual_values() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
@@ -100,7 +118,9 @@ def test_an_item_that_imitates_what_stands_between_items_stays_whole() -> None:
     assert [json.loads(text) for text in all_to_json(items)] == items
 
 
-@pytest.mark.parametrize("item", [float("nan"), float("inf"), object(), b"bytes", {"a": {1}}, "\ud800", Point])
+@pytest.mark.parametrize(
+    "item", [float("nan"), float("inf"), object(), b"bytes", {"a": {1}}, "\ud800", Point]
+)
 def test_an_item_that_cannot_be_encoded_fails_alone(item: Any) -> None:
     """batcher/4a.3, B-T26"""
     made = encoded_items(None, [1, item, 2], lines=True)

@@ -1,4 +1,6 @@
-"""A server on its worst day: throttles, errors, silence, half successes and broken connections, before and after it took the items."""
+"""A server on its worst day: throttles, errors, silence, half successes and broken connections,
+before and after it took the items.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.http_help import Reply, Request, Server, hang, serving
 
-from penstock import Batcher, Limits, PermanentError, Retry, ThrottledError, TransientError, WriteResult, stack
+from penstock import (
+    Batcher,
+    Limits,
+    PermanentError,
+    Retry,
+    ThrottledError,
+    TransientError,
+    WriteResult,
+    stack,
+)
 from penstock.retry import Backoff
 from penstock.sinks import HttpResponse, HttpSink
 
@@ -19,7 +30,17 @@ if TYPE_CHECKING:
 
 BAD = 997
 """Every so many-th item is one that the server never takes."""
-MOODS = {"fine": 50, "partial": 20, "429": 5, "500": 8, "503": 3, "cut": 5, "lost": 4, "silent": 2, "late": 2}
+MOODS = {
+    "fine": 50,
+    "partial": 20,
+    "429": 5,
+    "500": 8,
+    "503": 3,
+    "cut": 5,
+    "lost": 4,
+    "silent": 2,
+    "late": 2,
+}
 ERRORS = {400: PermanentError, 429: ThrottledError, 500: TransientError}
 
 
@@ -41,8 +62,17 @@ class WorstDay:
             return Reply(int(mood), headers={"retry-after": "0.001"})
         if mood in {"cut", "silent"}:
             return Reply(cut=True) if mood == "cut" else await hang()(request)
-        statuses = [400 if item % BAD == 0 else self.rng.choice([200, 200, 429, 500]) if mood == "partial" else 200 for item in items]
-        self.taken.update(item for item, status in zip(items, statuses, strict=True) if status == 200)
+        statuses = [
+            400
+            if item % BAD == 0
+            else self.rng.choice([200, 200, 429, 500])
+            if mood == "partial"
+            else 200
+            for item in items
+        ]
+        self.taken.update(
+            item for item, status in zip(items, statuses, strict=True) if status == 200
+        )
         if mood in {"lost", "late"}:
             return Reply(cut=True) if mood == "lost" else await hang()(request)
         return Reply(207, json.dumps(statuses).encode(), {"retry-after": "0.001"})
@@ -57,25 +87,37 @@ class WorstDay:
     def parse(self, response: HttpResponse, batch: Batch[Any]) -> WriteResult:
         """What the client makes of an answer, noted the moment that it does."""
         statuses = json.loads(response.body)
-        self.seen.update(item["id"] for item, status in zip(batch, statuses, strict=True) if status == 200)
-        return WriteResult.from_outcomes(batch, [self._error(status, response.retry_after) for status in statuses])
+        self.seen.update(
+            item["id"] for item, status in zip(batch, statuses, strict=True) if status == 200
+        )
+        return WriteResult.from_outcomes(
+            batch, [self._error(status, response.retry_after) for status in statuses]
+        )
 
     @staticmethod
     def _error(status: int, retry_after: float | None) -> Exception | None:
         if status == 200:
             return None
-        return ThrottledError("slow", retry_after=retry_after) if status == 429 else ERRORS[status](str(status))
+        return (
+            ThrottledError("slow", retry_after=retry_after)
+            if status == 429
+            else ERRORS[status](str(status))
+        )
 
 
 async def live_through(count: int, seed: int) -> None:
-    """Every item through that day; the errors of the bad ones are logged by the batcher, and nothing else."""
+    """Every item through that day; the errors of the bad ones are logged by the batcher, and
+    nothing else.
+    """
     day = WorstDay(seed)
     server = Server()
     server.default = day
     async with serving(server):
         sink = stack(
             HttpSink(server.url, parse=day.parse, timeout=0.25, compression="gzip"),
-            Retry(attempts=1_000, backoff=Backoff(base=0.001, longest=0.002, rng=random.Random(seed))),
+            Retry(
+                attempts=1_000, backoff=Backoff(base=0.001, longest=0.002, rng=random.Random(seed))
+            ),
         )
         async with Batcher(sink, limits=Limits(max_items=200, workers=8)) as batcher:
             for number in range(count):
@@ -85,13 +127,17 @@ async def live_through(count: int, seed: int) -> None:
     bad = set(range(0, count, BAD))
     assert day.sent_again == []
     assert tally.delivered == count - len(bad)
-    assert tally.rejected + tally.unknown == len(bad), "refused; after a try that may have been applied, unknown"
+    assert tally.rejected + tally.unknown == len(bad), (
+        "refused; after a try that may have been applied, unknown"
+    )
     assert day.seen == set(day.taken) == set(range(count)) - bad
     assert set(day.moods) == set(MOODS)
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_every_delivered_item_is_there_and_none_is_sent_after_its_success_was_seen(real_clock: LoopClock, seed: int) -> None:
+async def test_every_delivered_item_is_there_and_none_is_sent_after_its_success_was_seen(
+    real_clock: LoopClock, seed: int
+) -> None:
     """B-T18, B-T41, batcher/4a.5: at a size for every day."""
     await live_through(8_000, seed)
 

@@ -65,7 +65,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "told"), BAD)
-def test_a_bad_argument_is_told_by_name_and_without_secrets(arguments: dict[str, Any], told: str) -> None:
+def test_a_bad_argument_is_told_by_name_and_without_secrets(
+    arguments: dict[str, Any], told: str
+) -> None:
     """B-T30: at construction, before anything is started."""
     chosen: dict[str, Any] = {"url": URL, **arguments}
     with pytest.raises(ConfigError) as caught:
@@ -76,15 +78,23 @@ def test_a_bad_argument_is_told_by_name_and_without_secrets(arguments: dict[str,
 
 
 @pytest.mark.parametrize(("missing", "compression"), [("httpx", None), ("zstandard", "zstd")])
-def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch, missing: str, compression: Any) -> None:
+def test_a_missing_extra_is_told(
+    monkeypatch: pytest.MonkeyPatch, missing: str, compression: Any
+) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else find(name)
+    )
     with pytest.raises(MissingExtra, match=r'pip install "penstock\[http\]"'):
         HttpSink(URL, compression=compression)
 
 
-@pytest.mark.parametrize("options", [{"no_such_option": "secret"}, {"proxy": "nonsense://us:secret@host"}])
-async def test_an_option_that_the_client_refuses_is_told_when_it_is_opened(real_clock: LoopClock, options: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"no_such_option": "secret"}, {"proxy": "nonsense://us:secret@host"}]
+)
+async def test_an_option_that_the_client_refuses_is_told_when_it_is_opened(
+    real_clock: LoopClock, options: dict[str, str]
+) -> None:
     sink = HttpSink(URL, client_options=options)
     with pytest.raises(ConfigError) as caught:
         async with sink:
@@ -101,7 +111,10 @@ async def test_a_factory_that_makes_no_client_is_told(real_clock: LoopClock) -> 
 
 
 async def test_a_value_that_is_no_header_is_not_sent_nor_shown(real_clock: LoopClock) -> None:
-    async with serving() as server, HttpSink(server.url, auth=lambda: "Bearer hunter2\r\nX: y") as sink:
+    async with (
+        serving() as server,
+        HttpSink(server.url, auth=lambda: "Bearer hunter2\r\nX: y") as sink,
+    ):
         errors = await send(sink, batch_of("ab"))
         assert {type(error) for error in errors.values()} == {RefusedError}
         assert isinstance(errors[0].__cause__, ConfigError)
@@ -109,15 +122,22 @@ async def test_a_value_that_is_no_header_is_not_sent_nor_shown(real_clock: LoopC
         assert server.requests == []
 
 
-async def test_secrets_are_in_no_repr_error_or_log(real_clock: LoopClock, caplog: pytest.LogCaptureFixture) -> None:
-    """Userinfo, auth, header values and the proxy's password, even where the server quotes what it was sent."""
+async def test_secrets_are_in_no_repr_error_or_log(
+    real_clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Userinfo, auth, header values and the proxy's password, even where the server quotes what it
+    was sent.
+    """
     caplog.set_level(logging.DEBUG, logger="httpx")
     caplog.set_level(logging.DEBUG, logger="penstock")
     async with serving() as server:
         with_user = server.url.replace("://", "://user:hunter2@") + "/bulk?hidden=1"
         proxy = server.url.replace("://", "://user:hunter8@")
         cases: list[tuple[HttpSink, list[str]]] = [
-            (HttpSink(with_user, headers={"X-Api-Key": "hunter4"}), ["hunter2", "dXNlcjpodW50ZXIy", "hunter4"]),
+            (
+                HttpSink(with_user, headers={"X-Api-Key": "hunter4"}),
+                ["hunter2", "dXNlcjpodW50ZXIy", "hunter4"],
+            ),
             (HttpSink(server.url, auth="Bearer hunter5"), ["Bearer hunter5"]),
             (HttpSink(server.url, auth=("user", "hunter6")), ["hunter6", "dXNlcjpodW50ZXI2"]),
             (HttpSink(server.url, auth=lambda: "Bearer hunter7"), ["hunter7"]),
@@ -140,7 +160,12 @@ async def test_secrets_are_in_no_repr_error_or_log(real_clock: LoopClock, caplog
 
 
 def test_a_description_travels() -> None:
-    sink = HttpSink(URL, auth=("a", "b"), encode=lambda item: str(item), client_options={"verify": lambda: ssl.create_default_context()})
+    sink = HttpSink(
+        URL,
+        auth=("a", "b"),
+        encode=lambda item: str(item),
+        client_options={"verify": lambda: ssl.create_default_context()},
+    )
     copy = pickle.loads(cloudpickle.dumps(sink))
     assert repr(copy) == repr(sink)
     assert copy._endpoint.auth == sink._endpoint.auth

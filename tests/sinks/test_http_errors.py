@@ -42,7 +42,9 @@ STATUSES = [
 
 @pytest.mark.parametrize(("status", "expected"), STATUSES)
 def test_a_status_has_its_class(status: int, expected: ErrorClass) -> None:
-    """B-T17, B25: HTTP by status; 503 pushes back, and a gateway's timeout does not say what became of the request."""
+    """B-T17, B25: HTTP by status; 503 pushes back, and a gateway's timeout does not say what became
+    of the request.
+    """
     assert classify_http(HttpStatusError(status, "http://x/", "")) is expected
     raised = for_status(status, "http://x/", "", None)
     assert classify_http(raised) is expected
@@ -50,7 +52,14 @@ def test_a_status_has_its_class(status: int, expected: ErrorClass) -> None:
     wrapped.__cause__ = raised
     assert classify_http(wrapped) is expected
     request = httpx.Request("POST", "http://x/")
-    assert classify_http(httpx.HTTPStatusError("", request=request, response=httpx.Response(status, request=request))) is expected
+    assert (
+        classify_http(
+            httpx.HTTPStatusError(
+                "", request=request, response=httpx.Response(status, request=request)
+            )
+        )
+        is expected
+    )
 
 
 ERRORS = [
@@ -70,7 +79,9 @@ ERRORS = [
 
 @pytest.mark.parametrize("library", [httpx, httpx2, httpcore])
 @pytest.mark.parametrize(("name", "expected"), ERRORS)
-def test_a_clients_error_has_its_class_by_name(library: Any, name: str, expected: ErrorClass) -> None:
+def test_a_clients_error_has_its_class_by_name(
+    library: Any, name: str, expected: ErrorClass
+) -> None:
     """B-T17, B25: network and timeouts; once the request may have left, nobody knows."""
     assert classify_http(getattr(library, name)("it broke")) is expected
 
@@ -135,7 +146,13 @@ def test_an_unknown_status_has_no_phrase() -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(429, ThrottledError), (503, TransientError), (500, TransientError), (408, TransientError), (400, PermanentError)],
+    [
+        (429, ThrottledError),
+        (503, TransientError),
+        (500, TransientError),
+        (408, TransientError),
+        (400, PermanentError),
+    ],
 )
 def test_an_items_status_has_its_error(status: int, kind: type[Exception]) -> None:
     assert type(for_item(status, "", 1.0)) is kind
@@ -144,7 +161,9 @@ def test_an_items_status_has_its_error(status: int, kind: type[Exception]) -> No
 def hook_error(status: int) -> httpx.HTTPStatusError:
     """What a response hook that calls `raise_for_status` raises."""
     request = httpx.Request("POST", "http://x/")
-    return httpx.HTTPStatusError("", request=request, response=httpx.Response(status, request=request))
+    return httpx.HTTPStatusError(
+        "", request=request, response=httpx.Response(status, request=request)
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +183,9 @@ def hook_error(status: int) -> httpx.HTTPStatusError:
         (ThrottledError("a client of ours"), ThrottledError),
     ],
 )
-def test_a_clients_error_says_that_nothing_was_sent_only_where_that_is_certain(error: Exception, kind: type[Exception]) -> None:
+def test_a_clients_error_says_that_nothing_was_sent_only_where_that_is_certain(
+    error: Exception, kind: type[Exception]
+) -> None:
     made = for_transport(error, "http://x/")
     assert type(made) is kind
     assert made is error or made.__cause__ is error or made.__cause__ is not None
@@ -222,6 +243,8 @@ YEAR = 366 * 86_400.0
         ({"retry-after": "Wed, " * 10_000}, None),
     ],
 )
-def test_retry_after_is_read_as_seconds_and_as_a_date(headers: dict[str, str], expected: float | None) -> None:
+def test_retry_after_is_read_as_seconds_and_as_a_date(
+    headers: dict[str, str], expected: float | None
+) -> None:
     """batcher/4a.6: both forms; a date counts from the server's own `Date`."""
     assert seconds_of(headers, WALL) == expected

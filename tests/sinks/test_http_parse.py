@@ -1,4 +1,6 @@
-"""Results of a `parse` function: those that do not fit the request leave its items unknown, and touch no others."""
+"""Results of a `parse` function: those that do not fit the request leave its items unknown, and
+touch no others.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.http_help import Server, batch_of, serving
 
-from penstock import ConfigError, Outcome, PermanentError, ResultMismatch, Retry, WriteResult, send, stack
+from penstock import (
+    ConfigError,
+    Outcome,
+    PermanentError,
+    ResultMismatch,
+    Retry,
+    WriteResult,
+    send,
+    stack,
+)
 from penstock.retry import Backoff
 from penstock.sinks import HttpResponse, HttpSink
 
@@ -55,8 +66,12 @@ RESULTS: list[Any] = [
 
 @pytest.mark.parametrize("result", RESULTS, ids=str)
 @pytest.mark.parametrize("max_bytes", [None, 12])
-async def test_a_result_that_speaks_of_other_items_is_not_believed(real_clock: LoopClock, result: Any, max_bytes: int | None) -> None:
-    """Negative and impossible indices, wrong types and lengths; in one request or several, no neighbour is touched."""
+async def test_a_result_that_speaks_of_other_items_is_not_believed(
+    real_clock: LoopClock, result: Any, max_bytes: int | None
+) -> None:
+    """Negative and impossible indices, wrong types and lengths; in one request or several, no
+    neighbour is touched.
+    """
 
     def parse(response: HttpResponse, batch: Batch[Any]) -> Any:
         if isinstance(result, WriteResult) and max_bytes is not None:
@@ -72,25 +87,44 @@ async def test_a_result_that_speaks_of_other_items_is_not_believed(real_clock: L
         assert len(server.requests) == (1 if max_bytes is None else 4)
 
 
-@pytest.mark.parametrize("error", [ValueError("secret-item"), Mute(), RecursionError(), MemoryError(), StopAsyncIteration()])
-async def test_a_parse_function_that_raises_leaves_every_item_unknown(real_clock: LoopClock, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("secret-item"), Mute(), RecursionError(), MemoryError(), StopAsyncIteration()],
+)
+async def test_a_parse_function_that_raises_leaves_every_item_unknown(
+    real_clock: LoopClock, error: Exception
+) -> None:
     server = Server()
     async with HttpSink(server.url, client=server.client, parse=raising(error)) as sink:
         errors = await send(sink, batch_of(ITEMS))
         (one,) = set(errors.values())
         assert type(one) is ResultMismatch
-        assert one.summary == f"the answer cannot be understood ({type(error).__name__}); the outcome of every item is unknown"
+        assert (
+            one.summary
+            == f"the answer cannot be understood ({type(error).__name__}); the outcome of "
+            "every item is unknown"
+        )
 
 
-async def test_a_parse_function_that_is_async_is_told_at_once_or_leaves_the_items_unknown(real_clock: LoopClock) -> None:
+async def test_a_parse_function_that_is_async_is_told_at_once_or_leaves_the_items_unknown(
+    real_clock: LoopClock,
+) -> None:
     async def parse(response: HttpResponse, batch: Batch[Any]) -> None: ...
 
     wrong: Any = parse
     with pytest.raises(ConfigError, match="must not be async"):
         HttpSink("http://host/", parse=wrong)
-    async with serving() as server, HttpSink(server.url, parse=lambda *given: wrong(*given)) as sink:
-        assert {type(error) for error in (await send(sink, batch_of(ITEMS))).values()} == {ResultMismatch}
+    async with (
+        serving() as server,
+        HttpSink(server.url, parse=lambda *given: wrong(*given)) as sink,
+    ):
+        assert {type(error) for error in (await send(sink, batch_of(ITEMS))).values()} == {
+            ResultMismatch
+        }
 
 
 def test_a_response_shows_its_status_alone() -> None:
-    assert repr(HttpResponse(200, {"set-cookie": "secret"}, b"secret")) == "HttpResponse(status=200, retry_after=None)"
+    assert (
+        repr(HttpResponse(200, {"set-cookie": "secret"}, b"secret"))
+        == "HttpResponse(status=200, retry_after=None)"
+    )

@@ -48,8 +48,12 @@ REPAIRS = [
 
 
 @pytest.mark.parametrize(("status", "repair"), REPAIRS)
-async def test_a_request_that_is_refused_is_no_items_fault(real_clock: LoopClock, status: int, repair: str) -> None:
-    """One error for the request, with the server's answer as its cause and one sentence for the operator."""
+async def test_a_request_that_is_refused_is_no_items_fault(
+    real_clock: LoopClock, status: int, repair: str
+) -> None:
+    """One error for the request, with the server's answer as its cause and one sentence for the
+    operator.
+    """
     async with serving() as server, HttpSink(f"{server.url}/bulk?key=hidden") as sink:
         server.steps.append(reply(status, {"why": "no"}))
         errors = await send(sink, batch_of(ITEMS))
@@ -66,10 +70,15 @@ async def test_a_request_that_is_refused_is_no_items_fault(real_clock: LoopClock
         assert "hidden" not in f"{error} {for_log(error)}"
 
 
-async def test_credentials_that_were_sent_are_called_wrong_and_others_missing(real_clock: LoopClock) -> None:
+async def test_credentials_that_were_sent_are_called_wrong_and_others_missing(
+    real_clock: LoopClock,
+) -> None:
     async with serving() as server:
         server.default = reply(401)
-        for auth, told in ((None, "none were sent"), ("Bearer expired-token", "wrong or have expired")):
+        for auth, told in (
+            (None, "none were sent"),
+            ("Bearer expired-token", "wrong or have expired"),
+        ):
             async with HttpSink(server.url, auth=auth) as sink:
                 error = (await send(sink, batch_of("a")))[0]
                 assert isinstance(error, RefusedError)
@@ -77,37 +86,59 @@ async def test_credentials_that_were_sent_are_called_wrong_and_others_missing(re
 
 
 @pytest.mark.parametrize("status", [400, 409, 413, 415, 422])
-async def test_an_answer_about_the_body_stays_the_items_fault(real_clock: LoopClock, status: int) -> None:
+async def test_an_answer_about_the_body_stays_the_items_fault(
+    real_clock: LoopClock, status: int
+) -> None:
     async with serving() as server, HttpSink(server.url) as sink:
         server.default = reply(status)
         assert isinstance((await send(sink, batch_of("a")))[0], PermanentError)
 
 
-async def test_a_refusal_of_one_request_leaves_the_others_their_own_outcomes(real_clock: LoopClock) -> None:
-    """Five requests: delivered, refused, rejected, refused, delivered. Each refused request has one error of its own."""
+async def test_a_refusal_of_one_request_leaves_the_others_their_own_outcomes(
+    real_clock: LoopClock,
+) -> None:
+    """Five requests: delivered, refused, rejected, refused, delivered. Each refused request has one
+    error of its own.
+    """
     async with serving() as server, HttpSink(server.url, max_bytes=70) as sink:
         server.steps.extend([reply(), reply(403), reply(400), reply(403), reply()])
         batch = batch_of(ITEMS)
         errors = await send(sink, batch)
         kinds = {index: type(error) for index, error in errors.items()}
-        assert kinds == {2: RefusedError, 3: RefusedError, 4: PermanentError, 5: PermanentError, 6: RefusedError, 7: RefusedError}
+        assert kinds == {
+            2: RefusedError,
+            3: RefusedError,
+            4: PermanentError,
+            5: PermanentError,
+            6: RefusedError,
+            7: RefusedError,
+        }
         assert errors[2] is errors[3]
         assert errors[6] is errors[7]
         assert errors[2] is not errors[6]
         assert [outcomes(batch)[index] for index in (0, 1, 8, 9)] == [Outcome.DELIVERED] * 4
 
 
-async def test_a_refused_request_is_not_unknown_when_a_later_one_is_cut_off(real_clock: LoopClock) -> None:
+async def test_a_refused_request_is_not_unknown_when_a_later_one_is_cut_off(
+    real_clock: LoopClock,
+) -> None:
     async with serving() as server, HttpSink(server.url, max_bytes=70) as sink:
         server.steps.extend([reply(403), hang()])
         batch = batch_of(ITEMS[:4])
         errors = await send(stack(sink, Timeout(0.1)), batch)
-        assert [type(errors[index]) for index in range(4)] == [UnavailableError, UnavailableError, TimedOutError, TimedOutError]
+        assert [type(errors[index]) for index in range(4)] == [
+            UnavailableError,
+            UnavailableError,
+            TimedOutError,
+            TimedOutError,
+        ]
         assert batch.maybe_applied == {2, 3}
 
 
 async def test_an_outage_of_authorization_costs_no_item(real_clock: LoopClock) -> None:
-    """A login that is refused for a while, by a real server: no dead letters, and the server's own count says that all arrived once."""
+    """A login that is refused for a while, by a real server: no dead letters, and the server's own
+    count says that all arrived once.
+    """
     taken: list[Any] = []
     refused = 0
 
@@ -124,7 +155,12 @@ async def test_an_outage_of_authorization_costs_no_item(real_clock: LoopClock) -
     server.default = step
     async with serving(server):
         retry = Retry(attempts=2, backoff=Backoff(base=0.001, longest=0.002))
-        sink = stack(HttpSink(server.url, auth="Bearer token-of-today"), Timeout(5.0), retry, DeadLetter(letters))
+        sink = stack(
+            HttpSink(server.url, auth="Bearer token-of-today"),
+            Timeout(5.0),
+            retry,
+            DeadLetter(letters),
+        )
         async with Batcher(sink, limits=Limits(max_items=50, max_delay=0.01, workers=4)) as batcher:
             await batcher.add_many({"id": number} for number in range(400))
             await batcher.flush()
@@ -139,7 +175,9 @@ def _written(letters: MemorySink[Any]) -> Sequence[Any]:
     return list(letters.items)
 
 
-async def test_a_function_for_credentials_that_fails_is_an_outage_and_sends_nothing(real_clock: LoopClock) -> None:
+async def test_a_function_for_credentials_that_fails_is_an_outage_and_sends_nothing(
+    real_clock: LoopClock,
+) -> None:
     """Its error may hold a secret, so only its type is shown."""
 
     def auth() -> str:
@@ -154,7 +192,9 @@ async def test_a_function_for_credentials_that_fails_is_an_outage_and_sends_noth
         assert server.requests == []
 
 
-async def test_a_function_for_credentials_may_say_itself_what_its_failure_means(real_clock: LoopClock) -> None:
+async def test_a_function_for_credentials_may_say_itself_what_its_failure_means(
+    real_clock: LoopClock,
+) -> None:
     async def auth() -> str:
         raise UnavailableError("the token service is away")
 

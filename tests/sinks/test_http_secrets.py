@@ -1,4 +1,6 @@
-"""A server that quotes what it was sent: no message, repr or log line shows a secret, in whatever form it arrives."""
+"""A server that quotes what it was sent: no message, repr or log line shows a secret, in whatever
+form it arrives.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_values_of_the_query_of_headers_and_of_cookies_are_replaced(form: str) -
         Secrets({}, client_options={"params": "key=tok/en=="}),
         Secrets({}, client_options={"cookies": {"session": "tok/en=="}}),
         Secrets({}, client_options={"proxy": "http://us:tok%2Fen%3D%3D@proxy:1"}),
-        Secrets({}, client_options={"proxy": httpx.Proxy("http://proxy:1", auth=("us", "tok/en=="))}),
+        Secrets(
+            {}, client_options={"proxy": httpx.Proxy("http://proxy:1", auth=("us", "tok/en=="))}
+        ),
         Secrets({"authorization": "ApiKey " + base64.b64encode(b"id:tok/en==").decode()}),
     ):
         assert "tok" not in secrets.redact(f"you sent {form}").replace("\0", "")
@@ -87,9 +91,13 @@ def test_values_of_the_query_of_headers_and_of_cookies_are_replaced(form: str) -
 
 def test_a_short_secret_is_replaced_as_a_word() -> None:
     """Inside words it would make the message unreadable."""
-    secrets = Secrets({**basic("app", "it"), "x-tag": "blue", "x-number": "1"}, "http://h/?k=wait&v=2&refresh=true&filter_path=items")
+    secrets = Secrets(
+        {**basic("app", "it"), "x-tag": "blue", "x-number": "1"},
+        "http://h/?k=wait&v=2&refresh=true&filter_path=items",
+    )
     assert (
-        secrets.redact("it waits with item 1: wait, blue=(blue) v=2, true items") == "*** waits with item 1: ***, ***=(***) v=2, true items"
+        secrets.redact("it waits with item 1: wait, blue=(blue) v=2, true items")
+        == "*** waits with item 1: ***, ***=(***) v=2, true items"
     )
 
 
@@ -104,7 +112,10 @@ def test_nothing_that_is_given_makes_it_raise() -> None:
         for url in ("", "http://host/", "http://host/?=&a&a="):
             for proxy in (None, "http://[proxy", object(), ("a",)):
                 assert (
-                    Secrets(headers, url, {"proxy": proxy, "params": 5}).redact("text \ud800 with half a pair") == "text ? with half a pair"
+                    Secrets(headers, url, {"proxy": proxy, "params": 5}).redact(
+                        "text \ud800 with half a pair"
+                    )
+                    == "text ? with half a pair"
                 )
 
 
@@ -117,23 +128,44 @@ def test_the_beginning_of_a_secret_at_the_end_of_a_text_that_was_cut_is_left_out
 
 
 def quoting(status: int, *, per_item: bool = False) -> Any:
-    """A server that quotes the request line and every header, and the user and password in clear."""
+    """A server that quotes the request line and every header, and the user and password in
+    clear.
+    """
 
     async def step(request: Request) -> Reply:
         authorization = request.headers["authorization"]
-        clear = base64.b64decode(authorization.split()[1]).decode() if authorization.startswith("Basic ") else authorization
-        quoted = [f"{request.method} {request.path}?{request.query}", dict(request.headers), clear, quote(clear), json.dumps(clear)]
+        clear = (
+            base64.b64decode(authorization.split()[1]).decode()
+            if authorization.startswith("Basic ")
+            else authorization
+        )
+        quoted = [
+            f"{request.method} {request.path}?{request.query}",
+            dict(request.headers),
+            clear,
+            quote(clear),
+            json.dumps(clear),
+        ]
         if not per_item:
             return Reply(status, json.dumps(quoted).encode())
-        error = {"type": "security_exception", "reason": f"Preview of field's value: 'item-value', {json.dumps(quoted)}"}
-        said = [{"index": {"status": status, "error": {**error, "caused_by": error}}}] * len(request.items[::2])
+        error = {
+            "type": "security_exception",
+            "reason": f"Preview of field's value: 'item-value', {json.dumps(quoted)}",
+        }
+        said = [{"index": {"status": status, "error": {**error, "caused_by": error}}}] * len(
+            request.items[::2]
+        )
         return Reply(200, json.dumps({"errors": True, "items": said}).encode())
 
     return step
 
 
-async def test_a_server_that_quotes_everything_gives_nothing_away(real_clock: LoopClock, caplog: pytest.LogCaptureFixture) -> None:
-    """Through a batcher with retries and dead letters, for every class of status, whole requests and single items."""
+async def test_a_server_that_quotes_everything_gives_nothing_away(
+    real_clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through a batcher with retries and dead letters, for every class of status, whole requests
+    and single items.
+    """
     caplog.set_level(logging.DEBUG, logger="penstock")
     shown: list[object] = []
     async with serving() as server:
@@ -141,7 +173,9 @@ async def test_a_server_that_quotes_everything_gives_nothing_away(real_clock: Lo
         for status in (400, 403, 404, 429, 500):
             for per_item in (False, True):
                 server.default = quoting(status, per_item=per_item)
-                sinks: list[ElasticsearchSink | HttpSink] = [ElasticsearchSink(url, index="e", params={"key": "hunter3"})]
+                sinks: list[ElasticsearchSink | HttpSink] = [
+                    ElasticsearchSink(url, index="e", params={"key": "hunter3"})
+                ]
                 if not per_item:
                     sinks.append(HttpSink(f"{url}/bulk?key=hunter3", headers={"x-key": "hunter4"}))
                 for sink in sinks:
@@ -154,7 +188,11 @@ async def test_a_server_that_quotes_everything_gives_nothing_away(real_clock: Lo
                     assert "a=" not in for_log(error)
         letters: MemorySink[Any] = MemorySink()
         server.default = quoting(400, per_item=True)
-        whole = stack(ElasticsearchSink(url, index="e", params={"key": "hunter3"}), Retry(attempts=1), DeadLetter(letters))
+        whole = stack(
+            ElasticsearchSink(url, index="e", params={"key": "hunter3"}),
+            Retry(attempts=1),
+            DeadLetter(letters),
+        )
         async with Batcher(whole) as batcher:
             await batcher.add({"a": "item-value"})
         shown += [letters.items, caplog.text]
@@ -174,7 +212,10 @@ async def test_a_parse_function_can_redact_what_it_quotes(real_clock: LoopClock)
         assert "hunter2" not in response.redact(text)
         raise ValueError(text)
 
-    async with serving() as server, HttpSink(server.url, auth="Bearer hunter2", parse=parse) as sink:
+    async with (
+        serving() as server,
+        HttpSink(server.url, auth="Bearer hunter2", parse=parse) as sink,
+    ):
         server.default = quoting(200)
         error = (await send(sink, batch_of("a")))[0]
         assert "hunter" not in f"{error} {for_log(error)}"
@@ -182,7 +223,9 @@ async def test_a_parse_function_can_redact_what_it_quotes(real_clock: LoopClock)
         assert "authorization" not in for_log(error)
 
 
-async def test_what_an_encoder_raises_may_quote_the_item_and_is_in_no_log(real_clock: LoopClock) -> None:
+async def test_what_an_encoder_raises_may_quote_the_item_and_is_in_no_log(
+    real_clock: LoopClock,
+) -> None:
     def encode(item: str) -> bytes:
         raise ValueError(f"cannot encode {item}")
 

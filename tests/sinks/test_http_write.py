@@ -12,7 +12,18 @@ import httpx
 import httpx2
 import pytest
 import trustme
-from tests.sinks.http_help import Reply, Request, Server, at_most, batch_of, cut, hang, outcomes, reply, serving
+from tests.sinks.http_help import (
+    Reply,
+    Request,
+    Server,
+    at_most,
+    batch_of,
+    cut,
+    hang,
+    outcomes,
+    reply,
+    serving,
+)
 
 from penstock import (
     Adaptive,
@@ -68,7 +79,10 @@ async def test_a_line_per_item(real_clock: LoopClock) -> None:
 async def test_bodies_are_compressed(real_clock: LoopClock, compression: Any, word: str) -> None:
     """B-T26: short ones at once, long ones in a thread; what arrives is the same."""
     items = [{"word": word}] * 2
-    async with serving() as server, HttpSink(server.url, compression=compression, body="json") as sink:
+    async with (
+        serving() as server,
+        HttpSink(server.url, compression=compression, body="json") as sink,
+    ):
         assert await send(sink, batch_of(items)) == {}
         (request,) = server.requests
         assert request.headers["content-encoding"] == compression
@@ -90,17 +104,30 @@ async def test_the_users_own_encoder_body_headers_and_method(real_clock: LoopClo
         (request,) = server.requests
         assert request.method == "PUT"
         assert request.body == b"#cpu,host=a value=1|cpu,host=b value=1"
-        assert (request.headers["content-type"], request.headers["x-tenant"]) == ("text/plain", "blue")
+        assert (request.headers["content-type"], request.headers["x-tenant"]) == (
+            "text/plain",
+            "blue",
+        )
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
-async def test_a_long_batch_goes_as_several_requests(real_clock: LoopClock, compression: Any) -> None:
-    """B-T26, batcher/4a.3: the ceiling is on uncompressed bytes; an item above it by itself is an error for it alone."""
+async def test_a_long_batch_goes_as_several_requests(
+    real_clock: LoopClock, compression: Any
+) -> None:
+    """B-T26, batcher/4a.3: the ceiling is on uncompressed bytes; an item above it by itself is an
+    error for it alone.
+    """
     items = [*ITEMS[:5], {"word": "x" * 200}, *ITEMS[5:], float("nan")]
-    async with serving() as server, HttpSink(server.url, max_bytes=100, compression=compression) as sink:
+    async with (
+        serving() as server,
+        HttpSink(server.url, max_bytes=100, compression=compression) as sink,
+    ):
         batch = batch_of(items)
         errors = await send(sink, batch)
-        assert {index: type(error) for index, error in errors.items()} == {5: PermanentError, 11: PermanentError}
+        assert {index: type(error) for index, error in errors.items()} == {
+            5: PermanentError,
+            11: PermanentError,
+        }
         assert "max_bytes=100" in str(errors[5])
         assert "cannot be encoded" in str(errors[11])
         assert [item for request in server.requests for item in request.items] == ITEMS
@@ -115,7 +142,9 @@ async def test_nothing_is_sent_of_a_batch_of_bad_items(real_clock: LoopClock) ->
 
 
 async def test_too_large_for_the_server_is_cut_in_two(real_clock: LoopClock) -> None:
-    """batcher/4b.5: 413 splits; what is too large alone fails alone, and the neighbours are delivered in order."""
+    """batcher/4b.5: 413 splits; what is too large alone fails alone, and the neighbours are
+    delivered in order.
+    """
     items = [*ITEMS[:3], {"word": "x" * 200}, *ITEMS[3:]]
     async with serving() as server, HttpSink(server.url) as sink:
         server.default = at_most(120)
@@ -123,14 +152,22 @@ async def test_too_large_for_the_server_is_cut_in_two(real_clock: LoopClock) -> 
         assert list(errors) == [3]
         assert isinstance(errors[3], PermanentError)
         assert isinstance(errors[3].__cause__, HttpStatusError)
-        taken = [item for request in server.requests if len(request.body) <= 120 for item in request.items]
+        taken = [
+            item
+            for request in server.requests
+            if len(request.body) <= 120
+            for item in request.items
+        ]
         assert taken == ITEMS
 
 
 def odd_ones_fail(response: HttpResponse, batch: Batch[Any]) -> WriteResult:
     """A server that answers with a status per item."""
     statuses = json.loads(response.body)
-    errors = {409: PermanentError("there"), 429: ThrottledError("slow", retry_after=response.retry_after)}
+    errors = {
+        409: PermanentError("there"),
+        429: ThrottledError("slow", retry_after=response.retry_after),
+    }
     answers = [Outcome.DUPLICATE if status == 208 else errors.get(status) for status in statuses]
     return WriteResult.from_outcomes(batch, answers, details={0: "first"})
 
@@ -145,16 +182,31 @@ async def test_a_servers_answer_for_each_item_is_routed(real_clock: LoopClock) -
         assert result.details == {0: "first"}
         server.steps.append(reply(207, [200, 409, 208, 429], Retry_After="7"))
         errors = await send(sink, batch)
-        assert {index: type(error) for index, error in errors.items()} == {1: PermanentError, 3: ThrottledError}
+        assert {index: type(error) for index, error in errors.items()} == {
+            1: PermanentError,
+            3: ThrottledError,
+        }
         assert getattr(errors[3], "retry_after", None) == 7.0
-        assert outcomes(batch) == [Outcome.DELIVERED, Outcome.REJECTED, Outcome.DUPLICATE, Outcome.REJECTED]
+        assert outcomes(batch) == [
+            Outcome.DELIVERED,
+            Outcome.REJECTED,
+            Outcome.DUPLICATE,
+            Outcome.REJECTED,
+        ]
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
-    [([200] * 9, "9 answers for a batch of 10"), (b"", "JSONDecodeError"), (b"{", "JSONDecodeError"), ({"a": 1}, "1 answers")],
+    [
+        ([200] * 9, "9 answers for a batch of 10"),
+        (b"", "JSONDecodeError"),
+        (b"{", "JSONDecodeError"),
+        ({"a": 1}, "1 answers"),
+    ],
 )
-async def test_an_answer_that_does_not_fit_leaves_every_item_unknown(real_clock: LoopClock, body: object, told: str) -> None:
+async def test_an_answer_that_does_not_fit_leaves_every_item_unknown(
+    real_clock: LoopClock, body: object, told: str
+) -> None:
     """B-T44: checked length; nothing is called delivered."""
     async with serving() as server, HttpSink(server.url, parse=odd_ones_fail) as sink:
         server.steps.append(reply(200, body))
@@ -166,8 +218,13 @@ async def test_an_answer_that_does_not_fit_leaves_every_item_unknown(real_clock:
 
 
 @pytest.mark.parametrize("result", [WriteResult(3), WriteResult(11), "fine"])
-async def test_a_parser_that_answers_for_others_is_not_believed(real_clock: LoopClock, result: Any) -> None:
-    async with serving() as server, HttpSink(server.url, parse=lambda _response, _batch: result) as sink:
+async def test_a_parser_that_answers_for_others_is_not_believed(
+    real_clock: LoopClock, result: Any
+) -> None:
+    async with (
+        serving() as server,
+        HttpSink(server.url, parse=lambda _response, _batch: result) as sink,
+    ):
         errors = await send(sink, batch_of(ITEMS))
         assert {type(error) for error in errors.values()} == {ResultMismatch}
 
@@ -183,7 +240,10 @@ async def test_a_parser_may_fail_the_whole_request(real_clock: LoopClock) -> Non
 
 async def test_the_key_is_the_same_for_the_same_items_and_no_others(real_clock: LoopClock) -> None:
     """B-T39: two disjoint picks have keys of their own; the same pick again has the same key."""
-    async with serving() as server, HttpSink(server.url, idempotency_header="Idempotency-Key") as sink:
+    async with (
+        serving() as server,
+        HttpSink(server.url, idempotency_header="Idempotency-Key") as sink,
+    ):
         batch = batch_of(ITEMS)
         for indices in ([0, 1], [2, 3], [0, 1]):
             await sink.write(batch.pick(indices))
@@ -195,7 +255,10 @@ async def test_the_key_is_the_same_for_the_same_items_and_no_others(real_clock: 
 
 
 async def test_the_key_of_a_way_with_any_name_is_a_valid_header(real_clock: LoopClock) -> None:
-    async with serving() as server, HttpSink(server.url, idempotency_header="Idempotency-Key") as sink:
+    async with (
+        serving() as server,
+        HttpSink(server.url, idempotency_header="Idempotency-Key") as sink,
+    ):
         with batch_of(ITEMS).child("späte\r\nBriefe", lambda outcome: outcome) as ways:
             for way in ways.values():
                 assert await send(sink, way) == {}
@@ -222,7 +285,13 @@ async def test_each_way_to_log_in(real_clock: LoopClock) -> None:
             async with sink:
                 assert await send(sink, batch_of(ITEMS)) == {}
                 sent.append(server.requests[-1].headers["authorization"])
-        assert sent == ["Basic dXNAZXI6cGE6c3M=", "Basic dXNAZXI6cGE6c3M=", "ApiKey abc", "Bearer one", "Bearer plain"]
+        assert sent == [
+            "Basic dXNAZXI6cGE6c3M=",
+            "Basic dXNAZXI6cGE6c3M=",
+            "ApiKey abc",
+            "Bearer one",
+            "Bearer plain",
+        ]
 
 
 async def test_a_throttled_write_sends_nothing_more(real_clock: LoopClock) -> None:
@@ -237,8 +306,12 @@ async def test_a_throttled_write_sends_nothing_more(real_clock: LoopClock) -> No
         assert {getattr(error, "retry_after", None) for error in errors.values()} == {3.0}
 
 
-@pytest.mark.parametrize(("status", "kind"), [(400, PermanentError), (500, TransientError), (504, TimedOutError)])
-async def test_another_failure_keeps_no_other_request_from_being_sent(real_clock: LoopClock, status: int, kind: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("status", "kind"), [(400, PermanentError), (500, TransientError), (504, TimedOutError)]
+)
+async def test_another_failure_keeps_no_other_request_from_being_sent(
+    real_clock: LoopClock, status: int, kind: type[Exception]
+) -> None:
     async with serving() as server, HttpSink(server.url, max_bytes=70) as sink:
         server.steps.extend([reply(), reply(status)])
         batch = batch_of(ITEMS)
@@ -247,9 +320,16 @@ async def test_another_failure_keeps_no_other_request_from_being_sent(real_clock
         assert {index: type(error) for index, error in errors.items()} == {2: kind, 3: kind}
 
 
-async def test_what_a_request_delivered_is_settled_before_the_next_one(real_clock: LoopClock) -> None:
-    """B-T41, batcher/4a.5: a cut during the second request leaves the first one's items delivered."""
-    async with serving() as server, HttpSink(server.url, max_bytes=70, parse=lambda _response, _batch: None) as sink:
+async def test_what_a_request_delivered_is_settled_before_the_next_one(
+    real_clock: LoopClock,
+) -> None:
+    """B-T41, batcher/4a.5: a cut during the second request leaves the first one's items
+    delivered.
+    """
+    async with (
+        serving() as server,
+        HttpSink(server.url, max_bytes=70, parse=lambda _response, _batch: None) as sink,
+    ):
         server.steps.extend([reply(), hang()])
         batch = batch_of(ITEMS)
         errors = await send(stack(sink, Timeout(0.05)), batch)
@@ -259,7 +339,9 @@ async def test_what_a_request_delivered_is_settled_before_the_next_one(real_cloc
 
 
 async def test_only_rejected_items_are_sent_again(real_clock: LoopClock) -> None:
-    """B-T18, batcher/4a.5: 5 of 10 are throttled; the second request carries exactly those, in order."""
+    """B-T18, batcher/4a.5: 5 of 10 are throttled; the second request carries exactly those, in
+    order.
+    """
     async with serving() as server, HttpSink(server.url, parse=odd_ones_fail) as sink:
         server.steps.extend([reply(207, [200, 429] * 5, Retry_After="0"), reply(207, [200] * 5)])
         batch = batch_of(ITEMS)
@@ -271,7 +353,14 @@ async def test_retry_after_is_waited_for(fake_clock: FakeClock) -> None:
     """batcher/4a.6: a floor on the wait, in seconds and as a date."""
     server = Server()
     server.steps.extend(
-        [reply(429, retry_after="11"), reply(503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT", date="Wed, 21 Oct 2015 07:27:47 GMT")]
+        [
+            reply(429, retry_after="11"),
+            reply(
+                503,
+                retry_after="Wed, 21 Oct 2015 07:28:00 GMT",
+                date="Wed, 21 Oct 2015 07:27:47 GMT",
+            ),
+        ]
     )
     async with in_process(server) as sink:
         began = fake_clock.now()
@@ -280,7 +369,9 @@ async def test_retry_after_is_waited_for(fake_clock: FakeClock) -> None:
         assert len(server.requests) == 3
 
 
-async def test_a_connection_that_is_closed_leaves_the_outcome_unknown(real_clock: LoopClock) -> None:
+async def test_a_connection_that_is_closed_leaves_the_outcome_unknown(
+    real_clock: LoopClock,
+) -> None:
     async with serving() as server, HttpSink(server.url) as sink:
         server.steps.append(cut())
         batch = batch_of(ITEMS)
@@ -290,7 +381,9 @@ async def test_a_connection_that_is_closed_leaves_the_outcome_unknown(real_clock
 
 
 async def test_silence_leaves_the_outcome_unknown(real_clock: LoopClock) -> None:
-    """batcher/B25 and the ruling on unknown outcomes: after it was sent, a timeout does not say what became of it."""
+    """batcher/B25 and the ruling on unknown outcomes: after it was sent, a timeout does not say
+    what became of it.
+    """
     async with serving() as server, HttpSink(server.url, timeout=0.05) as sink:
         server.steps.append(hang())
         errors = await send(sink, batch_of(ITEMS))
@@ -326,11 +419,20 @@ async def test_a_name_that_does_not_resolve_is_unavailable(real_clock: LoopClock
     ],
 )
 async def test_tls_with_a_context_of_ones_own_and_a_certificate_that_is_wrong(
-    real_clock: LoopClock, tmp_path: Any, host: str, until: datetime | None, trusted: bool, told: str | None
+    real_clock: LoopClock,
+    tmp_path: Any,
+    host: str,
+    until: datetime | None,
+    trusted: bool,
+    told: str | None,
 ) -> None:
-    """TLS options pass through; what is wrong with a certificate is told, nothing is sent, and no item is refused for it."""
+    """TLS options pass through; what is wrong with a certificate is told, nothing is sent, and no
+    item is refused for it.
+    """
     authority = trustme.CA()
-    certificate = authority.issue_cert(host, not_after=until, not_before=datetime(2000, 1, 1, tzinfo=UTC))
+    certificate = authority.issue_cert(
+        host, not_after=until, not_before=datetime(2000, 1, 1, tzinfo=UTC)
+    )
     chain, key, root = tmp_path / "chain.pem", tmp_path / "key.pem", tmp_path / "root.pem"
     chain.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
     certificate.private_key_pem.write_to_path(str(key))
@@ -340,7 +442,10 @@ async def test_tls_with_a_context_of_ones_own_and_a_certificate_that_is_wrong(
         return ssl.create_default_context(cafile=str(root))
 
     options: dict[str, Any] = {"client_options": {"verify": context}} if trusted else {}
-    async with serving(ssl_certfile=str(chain), ssl_keyfile=str(key)) as server, HttpSink(server.url, **options) as sink:
+    async with (
+        serving(ssl_certfile=str(chain), ssl_keyfile=str(key)) as server,
+        HttpSink(server.url, **options) as sink,
+    ):
         errors = await send(sink, batch_of(ITEMS))
         if told is None:
             assert errors == {}
@@ -356,19 +461,25 @@ async def test_wrong_credentials_are_told(real_clock: LoopClock) -> None:
         errors = await send(sink, batch_of(ITEMS))
         assert {type(error) for error in errors.values()} == {RefusedError}
         assert str(errors[0]).startswith(
-            f'HTTP 401 Unauthorized from {server.url}: {{"error": "unknown user"}}; to repair: give credentials'
+            f'HTTP 401 Unauthorized from {server.url}: {{"error": "unknown user"}}; to repair: '
+            "give credentials"
         )
 
 
 async def test_a_proxy_is_used(real_clock: LoopClock) -> None:
-    async with serving() as server, HttpSink("http://elsewhere.invalid/bulk", client_options={"proxy": server.url}) as sink:
+    async with (
+        serving() as server,
+        HttpSink("http://elsewhere.invalid/bulk", client_options={"proxy": server.url}) as sink,
+    ):
         assert await send(sink, batch_of(ITEMS)) == {}
         assert server.requests[0].headers["host"] == "elsewhere.invalid"
 
 
 @pytest.mark.parametrize("library", [httpx, httpx2])
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_any_client_of_that_shape_is_used_and_closed(real_clock: LoopClock, library: Any, is_async: bool) -> None:
+async def test_any_client_of_that_shape_is_used_and_closed(
+    real_clock: LoopClock, library: Any, is_async: bool
+) -> None:
     made: list[Any] = []
 
     def plain() -> Any:
@@ -378,7 +489,10 @@ async def test_any_client_of_that_shape_is_used_and_closed(real_clock: LoopClock
     async def slowly() -> Any:
         return plain()
 
-    async with serving() as server, HttpSink(server.url, client=slowly if is_async else plain) as sink:
+    async with (
+        serving() as server,
+        HttpSink(server.url, client=slowly if is_async else plain) as sink,
+    ):
         assert await send(sink, batch_of(ITEMS)) == {}
         server.steps.append(cut())
         assert isinstance((await send(sink, batch_of(ITEMS)))[0], UnknownOutcomeError)
@@ -418,7 +532,9 @@ async def test_a_cancelled_write_leaves_the_next_one_a_connection(real_clock: Lo
         assert await send(sink, batch_of(ITEMS)) == {}
 
 
-async def test_a_write_cancelled_at_any_moment_gives_its_connection_back(real_clock: LoopClock) -> None:
+async def test_a_write_cancelled_at_any_moment_gives_its_connection_back(
+    real_clock: LoopClock,
+) -> None:
     """One connection, cancelled after every number of turns of the loop that a write can take."""
     async with serving() as server, HttpSink(server.url, pool_size=1, timeout=5.0) as sink:
         ended = False
@@ -458,7 +574,9 @@ async def test_a_413_that_was_split_still_tells_that_it_was_too_much(fake_clock:
     """batcher/B45: an adaptive batcher hears of it, though every item is delivered."""
     server = Server()
     limits = Limits(max_items=2, max_delay=0.1)
-    async with Batcher(in_process(server), limits=limits, adaptive=Adaptive(min_items=1)) as batcher:
+    async with Batcher(
+        in_process(server), limits=limits, adaptive=Adaptive(min_items=1)
+    ) as batcher:
         for _ in range(10):
             server.steps.extend([reply(413), reply(), reply()])
             await batcher.add_many(ITEMS[:2])

@@ -84,7 +84,11 @@ def test_one_bad_item_among_a_thousand_wherever_it_is() -> None:
 def test_scattered_bad_items_stay_within_the_bound(data: st.DataObject) -> None:
     """batcher/4b.5: for every number of them, and three among a thousand in 55 writes."""
     size = data.draw(st.sampled_from([2, 3, 7, 64, 100, SIZE]))
-    bad = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=data.draw(st.sampled_from([1, 3, size]))))
+    bad = data.draw(
+        st.sets(
+            st.integers(0, size - 1), min_size=1, max_size=data.draw(st.sampled_from([1, 3, size]))
+        )
+    )
     sink = AllOrNothing(bad)
     with FakeClock() as clock:
         errors = clock.run(send(stack(sink, Isolate()), RowBatch(range(size))))
@@ -109,12 +113,20 @@ async def test_the_others_keep_their_order_and_the_receipts_tell(fake_clock: Fak
     async with Batcher(stack(sink, Isolate(), Retry()), limits=Limits(max_items=8)) as batcher:
         receipts = [await batcher.submit(item) for item in range(8)]
         await batcher.flush()
-        assert [receipt.outcome for receipt in receipts] == [Outcome.REJECTED if item in {2, 5} else Outcome.DELIVERED for item in range(8)]
+        assert [receipt.outcome for receipt in receipts] == [
+            Outcome.REJECTED if item in {2, 5} else Outcome.DELIVERED for item in range(8)
+        ]
     assert list(sink.applied) == [0, 1, 3, 4, 6, 7]
 
 
-@pytest.mark.parametrize("error", [TransientError("t"), ThrottledError("t"), UnavailableError("u"), ValueError("unlisted")], ids=repr)
-async def test_only_permanent_errors_are_looked_into(fake_clock: FakeClock, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [TransientError("t"), ThrottledError("t"), UnavailableError("u"), ValueError("unlisted")],
+    ids=repr,
+)
+async def test_only_permanent_errors_are_looked_into(
+    fake_clock: FakeClock, error: BaseException
+) -> None:
     sink = ScriptedSink[int]([fail(error)])
     assert await send(stack(sink, Isolate()), RowBatch(range(4))) == dict.fromkeys(range(4), error)
     assert len(sink.calls) == 1
@@ -135,17 +147,25 @@ async def test_a_lone_item_is_not_written_twice(fake_clock: FakeClock) -> None:
     assert sink.writes == 1
 
 
-async def test_a_part_that_may_be_tried_again_is_and_the_settled_ones_are_not(fake_clock: FakeClock) -> None:
+async def test_a_part_that_may_be_tried_again_is_and_the_settled_ones_are_not(
+    fake_clock: FakeClock,
+) -> None:
     """B-T41: bisection, a deadlock in the first half, and the retry around it."""
     steps: list[Any] = [fail(PermanentError("one of four")), fail(TransientError("deadlock")), ok()]
     sink = ScriptedSink[int](steps)
-    errors = await send(stack(sink, Isolate(), Retry(backoff=tenacity.wait_fixed(1.0))), RowBatch(range(4)))
+    errors = await send(
+        stack(sink, Isolate(), Retry(backoff=tenacity.wait_fixed(1.0))), RowBatch(range(4))
+    )
     assert errors == {}
     assert [call.items for call in sink.calls] == [(0, 1, 2, 3), (0, 1), (2, 3), (0, 1)]
 
 
-@pytest.mark.parametrize("error", [UnavailableError("gone"), ThrottledError("slow down", retry_after=3.0)], ids=repr)
-async def test_a_destination_that_is_away_is_not_asked_about_the_rest(fake_clock: FakeClock, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error", [UnavailableError("gone"), ThrottledError("slow down", retry_after=3.0)], ids=repr
+)
+async def test_a_destination_that_is_away_is_not_asked_about_the_rest(
+    fake_clock: FakeClock, error: BaseException
+) -> None:
     sink = ScriptedSink[int]([fail(PermanentError("one of four")), fail(error)])
     assert await send(stack(sink, Isolate()), RowBatch(range(4))) == dict.fromkeys(range(4), error)
     assert len(sink.calls) == 2
@@ -161,7 +181,12 @@ async def test_a_limit_on_writes_fails_the_rest_together(fake_clock: FakeClock) 
 
 async def test_the_users_classifier_is_asked_first(fake_clock: FakeClock) -> None:
     sink = ScriptedSink[int]([fail(ValueError("bad row"))])
-    isolated = stack(sink, Isolate(classify=lambda error: ErrorClass.PERMANENT if isinstance(error, ValueError) else None))
+    isolated = stack(
+        sink,
+        Isolate(
+            classify=lambda error: ErrorClass.PERMANENT if isinstance(error, ValueError) else None
+        ),
+    )
     assert await send(isolated, RowBatch(range(4))) == {}
     assert len(sink.calls) == 3
 
@@ -181,7 +206,9 @@ def test_it_takes_back_the_promise_about_keys_only() -> None:
     assert made.capabilities == Capabilities(idempotent=True, max_concurrency=3)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [({"max_writes": 0}, "max_writes=0"), ({"classify": 1}, "classify=1")])
+@pytest.mark.parametrize(
+    ("arguments", "message"), [({"max_writes": 0}, "max_writes=0"), ({"classify": 1}, "classify=1")]
+)
 def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     """B-T30."""
     with pytest.raises(ConfigError, match=message):

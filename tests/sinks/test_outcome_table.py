@@ -45,7 +45,9 @@ class Destination:
         self.calls += 1
         match self.event:
             case "refuses one item":
-                return WriteResult.failed(batch, {i: PermanentError("bad") for i, item in enumerate(batch) if item == "b"})
+                return WriteResult.failed(
+                    batch, {i: PermanentError("bad") for i, item in enumerate(batch) if item == "b"}
+                )
             case "fails once" if self.calls == 1:
                 raise TransientError("deadlock")
             case "keeps failing":
@@ -82,7 +84,12 @@ STACKS: dict[str, Callable[[], list[Any]]] = {
     "(nothing)": list,
     "Timeout, Retry": lambda: [Timeout(5), retry()],
     "Timeout, Retry, DeadLetter": lambda: [Timeout(5), retry(), DeadLetter(MemorySink())],
-    "Timeout, CircuitBreaker, Retry, DeadLetter": lambda: [Timeout(5), CircuitBreaker(consecutive=2), retry(), DeadLetter(MemorySink())],
+    "Timeout, CircuitBreaker, Retry, DeadLetter": lambda: [
+        Timeout(5),
+        CircuitBreaker(consecutive=2),
+        retry(),
+        DeadLetter(MemorySink()),
+    ],
     "Timeout, DeadLetter, Retry": lambda: [Timeout(5), DeadLetter(MemorySink()), retry()],
     "Retry, Timeout": lambda: [retry(), Timeout(20)],
 }
@@ -98,7 +105,9 @@ def happens(event: str, decorators: str) -> str:
         destination = Destination(event, clock)
 
         async def main() -> str:
-            async with Batcher(stack(destination, *STACKS[decorators]()), limits=Limits(max_items=2)) as batcher:
+            async with Batcher(
+                stack(destination, *STACKS[decorators]()), limits=Limits(max_items=2)
+            ) as batcher:
                 receipts = [await batcher.submit(item) for item in "ab"]
                 if event == "stays down until we stop":
                     await clock.sleep(30.0)
@@ -107,7 +116,9 @@ def happens(event: str, decorators: str) -> str:
                     await batcher.flush()
                     report = await batcher.shutdown()
                 report.verify()
-            outcomes = [receipt.outcome.value.replace("_", " ") for receipt in receipts if receipt.outcome]
+            outcomes = [
+                receipt.outcome.value.replace("_", " ") for receipt in receipts if receipt.outcome
+            ]
             return outcomes[0] if len({*outcomes}) == 1 else " / ".join(outcomes)
 
         outcomes = clock.run(main())
@@ -116,8 +127,14 @@ def happens(event: str, decorators: str) -> str:
 
 def table() -> str:
     """The table as it stands on the page."""
-    lines = ["| the destination | " + " | ".join(f"`{name}`" for name in STACKS) + " |", "|---|" + "---|" * len(STACKS)]
-    lines += ["| " + " | ".join([event, *(happens(event, decorators) for decorators in STACKS)]) + " |" for event in EVENTS]
+    lines = [
+        "| the destination | " + " | ".join(f"`{name}`" for name in STACKS) + " |",
+        "|---|" + "---|" * len(STACKS),
+    ]
+    lines += [
+        "| " + " | ".join([event, *(happens(event, decorators) for decorators in STACKS)]) + " |"
+        for event in EVENTS
+    ]
     return "\n".join(lines)
 
 

@@ -15,25 +15,46 @@ if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
     from penstock.testing import EmbeddedPostgres
 
-# -- a table that changes ---------------------------------------------------------------------------------------------
+# -- a table that changes --------------------------------------------------------------------------
 
 
 CHANGES: dict[str, tuple[str, str, Any, Any]] = {
-    "wider": ("id int, word varchar(5)", "ALTER COLUMN word TYPE varchar(500), ALTER COLUMN id TYPE bigint", "short", "x" * 400),
+    "wider": (
+        "id int, word varchar(5)",
+        "ALTER COLUMN word TYPE varchar(500), ALTER COLUMN id TYPE bigint",
+        "short",
+        "x" * 400,
+    ),
     "text to number": ("id int, word text", "ALTER COLUMN word TYPE int USING 0", "1", 7),
     "number to text": ("id int, word int", "ALTER COLUMN word TYPE text", 7, "seven"),
-    "number to moment": ("id int, word text", "ALTER COLUMN word TYPE jsonb USING '{}'", "1", '{"a": 1}'),
+    "number to moment": (
+        "id int, word text",
+        "ALTER COLUMN word TYPE jsonb USING '{}'",
+        "1",
+        '{"a": 1}',
+    ),
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"on_conflict": "ignore"}, {"on_conflict": "update", "staging_threshold": 1}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"on_conflict": "ignore"}, {"on_conflict": "update", "staging_threshold": 1}],
+    ids=str,
+)
 @pytest.mark.parametrize("size", [5, 100])
 @pytest.mark.parametrize("what", list(CHANGES))
 async def test_a_column_of_another_type_is_written_by_the_same_open_sink(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, size: int, options: dict[str, Any]
+    embedded_postgres: EmbeddedPostgres,
+    real_clock: LoopClock,
+    what: str,
+    size: int,
+    options: dict[str, Any],
 ) -> None:
     columns, change, before, after = CHANGES[what]
-    async with database(embedded_postgres.dsn, f"{columns}, UNIQUE (id)") as db, db.sink(pool_size=1, **options) as sink:
+    async with (
+        database(embedded_postgres.dsn, f"{columns}, UNIQUE (id)") as db,
+        db.sink(pool_size=1, **options) as sink,
+    ):
         assert await written(sink, [(number, before) for number in range(size)]) == {}
         await db.con.execute(f"ALTER TABLE {db.table} {change}")
         first = 2**40 if "bigint" in change else 1000
@@ -45,8 +66,13 @@ async def test_a_column_of_another_type_is_written_by_the_same_open_sink(
 async def test_columns_are_not_taken_for_others_of_the_same_width(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
 ) -> None:
-    """As binary `COPY` the bytes of an integer are those of a real as well, and nothing would complain."""
-    async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word int") as db, db.sink(on_conflict=mode) as sink:
+    """As binary `COPY` the bytes of an integer are those of a real as well, and nothing would
+    complain.
+    """
+    async with (
+        database(embedded_postgres.dsn, "id int PRIMARY KEY, word int") as db,
+        db.sink(on_conflict=mode) as sink,
+    ):
 
         def columns(start: int) -> ArrowBatch:
             numbers = pa.array(range(start, start + 100), pa.int32())
@@ -71,7 +97,10 @@ async def test_a_view_and_row_security_that_comes_later_are_written_without_copy
     async with database(embedded_postgres.dsn) as db, role(db) as writer:
         async with db.sink(dsn=writer.dsn) as sink:
             assert await written(sink, [(number, "x") for number in range(100)]) == {}
-            await db.con.execute(f"ALTER TABLE {db.table} ENABLE ROW LEVEL SECURITY; CREATE POLICY all_of_it ON {db.table} USING (true)")
+            await db.con.execute(
+                f"ALTER TABLE {db.table} ENABLE ROW LEVEL SECURITY; CREATE POLICY all_of_it ON "
+                f"{db.table} USING (true)"
+            )
             assert await written(sink, [(number, "x") for number in range(100, 200)]) == {}
             numbers = pa.array(range(200, 300), pa.int32())
             columns = ArrowBatch(pa.record_batch({"id": numbers, "word": pa.array(["x"] * 100)}))
@@ -82,20 +111,31 @@ async def test_a_view_and_row_security_that_comes_later_are_written_without_copy
         assert len(await db.rows()) == 400
 
 
-async def test_a_column_that_the_server_computes_now_refuses_the_batch(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_column_that_the_server_computes_now_refuses_the_batch(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with database(embedded_postgres.dsn) as db, db.sink() as sink:
         change = "DROP COLUMN word, ADD COLUMN word text GENERATED ALWAYS AS ('x') STORED"
         await db.con.execute(f"ALTER TABLE {db.table} {change}")
         assert 'make column "word"' in whole(await written(sink, [(1, "x")]), 1).repair
 
 
-async def test_a_row_is_not_blamed_while_the_table_cannot_be_looked_at(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_row_is_not_blamed_while_the_table_cannot_be_looked_at(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """Its schema is hidden, or the functions that tell of rights are."""
-    async with database(embedded_postgres.dsn) as db, role(db) as writer, db.sink(dsn=writer.dsn, pool_size=1) as sink:
+    async with (
+        database(embedded_postgres.dsn) as db,
+        role(db) as writer,
+        db.sink(dsn=writer.dsn, pool_size=1) as sink,
+    ):
         assert await written(sink, [(1, "x")]) == {}
         await db.con.execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
         try:
-            assert "grant USAGE on schema public" in whole(await written(sink, [("no number", "x"), (2, "x")]), 2).repair
+            assert (
+                "grant USAGE on schema public"
+                in whole(await written(sink, [("no number", "x"), (2, "x")]), 2).repair
+            )
         finally:
             await db.con.execute("GRANT USAGE ON SCHEMA public TO PUBLIC")
         await db.con.execute(f"ALTER TABLE {db.table} ENABLE ROW LEVEL SECURITY")
@@ -115,41 +155,57 @@ async def test_returned_values_of_a_type_that_changed_leave_the_outcome_unknown(
     """The server has stored the rows when asyncpg finds that it cannot read its answer."""
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute(f"CREATE TYPE {db.table}_pair AS (a int, b int)")
-        await db.con.execute(f"ALTER TABLE {db.table} ADD COLUMN pair {db.table}_pair DEFAULT ROW(1, 2)::{db.table}_pair")
+        await db.con.execute(
+            f"ALTER TABLE {db.table} ADD COLUMN pair {db.table}_pair DEFAULT ROW(1, "
+            f"2)::{db.table}_pair"
+        )
         async with db.sink(pool_size=1, returning=("pair",)) as sink:
             assert await written(sink, [(number, "x") for number in range(5)]) == {}
             await db.con.execute(f"ALTER TYPE {db.table}_pair ADD ATTRIBUTE c int CASCADE")
             batch = batch_of((number, "x") for number in range(5, 10))
-            assert {type(error) for error in (await send(sink, batch)).values()} == {UnknownOutcomeError}
+            assert {type(error) for error in (await send(sink, batch)).values()} == {
+                UnknownOutcomeError
+            }
             assert await send(sink, batch) == {}
         assert await db.con.fetchval(f"SELECT count(*) FROM {db.table}") == 10
 
 
-# -- prepared statements ----------------------------------------------------------------------------------------------
+# -- prepared statements ---------------------------------------------------------------------------
 
 
 async def _forget(con: Any) -> None:
     await con.execute("DEALLOCATE ALL")
 
 
-@pytest.mark.parametrize("options", [{"statement": "insert"}, {"statement": "unnest"}, {"returning": ("id",)}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"statement": "insert"}, {"statement": "unnest"}, {"returning": ("id",)}], ids=str
+)
 async def test_a_pooler_that_loses_prepared_statements_is_not_noticed(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, options: dict[str, Any]
 ) -> None:
-    async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'bad')") as db:
+    async with database(
+        embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'bad')"
+    ) as db:
         async with db.sink(connect_options={"setup": _forget}, pool_size=1, **options) as sink:
             for start in range(0, 300, 60):
-                errors = await written(sink, [(start + number, "bad" if number == 3 else "x") for number in range(60)])
+                errors = await written(
+                    sink, [(start + number, "bad" if number == 3 else "x") for number in range(60)]
+                )
                 assert sorted(errors) == [3]
             assert len(await db.rows()) == 59 * 5
             assert await written(sink, [(0, "x"), (1000, "x")], maybe=[0]) == {}
 
 
-@pytest.mark.parametrize(("loses", "is_written"), [("current_query() NOT LIKE '%penstock_exact%'", True), ("true", False)])
+@pytest.mark.parametrize(
+    ("loses", "is_written"),
+    [("current_query() NOT LIKE '%penstock_exact%'", True), ("true", False)],
+)
 async def test_statements_that_are_lost_at_once_are_replaced_by_staging(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, loses: str, is_written: bool
 ) -> None:
-    """A trigger stands in for the pooler: it raises what the server says when a statement is gone."""
+    """A trigger stands in for the pooler: it raises what the server says when a statement is
+    gone.
+    """
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute(f"""
             CREATE FUNCTION {db.table}_lose() RETURNS trigger LANGUAGE plpgsql AS
@@ -178,5 +234,9 @@ async def test_a_statement_that_is_lost_while_rows_are_told_apart_is_made_again(
             CREATE TRIGGER one BEFORE INSERT ON {db.table} FOR EACH ROW EXECUTE FUNCTION {db.table}_lose()
         """)
         async with db.sink() as sink:
-            assert sorted(await written(sink, [(number, "bad" if number == 3 else "x") for number in range(60)])) == [3]
+            assert sorted(
+                await written(
+                    sink, [(number, "bad" if number == 3 else "x") for number in range(60)]
+                )
+            ) == [3]
         assert len(await db.rows()) == 59

@@ -38,17 +38,33 @@ TYPES: list[tuple[str, Any, list[Any]]] = [
     ("varchar(5)", pa.string(), ["abcde", ""]),
     ("bytea", pa.binary(), [b"\0\xff", b""]),
     ("date", pa.date32(), [dt.date(1999, 12, 31), dt.date(2026, 2, 28)]),
-    ("timestamp", pa.timestamp("us"), [dt.datetime(1969, 7, 20, 20, 17, 40, 123456), dt.datetime(2100, 1, 1)]),
+    (
+        "timestamp",
+        pa.timestamp("us"),
+        [dt.datetime(1969, 7, 20, 20, 17, 40, 123456), dt.datetime(2100, 1, 1)],
+    ),
     ("timestamp", pa.timestamp("ms"), [dt.datetime(2026, 1, 2, 3, 4, 5, 678000)]),
-    ("timestamptz", pa.timestamp("us", "Asia/Kathmandu"), [dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)]),
+    (
+        "timestamptz",
+        pa.timestamp("us", "Asia/Kathmandu"),
+        [dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)],
+    ),
     ("time", pa.time64("us"), [dt.time(23, 59, 59, 999999), dt.time(0)]),
     ("uuid", pa.string(), [str(ID), str(ID).upper(), ID.hex]),
     ("uuid", pa.binary(16), [ID.bytes]),
     ("json", pa.string(), ['{"a": [1, null]}']),
     ("jsonb", pa.string(), ['{"a": [1, null]}', "3"]),
-    ("numeric(12,3)", pa.decimal128(12, 3), [Decimal("123456789.125"), Decimal("-0.001"), Decimal("0.000")]),
+    (
+        "numeric(12,3)",
+        pa.decimal128(12, 3),
+        [Decimal("123456789.125"), Decimal("-0.001"), Decimal("0.000")],
+    ),
     ("numeric", pa.decimal128(18, 0), [Decimal(10**17 + 3), Decimal(-4)]),
-    ("numeric", pa.decimal128(18, 18), [Decimal("0.123456789012345678"), Decimal("-0.000000000000000001")]),
+    (
+        "numeric",
+        pa.decimal128(18, 18),
+        [Decimal("0.123456789012345678"), Decimal("-0.000000000000000001")],
+    ),
     ("integer[]", pa.list_(pa.int32()), [[1, 2, 3], [], [None, 4]]),
     ("text[]", pa.list_(pa.string()), [["a", "", None], ["ü"]]),
     ("timestamptz[]", pa.list_(pa.timestamp("us", "UTC")), [[dt.datetime(2026, 1, 1, tzinfo=UTC)]]),
@@ -58,7 +74,9 @@ TYPES: list[tuple[str, Any, list[Any]]] = [
 async def round_trip(dsn: str, kind: str, values: Any) -> list[Any]:
     connection = await asyncpg.connect(dsn)
     try:
-        await connection.execute(f"DROP TABLE IF EXISTS one_column; CREATE TABLE one_column (v {kind}, n bigint)")
+        await connection.execute(
+            f"DROP TABLE IF EXISTS one_column; CREATE TABLE one_column (v {kind}, n bigint)"
+        )
         table = await read_table(connection, "one_column", None, ["v"])
         batch = pa.record_batch({"v": values, "n": pa.array(range(len(values)), pa.int64())})
         data = encoded(batch, [table.column("v"), table.column("n")])
@@ -66,7 +84,9 @@ async def round_trip(dsn: str, kind: str, values: Any) -> list[Any]:
         async def source() -> Any:
             yield bytes(data)
 
-        await connection.copy_to_table("one_column", source=source(), columns=["v", "n"], format="binary")
+        await connection.copy_to_table(
+            "one_column", source=source(), columns=["v", "n"], format="binary"
+        )
         return [row["v"] for row in await connection.fetch("SELECT v FROM one_column ORDER BY n")]
     finally:
         await connection.close()
@@ -82,12 +102,17 @@ def as_asyncpg(kind: str, value: Any) -> Any:
 
 @pytest.mark.parametrize("nulls", [False, True])
 @pytest.mark.parametrize(("kind", "arrow", "values"), TYPES, ids=lambda value: str(value)[:24])
-def test_every_type_comes_back(embedded_postgres: EmbeddedPostgres, kind: str, arrow: Any, values: list[Any], nulls: bool) -> None:
+def test_every_type_comes_back(
+    embedded_postgres: EmbeddedPostgres, kind: str, arrow: Any, values: list[Any], nulls: bool
+) -> None:
     """P-T19: with nulls and without, from slices too."""
     given = [None, *values, None, values[0]] if nulls else values
     column = pa.array([values[0], *given], arrow).slice(1)
     found = asyncio.run(round_trip(embedded_postgres.dsn, kind, column))
-    found = [json.loads(value) if kind in {"json", "jsonb"} and value is not None else value for value in found]
+    found = [
+        json.loads(value) if kind in {"json", "jsonb"} and value is not None else value
+        for value in found
+    ]
     assert found == [as_asyncpg(kind, value) for value in given]
 
 
@@ -97,7 +122,10 @@ def test_faults_are_found_in_the_columns(embedded_postgres: EmbeddedPostgres) ->
     async def columns() -> Any:
         connection = await asyncpg.connect(embedded_postgres.dsn)
         try:
-            await connection.execute("DROP TABLE IF EXISTS strict; CREATE TABLE strict (a integer NOT NULL, b varchar(3), c smallint)")
+            await connection.execute(
+                "DROP TABLE IF EXISTS strict; CREATE TABLE strict (a integer NOT NULL, b "
+                "varchar(3), c smallint)"
+            )
             return (await read_table(connection, "strict", None, ["a", "b", "c"])).columns
         finally:
             await connection.close()
@@ -121,29 +149,50 @@ def test_faults_are_found_in_the_columns(embedded_postgres: EmbeddedPostgres) ->
 
 @pytest.mark.parametrize(
     ("kind", "values"),
-    [("integer", pa.array([1.5])), ("text", pa.array([1])), ("numeric", pa.array(["1"])), ("interval", pa.array([1]))],
+    [
+        ("integer", pa.array([1.5])),
+        ("text", pa.array([1])),
+        ("numeric", pa.array(["1"])),
+        ("interval", pa.array([1])),
+    ],
 )
-def test_what_has_no_encoder_goes_by_rows(embedded_postgres: EmbeddedPostgres, kind: str, values: Any) -> None:
+def test_what_has_no_encoder_goes_by_rows(
+    embedded_postgres: EmbeddedPostgres, kind: str, values: Any
+) -> None:
     with pytest.raises(NoEncoder):
         asyncio.run(round_trip(embedded_postgres.dsn, kind, values))
 
 
-# -- through the sink -----------------------------------------------------------------------------------------------------
+# -- through the sink ------------------------------------------------------------------------------
 
 
 def batch_of(ids: list[int | None], names: list[str | None]) -> ArrowBatch:
-    return ArrowBatch(pa.record_batch({"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string()), "other": ids}))
+    return ArrowBatch(
+        pa.record_batch(
+            {"id": pa.array(ids, pa.int64()), "name": pa.array(names, pa.string()), "other": ids}
+        )
+    )
 
 
-async def written(dsn: str, *batches: ArrowBatch, **options: Any) -> tuple[list[dict[int, str]], list[tuple[Any, ...]]]:
+async def written(
+    dsn: str, *batches: ArrowBatch, **options: Any
+) -> tuple[list[dict[int, str]], list[tuple[Any, ...]]]:
     """The errors of each batch, and the table."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute("DROP TABLE IF EXISTS arrows")
-        await connection.execute("CREATE TABLE arrows (id integer PRIMARY KEY CHECK (id <> 13), name varchar(9) NOT NULL)")
+        await connection.execute(
+            "CREATE TABLE arrows (id integer PRIMARY KEY CHECK (id <> 13), name varchar(9) NOT "
+            "NULL)"
+        )
         async with PostgresSink(dsn, table="arrows", columns=("id", "name"), **options) as sink:
-            errors = [{i: str(error) for i, error in (await send(sink, batch)).items()} for batch in batches]
-        return errors, [tuple(row) for row in await connection.fetch("SELECT id, name FROM arrows ORDER BY id")]
+            errors = [
+                {i: str(error) for i, error in (await send(sink, batch)).items()}
+                for batch in batches
+            ]
+        return errors, [
+            tuple(row) for row in await connection.fetch("SELECT id, name FROM arrows ORDER BY id")
+        ]
     finally:
         await connection.close()
 
@@ -160,7 +209,11 @@ def test_columns_reach_the_table(embedded_postgres: EmbeddedPostgres, mode: str)
 def test_conflicts_of_columns(embedded_postgres: EmbeddedPostgres) -> None:
     """As with rows: the last row of a key counts, an update replaces, an error names the row."""
     first, again = batch_of([1, 2, 1], ["a", "b", "c"]), batch_of([2, 3], ["B", "C"])
-    assert asyncio.run(written(embedded_postgres.dsn, first, again, on_conflict="update"))[1] == [(1, "c"), (2, "B"), (3, "C")]
+    assert asyncio.run(written(embedded_postgres.dsn, first, again, on_conflict="update"))[1] == [
+        (1, "c"),
+        (2, "B"),
+        (3, "C"),
+    ]
     first, again = batch_of([1, 2], ["a", "b"]), batch_of([2, 3, 4], ["B", "C", "D"])
     errors, found = asyncio.run(written(embedded_postgres.dsn, first, again))
     assert list(errors[1]) == [0]
@@ -169,7 +222,9 @@ def test_conflicts_of_columns(embedded_postgres: EmbeddedPostgres) -> None:
 
 
 def test_bad_rows_among_columns_fail_alone(embedded_postgres: EmbeddedPostgres) -> None:
-    """P-T10: what the columns show, what the server points at, and what it takes sifting to find."""
+    """P-T10: what the columns show, what the server points at, and what it takes sifting to
+    find.
+    """
     names = [f"n{i}" for i in range(1000)]
     names[5], names[6] = "a\0b", "much too long a name"
     ids: list[int | None] = [i + 100 for i in range(1000)]
@@ -181,7 +236,9 @@ def test_bad_rows_among_columns_fail_alone(embedded_postgres: EmbeddedPostgres) 
     assert len(found) == 994
 
 
-def test_a_batch_without_the_sinks_columns_is_told_by_row(embedded_postgres: EmbeddedPostgres) -> None:
+def test_a_batch_without_the_sinks_columns_is_told_by_row(
+    embedded_postgres: EmbeddedPostgres,
+) -> None:
     batch = ArrowBatch(pa.record_batch({"id": [1], "nome": ["x"]}))
     errors, found = asyncio.run(written(embedded_postgres.dsn, batch))
     assert "name" in errors[0][0]

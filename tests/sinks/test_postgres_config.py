@@ -32,11 +32,19 @@ from penstock.sinks._postgres_table import quoted
 from penstock.sinks.postgres import PostgresSink, classify_postgres
 
 DSN = "postgresql://someone:hush%20hush@db.example:5433/sales"
-P, T, U, H, R = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.REFUSED
+P, T, U, H, R = (
+    ErrorClass.PERMANENT,
+    ErrorClass.TRANSIENT,
+    ErrorClass.UNAVAILABLE,
+    ErrorClass.THROTTLE,
+    ErrorClass.REFUSED,
+)
 
 
 def server_error(state: str, **fields: str) -> asyncpg.PostgresError:
-    return asyncpg.PostgresError.new({"S": "ERROR", "C": state, "M": "as the server says it", **fields})
+    return asyncpg.PostgresError.new(
+        {"S": "ERROR", "C": state, "M": "as the server says it", **fields}
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,9 @@ def test_a_servers_error_is_classed_by_its_sqlstate(state: str, expected: ErrorC
         (asyncpg.InterfaceError("another operation is in progress"), None),
     ],
 )
-def test_other_errors_are_classed_by_what_broke(error: BaseException, expected: ErrorClass | None) -> None:
+def test_other_errors_are_classed_by_what_broke(
+    error: BaseException, expected: ErrorClass | None
+) -> None:
     """B-T17, batcher/B25."""
     assert classify_postgres(error) is expected
 
@@ -129,8 +139,12 @@ def test_other_errors_are_classed_by_what_broke(error: BaseException, expected: 
         ("08001", {"V": "FATAL"}, U),
     ],
 )
-def test_a_code_of_two_meanings_is_judged_by_what_else_the_server_says(state: str, fields: dict[str, str], expected: ErrorClass) -> None:
-    """A pooler gives 08P01 to whatever keeps it from serving; row-level security has the code of a missing right."""
+def test_a_code_of_two_meanings_is_judged_by_what_else_the_server_says(
+    state: str, fields: dict[str, str], expected: ErrorClass
+) -> None:
+    """A pooler gives 08P01 to whatever keeps it from serving; row-level security has the code of a
+    missing right.
+    """
     assert classify_postgres(server_error(state, **fields)) is expected
 
 
@@ -198,7 +212,10 @@ def test_a_quoted_name_cannot_end_early(name: str) -> None:
         ({"on_conflict": "ignore", "version_column": "ts"}, "version_column"),
         ({"on_conflict": "update", "version_column": "other"}, "version_column"),
         ({"on_conflict": "update", "update_columns": ("other",)}, "update_columns"),
-        ({"on_conflict": "update", "conflict_columns": ("ts",), "update_columns": ("ts",)}, "update_columns"),
+        (
+            {"on_conflict": "update", "conflict_columns": ("ts",), "update_columns": ("ts",)},
+            "update_columns",
+        ),
         ({"row": "id"}, "row"),
         ({"copy_threshold": 0}, "copy_threshold"),
         ({"copy_threshold": True}, "copy_threshold"),
@@ -259,11 +276,15 @@ def _cloudpickled(thing: object) -> bytes:
 
 def test_a_description_survives_pickling() -> None:
     """B-T45: closed, with every argument."""
-    sink = PostgresSink(DSN, table="t", columns=("a", "b"), on_conflict="ignore", connect_options={"ssl": make_pool})
+    sink = PostgresSink(
+        DSN, table="t", columns=("a", "b"), on_conflict="ignore", connect_options={"ssl": make_pool}
+    )
     again = pickle.loads(pickle.dumps(sink))
     assert repr(again) == repr(sink)
     assert not again.is_open
-    by_value = pickle.loads(_cloudpickled(PostgresSink(pool=lambda: make_pool(), row=lambda item: (item,))))
+    by_value = pickle.loads(
+        _cloudpickled(PostgresSink(pool=lambda: make_pool(), row=lambda item: (item,)))
+    )
     assert isinstance(by_value, PostgresSink)
 
 
@@ -314,7 +335,10 @@ bad_items: st.SearchStrategy[Any] = st.one_of(
 
 @st.composite
 def marked_items(draw: st.DrawFn) -> list[tuple[bool, Any]]:
-    return [(is_good, draw(good_items if is_good else bad_items)) for is_good in draw(st.lists(st.booleans()))]
+    return [
+        (is_good, draw(good_items if is_good else bad_items))
+        for is_good in draw(st.lists(st.booleans()))
+    ]
 
 
 @given(marked_items())
@@ -322,8 +346,15 @@ def test_an_item_that_is_no_row_fails_alone(items: list[tuple[bool, Any]]) -> No
     indices, rows, errors = RowMaker(("a", "b"), None).rows(RowBatch(item for _, item in items))
     assert list(indices) == [index for index, (is_good, _) in enumerate(items) if is_good]
     assert sorted(errors) == [index for index, (is_good, _) in enumerate(items) if not is_good]
-    assert all(isinstance(error, PermanentError) and error.__cause__ is not None for error in errors.values())
-    wanted = [[item["a"], item["b"]] if hasattr(item, "keys") else list(item) for is_good, item in items if is_good]
+    assert all(
+        isinstance(error, PermanentError) and error.__cause__ is not None
+        for error in errors.values()
+    )
+    wanted = [
+        [item["a"], item["b"]] if hasattr(item, "keys") else list(item)
+        for is_good, item in items
+        if is_good
+    ]
     assert [list(row) for row in rows] == wanted
 
 

@@ -1,4 +1,6 @@
-"""P-T11: in a batch with keys nothing goes in behind a refused row of its key, in whatever way the row was found out."""
+"""P-T11: in a batch with keys nothing goes in behind a refused row of its key, in whatever way the
+row was found out.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from penstock import LoopClock
     from penstock.testing import EmbeddedPostgres
 
-DDL = "id int PRIMARY KEY, key text, word varchar(9) CHECK (word <> 'check'), child int REFERENCES parents DEFERRABLE"
+DDL = (
+    "id int PRIMARY KEY, key text, word varchar(9) CHECK (word <> 'check'), child int "
+    "REFERENCES parents DEFERRABLE"
+)
 BAD: dict[str, Any] = {
     "too long": ("much too long", 1),
     "check": ("check", 1),
@@ -39,7 +44,12 @@ def batch_of(rows: list[Any], *, columns: bool) -> Any:
     if not columns:
         return RowBatch(rows, keys=keys)
     ids, key, words, children = zip(*rows, strict=True)
-    return ArrowBatch(pa.record_batch({"id": ids, "key": key, "word": words, "child": pa.array(children, pa.int64())}), keys=keys)
+    return ArrowBatch(
+        pa.record_batch(
+            {"id": ids, "key": key, "word": words, "child": pa.array(children, pa.int64())}
+        ),
+        keys=keys,
+    )
 
 
 def expected(rows: list[Any], bad: set[int]) -> tuple[set[int], set[int]]:
@@ -54,13 +64,21 @@ def expected(rows: list[Any], bad: set[int]) -> tuple[set[int], set[int]]:
 @pytest.mark.parametrize("mode", ["error", "update"])
 @pytest.mark.parametrize("what", list(BAD))
 async def test_nothing_goes_in_behind_a_refused_row_of_its_key(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, mode: str, columns: bool, inside: bool
+    embedded_postgres: EmbeddedPostgres,
+    real_clock: LoopClock,
+    what: str,
+    mode: str,
+    columns: bool,
+    inside: bool,
 ) -> None:
     """P-T11: other keys go on, in the same write."""
     async with database(embedded_postgres.dsn, "id int PRIMARY KEY") as parents:
         await parents.con.execute(f"INSERT INTO {parents.table} VALUES (1)")
         ddl = DDL.replace("parents DEFERRABLE", parents.table)
-        async with database(embedded_postgres.dsn, ddl) as db, db.sink(("id", "key", "word", "child"), on_conflict=mode) as sink:
+        async with (
+            database(embedded_postgres.dsn, ddl) as db,
+            db.sink(("id", "key", "word", "child"), on_conflict=mode) as sink,
+        ):
             rows = rows_of(120, {30: what, 33: what})
             batch = batch_of(rows, columns=columns)
             if inside:
@@ -70,19 +88,32 @@ async def test_nothing_goes_in_behind_a_refused_row_of_its_key(
                 errors = await send(sink, batch)
             stored, behind = expected(rows, {30, 33})
             assert {row[0] for row in await db.rows()} == stored
-            assert {index for index, error in errors.items() if isinstance(error, KeyStopped)} == behind
+            assert {
+                index for index, error in errors.items() if isinstance(error, KeyStopped)
+            } == behind
             assert isinstance(errors[30], PermanentError)
-            assert str(errors[36]).startswith(f"an earlier item of its key failed: PermanentError: {str(errors[30])[:20]}")
+            assert str(errors[36]).startswith(
+                f"an earlier item of its key failed: PermanentError: {str(errors[30])[:20]}"
+            )
 
 
-async def test_without_keys_a_refused_row_fails_alone(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with database(embedded_postgres.dsn, "id int, word varchar(9) CHECK (word <> 'check')") as db, db.sink() as sink:
+async def test_without_keys_a_refused_row_fails_alone(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        database(embedded_postgres.dsn, "id int, word varchar(9) CHECK (word <> 'check')") as db,
+        db.sink() as sink,
+    ):
         errors = await send(sink, RowBatch([(0, "a"), (1, "check"), (2, "b")]))
         assert list(errors) == [1]
         assert [row[0] for row in await db.rows()] == [0, 2]
 
 
-faults = st.dictionaries(st.integers(0, 59), st.sampled_from([name for name in BAD if name != "foreign key"]), max_size=12)
+faults = st.dictionaries(
+    st.integers(0, 59),
+    st.sampled_from([name for name in BAD if name != "foreign key"]),
+    max_size=12,
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -94,12 +125,17 @@ def test_any_mixture_of_faults_leaves_whole_prefixes(
 
     async def run() -> None:
         ddl = DDL.replace(" REFERENCES parents DEFERRABLE", "")
-        async with database(embedded_postgres.dsn, ddl) as db, db.sink(("id", "key", "word", "child"), on_conflict=mode) as sink:
+        async with (
+            database(embedded_postgres.dsn, ddl) as db,
+            db.sink(("id", "key", "word", "child"), on_conflict=mode) as sink,
+        ):
             rows = rows_of(60, bad)
             errors = await send(sink, batch_of(rows, columns=columns))
             stored, behind = expected(rows, set(bad))
             assert {row[0] for row in await db.rows()} == stored
-            assert {index for index, error in errors.items() if isinstance(error, KeyStopped)} == behind
+            assert {
+                index for index, error in errors.items() if isinstance(error, KeyStopped)
+            } == behind
             assert set(errors) == set(range(60)) - stored
 
     asyncio.run(run())

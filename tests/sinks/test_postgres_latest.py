@@ -1,4 +1,6 @@
-"""Several rows of one key in columns: what is replaced is left out before it is sent, and nobody can tell."""
+"""Several rows of one key in columns: what is replaced is left out before it is sent, and nobody
+can tell.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,38 @@ if TYPE_CHECKING:
     from penstock import Batch
     from penstock.testing import EmbeddedPostgres
 
-KEYS = st.lists(st.tuples(st.sampled_from([None, 1, 2, 3]), st.sampled_from([None, "a", "b"]), st.sampled_from([None, 1, 2])), min_size=1)
+KEYS = st.lists(
+    st.tuples(
+        st.sampled_from([None, 1, 2, 3]),
+        st.sampled_from([None, "a", "b"]),
+        st.sampled_from([None, 1, 2]),
+    ),
+    min_size=1,
+)
 
 
 @settings(deadline=None)  # pyarrow is imported within
 @given(KEYS)
-def test_the_last_row_of_a_key_stays_and_what_holds_null_has_no_equal(rows: list[tuple[Any, Any, Any]]) -> None:
+def test_the_last_row_of_a_key_stays_and_what_holds_null_has_no_equal(
+    rows: list[tuple[Any, Any, Any]],
+) -> None:
     """P-T9: duplicate keys within a chunk."""
-    first, second, versions = (pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), KINDS, strict=True))
+    first, second, versions = (
+        pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), KINDS, strict=True)
+    )
     whole = [place for place, (a, b, _) in enumerate(rows) if a is None or b is None]
-    last = {(a, b): place for place, (a, b, _) in enumerate(rows) if a is not None and b is not None}
+    last = {
+        (a, b): place for place, (a, b, _) in enumerate(rows) if a is not None and b is not None
+    }
     assert found(latest([first, second]), len(rows)) == sorted([*whole, *last.values()])
     newest: dict[Any, int] = {}
     for place, (a, b, version) in enumerate(rows):
         before = rows[newest[a, b]][2] if (a, b) in newest else None
-        if a is not None and b is not None and (before is None or (version is not None and version >= before)):
+        if (
+            a is not None
+            and b is not None
+            and (before is None or (version is not None and version >= before))
+        ):
             newest[a, b] = place
     assert found(latest([first, second], versions), len(rows)) == sorted([*whole, *newest.values()])
 
@@ -51,12 +70,19 @@ def test_floats_are_left_to_the_server() -> None:
     assert latest([pa.array([0.0, -0.0, 0.0])]) is None
 
 
-async def table_after(dsn: str, batches: list[Batch[Any]], kind: str, **options: Any) -> tuple[list[list[int]], list[tuple[Any, ...]]]:
+async def table_after(
+    dsn: str, batches: list[Batch[Any]], kind: str, **options: Any
+) -> tuple[list[list[int]], list[tuple[Any, ...]]]:
     con = await asyncpg.connect(dsn)
     try:
         await con.execute("DROP TABLE IF EXISTS versions")
-        await con.execute(f"CREATE TABLE versions (id {kind} PRIMARY KEY, at integer, name text CHECK (name <> 'bad'))")
-        async with PostgresSink(dsn, table="versions", columns=("id", "at", "name"), on_conflict="update", **options) as sink:
+        await con.execute(
+            f"CREATE TABLE versions (id {kind} PRIMARY KEY, at integer, name text CHECK (name "
+            "<> 'bad'))"
+        )
+        async with PostgresSink(
+            dsn, table="versions", columns=("id", "at", "name"), on_conflict="update", **options
+        ) as sink:
             errors = [sorted(await send(sink, batch)) for batch in batches]
         return errors, [tuple(row) for row in await con.fetch("SELECT * FROM versions ORDER BY id")]
     finally:
@@ -69,7 +95,9 @@ async def table_after(dsn: str, batches: list[Batch[Any]], kind: str, **options:
 def test_columns_leave_the_table_that_rows_leave(
     embedded_postgres: EmbeddedPostgres, kind: str, options: dict[str, Any], bad: bool
 ) -> None:
-    """P-T9, P-T10: with several versions of a key in a batch, and rows that the table refuses among them."""
+    """P-T9, P-T10: with several versions of a key in a batch, and rows that the table refuses among
+    them.
+    """
     dice = random.Random(4)
     by_rows: list[Batch[Any]] = []
     by_columns: list[Batch[Any]] = []
@@ -79,24 +107,43 @@ def test_columns_leave_the_table_that_rows_leave(
         ids = ids if kind == "bigint" else list(map(str, ids))
         ats = [None if dice.random() < 0.1 else dice.randrange(1000) for _ in names]
         by_rows.append(RowBatch(zip(ids, ats, names, strict=True)))
-        by_columns.append(ArrowBatch(pa.record_batch({"id": ids, "at": pa.array(ats, pa.int32()), "name": names})))
-    ways = [asyncio.run(table_after(embedded_postgres.dsn, batches, kind, **options)) for batches in (by_rows, by_columns)]
+        by_columns.append(
+            ArrowBatch(pa.record_batch({"id": ids, "at": pa.array(ats, pa.int32()), "name": names}))
+        )
+    ways = [
+        asyncio.run(table_after(embedded_postgres.dsn, batches, kind, **options))
+        for batches in (by_rows, by_columns)
+    ]
     assert ways[0] == ways[1]
     assert len(ways[0][1]) == 50
 
 
-def test_a_row_that_staging_refuses_is_named_though_rows_before_it_were_left_out(embedded_postgres: EmbeddedPostgres) -> None:
+def test_a_row_that_staging_refuses_is_named_though_rows_before_it_were_left_out(
+    embedded_postgres: EmbeddedPostgres,
+) -> None:
     """The server's line is a line of what was sent."""
 
     async def work() -> tuple[list[int], list[Any]]:
         con = await asyncpg.connect(embedded_postgres.dsn)
         try:
             await con.execute("DROP TABLE IF EXISTS moods, dated; DROP DOMAIN IF EXISTS small")
-            await con.execute("CREATE DOMAIN small AS integer CHECK (value < 100); CREATE TABLE dated (id integer PRIMARY KEY, v small)")
-            async with PostgresSink(embedded_postgres.dsn, table="dated", columns=("id", "v"), on_conflict="update") as sink:
-                batch = pa.record_batch({"id": pa.array([1, 1, 1, 2, 3], pa.int32()), "v": pa.array([1, 2, 3, 200, 5], pa.int32())})
+            await con.execute(
+                "CREATE DOMAIN small AS integer CHECK (value < 100); CREATE TABLE dated (id "
+                "integer PRIMARY KEY, v small)"
+            )
+            async with PostgresSink(
+                embedded_postgres.dsn, table="dated", columns=("id", "v"), on_conflict="update"
+            ) as sink:
+                batch = pa.record_batch(
+                    {
+                        "id": pa.array([1, 1, 1, 2, 3], pa.int32()),
+                        "v": pa.array([1, 2, 3, 200, 5], pa.int32()),
+                    }
+                )
                 errors = await send(sink, ArrowBatch(batch))
-            return sorted(errors), [tuple(row) for row in await con.fetch("SELECT * FROM dated ORDER BY id")]
+            return sorted(errors), [
+                tuple(row) for row in await con.fetch("SELECT * FROM dated ORDER BY id")
+            ]
         finally:
             await con.close()
 

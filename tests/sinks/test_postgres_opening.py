@@ -33,28 +33,51 @@ def secret_of(dsn: str) -> str:
     return found[1]
 
 
-async def test_a_wrong_table_names_the_ones_there(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_wrong_table_names_the_ones_there(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with database(embedded_postgres.dsn) as db:
-        await db.con.execute("CREATE SCHEMA IF NOT EXISTS aside; DROP TABLE IF EXISTS aside.only; CREATE TABLE aside.only (id int)")
+        await db.con.execute(
+            "CREATE SCHEMA IF NOT EXISTS aside; DROP TABLE IF EXISTS aside.only; CREATE TABLE "
+            "aside.only (id int)"
+        )
         secret = secret_of(db.dsn)
         shown = await opening_error(db.dsn, ConfigError, secret, table=f"{db.table}s")
-        assert f"there are {db.table!r}" in shown, "the one that may be meant stands first, however many there are"
-        assert "'only'" in await opening_error(db.dsn, ConfigError, secret, table="nowhere", schema="aside")
-        assert "pass schema='aside'" in await opening_error(db.dsn, ConfigError, secret, table="aside.only")
-        assert "'aside'" in await opening_error(db.dsn, ConfigError, secret, table="only", schema="asid")
+        assert f"there are {db.table!r}" in shown, (
+            "the one that may be meant stands first, however many there are"
+        )
+        assert "'only'" in await opening_error(
+            db.dsn, ConfigError, secret, table="nowhere", schema="aside"
+        )
+        assert "pass schema='aside'" in await opening_error(
+            db.dsn, ConfigError, secret, table="aside.only"
+        )
+        assert "'aside'" in await opening_error(
+            db.dsn, ConfigError, secret, table="only", schema="asid"
+        )
         await db.con.execute("DROP SCHEMA aside CASCADE")
 
 
-async def test_a_wrong_column_names_the_ones_there(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with database(embedded_postgres.dsn, "id int, word text, twice int GENERATED ALWAYS AS (id * 2) STORED") as db:
+async def test_a_wrong_column_names_the_ones_there(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with database(
+        embedded_postgres.dsn, "id int, word text, twice int GENERATED ALWAYS AS (id * 2) STORED"
+    ) as db:
         secret = secret_of(db.dsn)
-        shown = await opening_error(db.dsn, ConfigError, secret, table=db.table, columns=("id", "Word"))
+        shown = await opening_error(
+            db.dsn, ConfigError, secret, table=db.table, columns=("id", "Word")
+        )
         assert "columns=['Word']" in shown
         assert "'word'" in shown
-        assert "computes" in await opening_error(db.dsn, ConfigError, secret, table=db.table, columns=("id", "twice"))
+        assert "computes" in await opening_error(
+            db.dsn, ConfigError, secret, table=db.table, columns=("id", "twice")
+        )
 
 
-@pytest.mark.parametrize(("part", "wrong"), [("password", "hush-hush"), ("user", "nobody"), ("database", "nothing")])
+@pytest.mark.parametrize(
+    ("part", "wrong"), [("password", "hush-hush"), ("user", "nobody"), ("database", "nothing")]
+)
 async def test_a_wrong_login_names_what_was_refused(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, part: str, wrong: str
 ) -> None:
@@ -69,21 +92,41 @@ async def test_a_wrong_login_names_what_was_refused(
     assert "127.0.0.1" in shown
 
 
-@pytest.mark.parametrize("dsn", ["postgresql://u:hush-hush@127.0.0.1:1/x", "postgresql://u:hush-hush@no-such-host.invalid/x"])
-async def test_a_server_that_is_not_there_is_unavailable_at_once(real_clock: LoopClock, dsn: str) -> None:
+@pytest.mark.parametrize(
+    "dsn",
+    ["postgresql://u:hush-hush@127.0.0.1:1/x", "postgresql://u:hush-hush@no-such-host.invalid/x"],
+)
+async def test_a_server_that_is_not_there_is_unavailable_at_once(
+    real_clock: LoopClock, dsn: str
+) -> None:
     assert "no connection to" in await opening_error(dsn, UnavailableError, "hush-hush")
 
 
-async def test_a_conflict_key_must_be_unique_in_the_table(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    ddl = "id serial PRIMARY KEY, word text, a int, b int, c int, UNIQUE (b, a), UNIQUE (c) DEFERRABLE"
+async def test_a_conflict_key_must_be_unique_in_the_table(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    ddl = (
+        "id serial PRIMARY KEY, word text, a int, b int, c int, UNIQUE (b, a), UNIQUE (c) "
+        "DEFERRABLE"
+    )
     async with database(embedded_postgres.dsn, ddl) as db:
         secret = secret_of(db.dsn)
-        options: dict[str, Any] = {"table": db.table, "columns": ("word", "a"), "on_conflict": "ignore"}
-        assert "unique keys: id; b, a" in await opening_error(db.dsn, ConfigError, secret, **options)
+        options: dict[str, Any] = {
+            "table": db.table,
+            "columns": ("word", "a"),
+            "on_conflict": "ignore",
+        }
+        assert "unique keys: id; b, a" in await opening_error(
+            db.dsn, ConfigError, secret, **options
+        )
         options |= {"columns": ("word", "a", "b", "c"), "conflict_columns": ("c",)}
-        assert "conflict_columns=('c',)" in await opening_error(db.dsn, ConfigError, secret, **options)
+        assert "conflict_columns=('c',)" in await opening_error(
+            db.dsn, ConfigError, secret, **options
+        )
         await db.con.execute(f"ALTER TABLE {db.table} DROP COLUMN c")
-        async with db.sink(("word", "a", "b"), on_conflict="update", conflict_columns=("a", "b")) as sink:
+        async with db.sink(
+            ("word", "a", "b"), on_conflict="update", conflict_columns=("a", "b")
+        ) as sink:
             assert await written(sink, [("x", 1, 2), ("y", 1, 2)]) == {}
         async with db.sink(("word", "a", "b"), on_conflict="ignore") as sink:
             assert await written(sink, [("z", 1, 2)] * 60) == {}
@@ -96,15 +139,23 @@ async def test_a_function_that_makes_no_pool_is_named(real_clock: LoopClock) -> 
             pass
 
 
-async def test_options_reach_the_client(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_options_reach_the_client(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     asked: list[str] = []
 
     def no_tls() -> bool:
         asked.append("ssl")
         return False
 
-    async with database(embedded_postgres.dsn, "id int, word text DEFAULT current_setting('application_name'), t text") as db:
-        options: dict[str, Any] = {"server_settings": {"application_name": "the tests"}, "ssl": no_tls}
+    async with database(
+        embedded_postgres.dsn,
+        "id int, word text DEFAULT current_setting('application_name'), t text",
+    ) as db:
+        options: dict[str, Any] = {
+            "server_settings": {"application_name": "the tests"},
+            "ssl": no_tls,
+        }
         async with db.sink(("id",), connect_options=options, statement_timeout=5) as sink:
             assert await written(sink, [(1,)]) == {}
         assert await db.rows() == [(1, "the tests", None)]

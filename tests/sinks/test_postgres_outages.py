@@ -1,4 +1,6 @@
-"""A server that refuses every row for a while costs none of them: the stack waits for the repair, and then delivers."""
+"""A server that refuses every row for a while costs none of them: the stack waits for the repair,
+and then delivers.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
 
 
 class Watched(WrappingSink[Any]):
-    """Passes everything on, and tells of refusals, or of another kind of error, when it has come `count` times."""
+    """Passes everything on, and tells of refusals, or of another kind of error, when it has come
+    `count` times.
+    """
 
     def __init__(self, inner: Any, kind: type[Exception] = RefusedError, count: int = 1) -> None:
         super().__init__(inner)
@@ -87,8 +91,12 @@ async def _add_column(db: Database, writer: Role) -> None:
 
 
 async def _take_aside(db: Database, writer: Role) -> None:
-    """The rows are moved aside, so that a table of the same name begins empty, with a key of its own."""
-    await db.con.execute(f"CREATE TABLE {db.table}_aside AS SELECT * FROM {db.table}; DROP TABLE {db.table}")
+    """The rows are moved aside, so that a table of the same name begins empty, with a key of its
+    own.
+    """
+    await db.con.execute(
+        f"CREATE TABLE {db.table}_aside AS SELECT * FROM {db.table}; DROP TABLE {db.table}"
+    )
 
 
 async def _make_anew(db: Database, writer: Role) -> None:
@@ -128,7 +136,8 @@ async def _show_schema(db: Database, writer: Role) -> None:
 async def _need_more(db: Database, writer: Role) -> None:
     """A migration adds a column that the sink does not write."""
     await db.con.execute(
-        f"ALTER TABLE {db.table} ADD COLUMN more int NOT NULL DEFAULT 0; ALTER TABLE {db.table} ALTER COLUMN more DROP DEFAULT"
+        f"ALTER TABLE {db.table} ADD COLUMN more int NOT NULL DEFAULT 0; ALTER TABLE "
+        f"{db.table} ALTER COLUMN more DROP DEFAULT"
     )
 
 
@@ -137,15 +146,39 @@ async def _need_no_more(db: Database, writer: Role) -> None:
 
 
 OUTAGES: dict[str, tuple[Any, Any, str]] = {
-    "REVOKE INSERT": (_revoke, _grant, 'grant INSERT on table "public"."{table}" at {place} to role {role}'),
-    "renamed": (_rename, _rename_back, 'create table "public"."{table}" at {place}, or give it its name back'),
-    "NOLOGIN": (_lock_out, _let_in, 'let the role log in at {place}: .*"{role}" is not permitted to log in'),
-    "column dropped": (_drop_column, _add_column, 'add column "word" to table "public"."{table}" at {place} again'),
+    "REVOKE INSERT": (
+        _revoke,
+        _grant,
+        'grant INSERT on table "public"."{table}" at {place} to role {role}',
+    ),
+    "renamed": (
+        _rename,
+        _rename_back,
+        'create table "public"."{table}" at {place}, or give it its name back',
+    ),
+    "NOLOGIN": (
+        _lock_out,
+        _let_in,
+        'let the role log in at {place}: .*"{role}" is not permitted to log in',
+    ),
+    "column dropped": (
+        _drop_column,
+        _add_column,
+        'add column "word" to table "public"."{table}" at {place} again',
+    ),
     "dropped and created": (_take_aside, _make_anew, 'create table "public"."{table}" at {place}'),
     "read-only": (_read_only, _writable, "make {place} writable"),
     "password": (_new_password, _old_password, 'let the role log in at {place}: .*user "{role}"'),
-    "schema": (_hide_schema, _show_schema, "grant USAGE on schema public at {place} to role {role}"),
-    "NOT NULL without a default": (_need_more, _need_no_more, 'give column "more" of table "public"."{table}" at {place} a default'),
+    "schema": (
+        _hide_schema,
+        _show_schema,
+        "grant USAGE on schema public at {place} to role {role}",
+    ),
+    "NOT NULL without a default": (
+        _need_more,
+        _need_no_more,
+        'give column "more" of table "public"."{table}" at {place} a default',
+    ),
 }
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "COPY": (500, {}),
@@ -171,7 +204,9 @@ async def test_an_outage_of_refusals_costs_no_good_row_and_names_its_repair(
         watched = Watched(db.sink(dsn=writer.dsn, **options))
         letters = MemorySink[Any]()
         sink = stack(watched, Timeout(5.0), Retry(attempts=5), DeadLetter(letters))
-        async with Batcher(sink, limits=Limits(max_items=size, max_delay=0.05, workers=2), name="outage") as batcher:
+        async with Batcher(
+            sink, limits=Limits(max_items=size, max_delay=0.05, workers=2), name="outage"
+        ) as batcher:
             await batcher.add_many(good(1000))
             await batcher.flush()
             await begin(db, writer)
@@ -184,7 +219,9 @@ async def test_an_outage_of_refusals_costs_no_good_row_and_names_its_repair(
         assert letters.items == []
         assert await db.con.fetchval(f"SELECT count(DISTINCT id) FROM {db.table}") == 3000
         place = embedded_postgres.dsn.partition("@")[2]
-        assert_repair(watched.refusals[0], repair.format(table=db.table, place=place, role=writer.name))
+        assert_repair(
+            watched.refusals[0], repair.format(table=db.table, place=place, role=writer.name)
+        )
 
 
 def assert_repair(error: RefusedError, pattern: str) -> None:
@@ -196,7 +233,11 @@ def assert_repair(error: RefusedError, pattern: str) -> None:
     assert isinstance(error.__cause__, asyncpg.PostgresError)
 
 
-LONG = "".join(random.Random(7).choices("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", k=8000))
+LONG = "".join(
+    random.Random(7).choices(
+        "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", k=8000
+    )
+)
 POISON_WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "COPY": (500, {"statement": "copy"}),
     "unnest": (500, {"statement": "unnest"}),
@@ -225,7 +266,9 @@ async def test_one_item_that_the_server_refuses_is_alone_in_the_dead_letters(
         letters = MemorySink[Any]()
         watched = Watched(db.sink(dsn=writer.dsn, **options))
         sink = stack(watched, Timeout(10.0), Retry(attempts=5), DeadLetter(letters))
-        async with Batcher(sink, limits=Limits(max_items=size, max_delay=0.05, workers=2), name="poison") as batcher:
+        async with Batcher(
+            sink, limits=Limits(max_items=size, max_delay=0.05, workers=2), name="poison"
+        ) as batcher:
             await batcher.add_many([*good(1700), bad, *good(1300, 1701)])
             await batcher.flush()
         assert [letter.item for letter in letters.items] == [bad]
@@ -246,8 +289,12 @@ async def test_a_tenant_of_bad_rows_is_refused_whole_while_its_neighbours_go_in(
             errors = await send(sink, RowBatch(rows))
             assert sorted(errors) == list(range(0, 300, 3))
             alone = await send(sink, RowBatch([(1000, "not yours")]))
-            assert [type(error.__cause__) for error in alone.values()] == [asyncpg.InsufficientPrivilegeError]
-            assert {type(error).__name__ for error in (*errors.values(), *alone.values())} == {"PermanentError"}
+            assert [type(error.__cause__) for error in alone.values()] == [
+                asyncpg.InsufficientPrivilegeError
+            ]
+            assert {type(error).__name__ for error in (*errors.values(), *alone.values())} == {
+                "PermanentError"
+            }
 
 
 @pytest.mark.parametrize("limit", ["statement_timeout", "lock_timeout"])
@@ -261,8 +308,15 @@ async def test_a_migration_that_locks_the_table_uses_up_no_attempts(
     async with database(embedded_postgres.dsn) as db:
         watched = Watched(db.sink(**limited), UnavailableError, count=4)
         letters = MemorySink[Any]()
-        sink = stack(watched, Timeout(5.0), Retry(attempts=2, backoff=tenacity.wait_none()), DeadLetter(letters))
-        async with Batcher(sink, limits=Limits(max_items=size, max_delay=0.05), name="locked") as batcher:
+        sink = stack(
+            watched,
+            Timeout(5.0),
+            Retry(attempts=2, backoff=tenacity.wait_none()),
+            DeadLetter(letters),
+        )
+        async with Batcher(
+            sink, limits=Limits(max_items=size, max_delay=0.05), name="locked"
+        ) as batcher:
             async with db.con.transaction():
                 await db.con.execute(f"LOCK TABLE {db.table}")
                 await batcher.add_many(good(100))
@@ -272,9 +326,14 @@ async def test_a_migration_that_locks_the_table_uses_up_no_attempts(
         assert len(await db.rows()) == 100
 
 
-async def test_a_lock_on_a_single_row_is_transient(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_lock_on_a_single_row_is_transient(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with database(embedded_postgres.dsn) as db:
-        options: dict[str, Any] = {"connect_options": {"server_settings": {"lock_timeout": "50"}}, "on_conflict": "update"}
+        options: dict[str, Any] = {
+            "connect_options": {"server_settings": {"lock_timeout": "50"}},
+            "on_conflict": "update",
+        }
         async with db.sink(**options) as sink, db.con.transaction():
             await db.con.execute(f"INSERT INTO {db.table} VALUES (1, 'there')")
             errors = await send(sink, RowBatch([(1, "x"), (2, "y")]))

@@ -1,4 +1,6 @@
-"""Which errors of a server refuse every row, which refuse one, and what the operator is told to repair."""
+"""Which errors of a server refuse every row, which refuse one, and what the operator is told to
+repair.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,26 @@ LACKING: dict[str, tuple[str, dict[str, Any], str]] = {
     "one column": ("INSERT (id, number)", {}, r'grant INSERT \(word\) on table "public"'),
     "the sequence": ("INSERT", {}, r"grant USAGE on sequence \w+_number_seq at"),
     "UPDATE": ("INSERT, SELECT", {"on_conflict": "update"}, r'grant UPDATE on table "public"'),
-    "one column to update": ("INSERT, SELECT, UPDATE (id)", {"on_conflict": "update"}, r'grant UPDATE on table "public"'),
-    "SELECT of the key": ("INSERT, UPDATE", {"on_conflict": "update"}, r'grant SELECT on table "public"'),
-    "SELECT of the target": ("INSERT", {"on_conflict": "ignore", "conflict_columns": ("id",)}, r'grant SELECT on table "public"'),
-    "SELECT of what is returned": ("INSERT", {"returning": ("number",)}, r'grant SELECT on table "public"'),
+    "one column to update": (
+        "INSERT, SELECT, UPDATE (id)",
+        {"on_conflict": "update"},
+        r'grant UPDATE on table "public"',
+    ),
+    "SELECT of the key": (
+        "INSERT, UPDATE",
+        {"on_conflict": "update"},
+        r'grant SELECT on table "public"',
+    ),
+    "SELECT of the target": (
+        "INSERT",
+        {"on_conflict": "ignore", "conflict_columns": ("id",)},
+        r'grant SELECT on table "public"',
+    ),
+    "SELECT of what is returned": (
+        "INSERT",
+        {"returning": ("number",)},
+        r'grant SELECT on table "public"',
+    ),
 }
 
 
@@ -60,7 +78,12 @@ async def test_a_missing_right_is_named_with_its_role_and_table(
 async def test_a_role_without_temporary_tables_is_told_so_when_rows_have_to_be_told_apart(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'bad')") as db, role(db) as writer:
+    async with (
+        database(
+            embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'bad')"
+        ) as db,
+        role(db) as writer,
+    ):
         await db.con.execute("REVOKE TEMPORARY ON DATABASE postgres FROM PUBLIC")
         try:
             async with db.sink(dsn=writer.dsn) as sink:
@@ -72,7 +95,9 @@ async def test_a_role_without_temporary_tables_is_told_so_when_rows_have_to_be_t
         assert await db.con.fetchval(f"SELECT count(*) FROM {db.table}") == 100
 
 
-async def test_after_an_unknown_outcome_the_key_has_to_be_read(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_after_an_unknown_outcome_the_key_has_to_be_read(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with database(embedded_postgres.dsn) as db, role(db) as writer:
         await db.con.execute(f"REVOKE SELECT ON {db.table} FROM {writer.name}")
         async with db.sink(dsn=writer.dsn) as sink:
@@ -90,7 +115,9 @@ TRIGGERS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"on_conflict": "update"}, {"statement": "insert"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"on_conflict": "update"}, {"statement": "insert"}], ids=str
+)
 @pytest.mark.parametrize("what", list(TRIGGERS))
 async def test_what_a_trigger_raises_for_one_row_is_that_rows_fault(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, options: dict[str, Any]
@@ -102,17 +129,29 @@ async def test_what_a_trigger_raises_for_one_row_is_that_rows_fault(
             CREATE TRIGGER one BEFORE INSERT ON {db.table} FOR EACH ROW EXECUTE FUNCTION {db.table}_check()
         """)
         async with db.sink(dsn=writer.dsn, **options) as sink:
-            errors = await written(sink, [(number, "secret value" if number in {7, 70} else "good") for number in range(100)])
+            errors = await written(
+                sink,
+                [
+                    (number, "secret value" if number in {7, 70} else "good")
+                    for number in range(100)
+                ],
+            )
             assert sorted(errors) == [7, 70]
-            alone = {} if what.endswith("not there") else await written(sink, [(1000, "secret value")])
+            alone = (
+                {} if what.endswith("not there") else await written(sink, [(1000, "secret value")])
+            )
             for error in (*errors.values(), *alone.values()):
                 assert isinstance(error, PermanentError)
                 assert "secret value" not in for_log(error)
         assert len(await db.rows()) == 98
 
 
-async def test_rows_that_failed_before_an_outage_ended_are_tried_again(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    """The third use of the trigger finds what was missing: in the midst of the rows that are sifted."""
+async def test_rows_that_failed_before_an_outage_ended_are_tried_again(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """The third use of the trigger finds what was missing: in the midst of the rows that are
+    sifted.
+    """
     async with database(embedded_postgres.dsn) as db, db.sink() as sink:
         await db.con.execute(f"""
             CREATE SEQUENCE {db.table}_uses;
@@ -123,10 +162,14 @@ async def test_rows_that_failed_before_an_outage_ended_are_tried_again(embedded_
         assert await written(sink, [(number, "good") for number in range(60)]) == {}
         assert len(await db.rows()) == 60
         await db.con.execute(f"ALTER SEQUENCE {db.table}_uses RESTART")
-        assert sorted(await written(sink, [(number, "good") for number in (0, 100, 101, 102, 103)])) == [0], "taken by another row"
+        assert sorted(
+            await written(sink, [(number, "good") for number in (0, 100, 101, 102, 103)])
+        ) == [0], "taken by another row"
 
 
-async def test_a_trigger_that_fails_for_every_row_refuses_the_batch(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_trigger_that_fails_for_every_row_refuses_the_batch(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """The role lacks a right on a table that the trigger writes to; or the table is not there."""
     async with database(embedded_postgres.dsn) as db, role(db) as writer:
         await db.con.execute(f"""
@@ -137,17 +180,23 @@ async def test_a_trigger_that_fails_for_every_row_refuses_the_batch(embedded_pos
         """)
         async with db.sink(dsn=writer.dsn) as sink:
             rows = [(number, "good") for number in range(60)]
-            assert f"permission denied for table {db.table}_audit" in whole(await written(sink, rows), 60).repair
+            assert (
+                f"permission denied for table {db.table}_audit"
+                in whole(await written(sink, rows), 60).repair
+            )
             await db.con.execute(f"ALTER TABLE {db.table}_audit RENAME TO {db.table}_gone")
             assert "its triggers" in whole(await written(sink, rows), 60).repair
             await db.con.execute(
-                f"ALTER TABLE {db.table}_gone RENAME TO {db.table}_audit; GRANT INSERT ON {db.table}_audit TO {writer.name}"
+                f"ALTER TABLE {db.table}_gone RENAME TO {db.table}_audit; GRANT INSERT ON "
+                f"{db.table}_audit TO {writer.name}"
             )
             assert await written(sink, rows) == {}
 
 
 @pytest.mark.parametrize("size", [5, 100])
-async def test_a_sequence_at_its_end_refuses_the_batch(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int) -> None:
+async def test_a_sequence_at_its_end_refuses_the_batch(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int
+) -> None:
     async with database(embedded_postgres.dsn, SERIAL) as db, db.sink() as sink:
         await db.con.execute(f"SELECT setval('{db.table}_number_seq', 2147483647)")
         error = whole(await written(sink, [(number, "x") for number in range(size)]), size)
@@ -155,7 +204,9 @@ async def test_a_sequence_at_its_end_refuses_the_batch(embedded_postgres: Embedd
         assert "more numbers" in error.repair
 
 
-async def test_a_unique_index_that_is_gone_refuses_upserts(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_unique_index_that_is_gone_refuses_upserts(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with database(embedded_postgres.dsn, "id int, word text") as db:
         await db.con.execute(f"CREATE UNIQUE INDEX {db.table}_key ON {db.table} (id)")
         async with db.sink(on_conflict="update") as sink:
@@ -168,8 +219,14 @@ async def test_a_unique_index_that_is_gone_refuses_upserts(embedded_postgres: Em
             assert len(await db.rows()) == 60
 
 
-async def test_where_the_server_cannot_be_asked_no_row_is_blamed(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with database(embedded_postgres.dsn) as db, role(db) as writer, proxied(writer.dsn) as (proxy, through):
+async def test_where_the_server_cannot_be_asked_no_row_is_blamed(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        database(embedded_postgres.dsn) as db,
+        role(db) as writer,
+        proxied(writer.dsn) as (proxy, through),
+    ):
         async with db.sink(dsn=through) as sink:
             rows = [(number, "x") for number in range(60)]
             await db.con.execute(f"REVOKE INSERT ON {db.table} FROM {writer.name}")
@@ -186,9 +243,15 @@ async def test_where_the_server_cannot_be_asked_no_row_is_blamed(embedded_postgr
             assert proxy.cuts == 3
 
 
-async def test_a_dropped_role_that_is_made_again_writes_by_new_sessions(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_dropped_role_that_is_made_again_writes_by_new_sessions(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """Open sessions keep the number of the role that is gone, and have no rights any more."""
-    async with database(embedded_postgres.dsn) as db, role(db) as writer, db.sink(dsn=writer.dsn, pool_size=2) as sink:
+    async with (
+        database(embedded_postgres.dsn) as db,
+        role(db) as writer,
+        db.sink(dsn=writer.dsn, pool_size=2) as sink,
+    ):
         assert await written(sink, [(1, "x")]) == {}
         await db.con.execute(f"DROP OWNED BY {writer.name}; DROP ROLE {writer.name}")
         await db.con.execute(f"CREATE ROLE {writer.name} LOGIN PASSWORD 'secret'")
@@ -197,7 +260,7 @@ async def test_a_dropped_role_that_is_made_again_writes_by_new_sessions(embedded
         assert await written(sink, [(2, "x")]) == {}
 
 
-# -- connecting -------------------------------------------------------------------------------------------------------
+# -- connecting ------------------------------------------------------------------------------------
 
 
 async def test_a_login_that_is_refused_fails_the_opening_and_waits_in_an_open_sink(
@@ -214,12 +277,16 @@ async def test_a_login_that_is_refused_fails_the_opening_and_waits_in_an_open_si
                     pass
             assert error.repair in str(caught.value)
             await db.con.execute(f"ALTER ROLE {writer.name} LOGIN CONNECTION LIMIT 0")
-            assert {type(each) for each in (await written(sink, [(1, "x")])).values()} == {ThrottledError}
+            assert {type(each) for each in (await written(sink, [(1, "x")])).values()} == {
+                ThrottledError
+            }
             await db.con.execute(f"ALTER ROLE {writer.name} CONNECTION LIMIT -1")
             assert await written(sink, [(1, "x")]) == {}
 
 
-async def test_a_database_that_is_gone_is_refused_by_name(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_database_that_is_gone_is_refused_by_name(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute("DROP DATABASE IF EXISTS gone")
         await db.con.execute("CREATE DATABASE gone")
@@ -228,7 +295,10 @@ async def test_a_database_that_is_gone_is_refused_by_name(embedded_postgres: Emb
             table = there.table
         async with PostgresSink(dsn, table=table, columns=("id", "word")) as sink:
             await db.con.execute("ALTER DATABASE gone ALLOW_CONNECTIONS false")
-            await db.con.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = 'gone'")
+            await db.con.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = "
+                "'gone'"
+            )
             whole(await written(sink, [(1, "x")]), 1)
             await db.con.execute("DROP DATABASE gone")
             assert "create the database" in whole(await written(sink, [(1, "x")]), 1).repair
@@ -237,15 +307,23 @@ async def test_a_database_that_is_gone_is_refused_by_name(embedded_postgres: Emb
                     pass
 
 
-async def test_a_setup_that_fails_blames_no_item(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_setup_that_fails_blames_no_item(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     broken: list[Exception] = []
 
     async def setup(con: Any) -> None:
         if broken:
             raise broken[0]
 
-    async with database(embedded_postgres.dsn) as db, db.sink(connect_options={"setup": setup}) as sink:
-        for error, kind in ((KeyError("tenant"), RefusedError), (UnavailableError("by itself"), UnavailableError)):
+    async with (
+        database(embedded_postgres.dsn) as db,
+        db.sink(connect_options={"setup": setup}) as sink,
+    ):
+        for error, kind in (
+            (KeyError("tenant"), RefusedError),
+            (UnavailableError("by itself"), UnavailableError),
+        ):
             broken[:] = [error]
             errors = await written(sink, [(1, "x")])
             assert {type(each) for each in errors.values()} == {kind}
@@ -254,7 +332,7 @@ async def test_a_setup_that_fails_blames_no_item(embedded_postgres: EmbeddedPost
         assert await written(sink, [(1, "x")]) == {}
 
 
-# -- logs -------------------------------------------------------------------------------------------------------------
+# -- logs ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [5, 100])
@@ -262,13 +340,26 @@ async def test_a_log_shows_no_value_of_a_row_and_the_error_keeps_all_of_it(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int
 ) -> None:
     ddl = "id int PRIMARY KEY, word varchar(30) CHECK (word <> 'secret check'), number int2"
-    secrets = [(4, "secret check", 1), (1, "secret check", 1), (2, "secret " * 10, 1), (3, "x", "secret text"), (0, None, 1)]
-    async with database(embedded_postgres.dsn, ddl) as db, db.sink(("id", "word", "number")) as sink:
+    secrets = [
+        (4, "secret check", 1),
+        (1, "secret check", 1),
+        (2, "secret " * 10, 1),
+        (3, "x", "secret text"),
+        (0, None, 1),
+    ]
+    async with (
+        database(embedded_postgres.dsn, ddl) as db,
+        db.sink(("id", "word", "number")) as sink,
+    ):
         await db.con.execute(f"INSERT INTO {db.table} VALUES (0)")
-        errors = await send(sink, batch_of([*secrets, *((number, "good", 1) for number in range(10, 5 + size))]))
+        errors = await send(
+            sink, batch_of([*secrets, *((number, "good", 1) for number in range(10, 5 + size))])
+        )
         assert sorted(errors) == [0, 1, 2, 3, 4]
         for error in errors.values():
-            assert not re.search(r"secret|Failing|DETAIL|\(0\)|\(id\)", for_log(error)), for_log(error)
+            assert not re.search(r"secret|Failing|DETAIL|\(0\)|\(id\)", for_log(error)), for_log(
+                error
+            )
         assert "Failing row contains" in str(errors[1])
         assert "SQLSTATE 23514" in for_log(errors[1])
         assert f"'{db.table}_word_check'" in for_log(errors[1])

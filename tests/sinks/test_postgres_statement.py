@@ -1,4 +1,6 @@
-"""The statement is chosen by the number of rows, or asked for; whatever it is, a batch is one transaction."""
+"""The statement is chosen by the number of rows, or asked for; whatever it is, a batch is one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +55,20 @@ async def test_the_statement_that_was_asked_for_is_used_at_any_size(
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("error", ["insert", "copy", "copy"]), ("ignore", ["insert", "unnest", "copy"]), ("update", ["insert", "unnest", "copy"])],
+    [
+        ("error", ["insert", "copy", "copy"]),
+        ("ignore", ["insert", "unnest", "copy"]),
+        ("update", ["insert", "unnest", "copy"]),
+    ],
 )
 async def test_by_default_the_number_of_rows_decides(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, expected: list[str]
 ) -> None:
     """B-T25, batcher/B39."""
     async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through):
-        async with db.sink(dsn=through, on_conflict=mode, copy_threshold=10, staging_threshold=40) as sink:
+        async with db.sink(
+            dsn=through, on_conflict=mode, copy_threshold=10, staging_threshold=40
+        ) as sink:
             seen: list[str] = []
             for size in (9, 10, 40):
                 await db.con.execute(f"TRUNCATE {db.table}")
@@ -75,7 +83,9 @@ async def test_by_default_the_number_of_rows_decides(
 async def test_a_batch_of_several_statements_is_one_transaction(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, statement: str
 ) -> None:
-    """B-T24, batcher/B37: the server fails the batch near its end, when most of it has been sent and run; nothing of it stays."""
+    """B-T24, batcher/B37: the server fails the batch near its end, when most of it has been sent
+    and run; nothing of it stays.
+    """
     async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through):
         await db.con.execute(f"""
             CREATE OR REPLACE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
@@ -99,7 +109,10 @@ async def test_the_same_batch_twice_and_bad_rows_whatever_was_asked_for(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, statement: str
 ) -> None:
     """B-T24, B-T25, batcher/B38, batcher/4b.5."""
-    async with database(embedded_postgres.dsn) as db, db.sink(on_conflict="ignore", statement=statement) as sink:
+    async with (
+        database(embedded_postgres.dsn) as db,
+        db.sink(on_conflict="ignore", statement=statement) as sink,
+    ):
         for _ in range(2):
             batch = batch_of([*words(60), (60, "\0"), (61, "x")])
             assert list(await send(sink, batch)) == [60]
@@ -136,7 +149,9 @@ async def test_what_the_table_cannot_take_by_a_statement_is_refused_at_opening(
         with pytest.raises(ConfigError, match="statement='copy': a codec"):
             async with db.sink(statement="copy", connect_options={"init": with_codec}):
                 pass
-        async with db.sink(("word",), statement="unnest", connect_options={"init": with_codec}) as sink:
+        async with db.sink(
+            ("word",), statement="unnest", connect_options={"init": with_codec}
+        ) as sink:
             assert await written(sink, [("[1]",)] * 3) == {}
 
 
@@ -147,7 +162,9 @@ def test_more_workers_than_connections_are_refused() -> None:
     Batcher(PostgresSink("postgresql://there", pool_size=10), limits=Limits(workers=10))
 
 
-async def test_a_pool_smaller_than_was_said_is_refused(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_pool_smaller_than_was_said_is_refused(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """B-T46: the pool of the user's own is known when it is opened."""
     made: list[Any] = []
 
@@ -160,5 +177,7 @@ async def test_a_pool_smaller_than_was_said_is_refused(embedded_postgres: Embedd
             async with PostgresSink(table=db.table, columns=("id", "word"), pool=pool, pool_size=5):
                 pass
         assert made[0].is_closing()
-        async with PostgresSink(table=db.table, columns=("id", "word"), pool=pool, pool_size=3) as sink:
+        async with PostgresSink(
+            table=db.table, columns=("id", "word"), pool=pool, pool_size=3
+        ) as sink:
             assert await written(sink, words(3)) == {}

@@ -1,6 +1,7 @@
 """TLS options reach the client; a certificate that is not trusted is told without the password.
 
-The embedded server is built without TLS, so the tests put it behind an end of TLS of their own, as a pooler or a cloud's gateway would.
+The embedded server is built without TLS, so the tests put it behind an end of TLS of their own, as
+a pooler or a cloud's gateway would.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 @asynccontextmanager
 async def gateway(dsn: str, folder: Path) -> AsyncGenerator[tuple[Gateway, str]]:
-    """A gateway whose certificate is of an authority of our own, and the DSN that leads through it; `folder` gets the authorities."""
+    """A gateway whose certificate is of an authority of our own, and the DSN that leads through it;
+    `folder` gets the authorities.
+    """
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(folder / TRUSTED))
     trustme.CA().cert_pem.write_to_path(str(folder / FOREIGN))
@@ -81,7 +84,9 @@ def context(folder: Path, name: str) -> ssl.SSLContext:
 
 
 def given(dsn: str, folder: Path, authority: str, how: str) -> dict[str, Any]:
-    """The two ways: a context from a function, or the files named in the DSN, as the client reads it."""
+    """The two ways: a context from a function, or the files named in the DSN, as the client reads
+    it.
+    """
     if how == "dsn":
         return {"dsn": f"{dsn}?sslmode=verify-full&sslrootcert={folder / authority}"}
     return {"dsn": dsn, "connect_options": {"ssl": functools.partial(context, folder, authority)}}
@@ -108,11 +113,16 @@ async def test_a_foreign_authority_is_told_at_opening_without_the_password(
             async with sink:
                 pass
         assert not sink.is_open
-        assert embedded_postgres._password not in f"{caught.value!r} {caught.value.__cause__!r} {sink!r}"
+        assert (
+            embedded_postgres._password
+            not in f"{caught.value!r} {caught.value.__cause__!r} {sink!r}"
+        )
         assert made.sealed == 0
 
 
-async def test_a_server_without_tls_says_so(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_server_without_tls_says_so(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     with pytest.raises(UnavailableError, match="rejected SSL") as caught:
         async with PostgresSink(f"{embedded_postgres.dsn}?sslmode=require"):
             pass

@@ -1,4 +1,6 @@
-"""P-T19: the types that `PostgresSink` takes by its own word are written as they were, and the others are refused with advice."""
+"""P-T19: the types that `PostgresSink` takes by its own word are written as they were, and the
+others are refused with advice.
+"""
 
 from __future__ import annotations
 
@@ -62,20 +64,26 @@ def same(found: Any, given: Any) -> bool:
 
 @pytest.mark.parametrize("kind", TABLE)
 def test_what_is_taken_is_written_as_it_was(embedded_postgres: EmbeddedPostgres, kind: str) -> None:
-    """And what is refused would have been refused for every row, or have come back as something else."""
+    """And what is refused would have been refused for every row, or have come back as something
+    else.
+    """
 
     async def run() -> list[str]:
         con = await asyncpg.connect(embedded_postgres.dsn)
         await con.execute("DROP TYPE IF EXISTS mood CASCADE; CREATE TYPE mood AS ENUM ('ok')")
         await con.execute(f"DROP TABLE IF EXISTS one_type; CREATE TABLE one_type (v {kind})")
         wrong: list[str] = []
-        async with PostgresSink(embedded_postgres.dsn, table="one_type", columns=("v",), pool_size=1) as sink:
+        async with PostgresSink(
+            embedded_postgres.dsn, table="one_type", columns=("v",), pool_size=1
+        ) as sink:
             for name, (arrow, plain) in ARROW.items():
                 value = FITTING.get(kind, plain) if name == "string" else plain
                 batch = ArrowBatch(pa.record_batch({"v": pa.array([value], arrow)}))
                 taken = not sink.refused_columns(batch.record_batch.schema)
                 await con.execute("TRUNCATE one_type")
-                written = not await send(sink, batch) and same(await con.fetchval("SELECT v FROM one_type"), value)
+                written = not await send(sink, batch) and same(
+                    await con.fetchval("SELECT v FROM one_type"), value
+                )
                 if taken and not written:
                     wrong.append(name)
         await con.close()
@@ -97,7 +105,9 @@ def refusals(dsn: str, table: str, **columns: Any) -> dict[str, str]:
     return asyncio.run(run())
 
 
-def test_what_would_come_back_as_something_else_is_refused(embedded_postgres: EmbeddedPostgres) -> None:
+def test_what_would_come_back_as_something_else_is_refused(
+    embedded_postgres: EmbeddedPostgres,
+) -> None:
     found = refusals(
         embedded_postgres.dsn,
         "a integer, b date, c bigint, d boolean, e text, f text, g uuid, h text, i integer[], j jsonb, k timestamptz, l bytea",
@@ -121,7 +131,9 @@ def test_what_would_come_back_as_something_else_is_refused(embedded_postgres: Em
 
 
 def test_the_question_goes_the_way_of_the_items() -> None:
-    """Through decorators and to every branch; never to the dead letters, whose records are no items."""
+    """Through decorators and to every branch; never to the dead letters, whose records are no
+    items.
+    """
     nowhere = "postgresql://nowhere.invalid/x"
     schema = pa.schema([("a", pa.struct([("x", pa.int8())])), ("b", pa.int8())])
     one, two = (PostgresSink(nowhere, columns=columns) for columns in (("a",), ("b", "c")))
@@ -129,5 +141,12 @@ def test_the_question_goes_the_way_of_the_items() -> None:
     assert set(refused_columns(FanOut(one, two), schema)) == {"a", "c"}
     assert set(refused_columns(Router(lambda _: "x", {"x": one, "y": two}), schema)) == {"a", "c"}
     assert refused_columns(stack(MemorySink(), DeadLetter(one)), schema) == {}
-    assert refused_columns(Combine(MemorySink(), key=id, merge=lambda one, other: one), schema) == {}
-    assert refused_columns(PostgresSink(nowhere, columns=("a",), row=lambda item: (item["b"],)), schema) == {}
+    assert (
+        refused_columns(Combine(MemorySink(), key=id, merge=lambda one, other: one), schema) == {}
+    )
+    assert (
+        refused_columns(
+            PostgresSink(nowhere, columns=("a",), row=lambda item: (item["b"],)), schema
+        )
+        == {}
+    )

@@ -1,4 +1,6 @@
-"""Connections that break during a write: what is known afterwards, and what the next try does about it."""
+"""Connections that break during a write: what is known afterwards, and what the next try does about
+it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sinks.postgres_help import batch_of, database, outcomes, proxied, written
 
-from penstock import ErrorClass, Outcome, PermanentError, TransientError, UnavailableError, UnknownOutcomeError, send
+from penstock import (
+    ErrorClass,
+    Outcome,
+    PermanentError,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+    send,
+)
 
 if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
@@ -24,7 +34,11 @@ async def test_the_next_try_after_a_lost_acknowledgement_of_5000_rows_takes_thre
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     """B-T43, batcher/4b.11: rows already there are `duplicate`, and the table holds each once."""
-    async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink(dsn=through) as sink:
+    async with (
+        database(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through) as sink,
+    ):
         batch = batch_of(words(5000))
         proxy.cut_answer = "COPY"
         errors = await send(sink, batch)
@@ -35,7 +49,16 @@ async def test_the_next_try_after_a_lost_acknowledgement_of_5000_rows_takes_thre
         assert await send(sink, batch) == {}
         assert set(outcomes(batch)) == {Outcome.DUPLICATE}
         assert len(await db.rows()) == 5000
-        assert len([each for each in proxy.statements if each not in NOTHING_OF and "atttypid" not in each]) == 3, "beside the types"
+        assert (
+            len(
+                [
+                    each
+                    for each in proxy.statements
+                    if each not in NOTHING_OF and "atttypid" not in each
+                ]
+            )
+            == 3
+        ), "beside the types"
 
 
 @pytest.mark.parametrize(("staging", "answer"), [(1, "COMMIT"), (1000, "INSERT")])
@@ -57,7 +80,9 @@ async def test_a_lost_commit_is_unknown_and_sending_again_changes_nothing(
         assert len(before) == 100
         assert await send(sink, batch) == {}
         assert await db.rows() == before
-        assert set(outcomes(batch)) == {Outcome.DUPLICATE if mode == "ignore" else Outcome.DELIVERED}
+        assert set(outcomes(batch)) == {
+            Outcome.DUPLICATE if mode == "ignore" else Outcome.DELIVERED
+        }
 
 
 async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stores_nothing(
@@ -76,7 +101,9 @@ async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stor
         assert await db.rows() == []
         proxy.cut_request = lambda kind, body: kind == b"Q" and body.startswith(b"COMMIT")
         errors = await send(sink, batch)
-        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}, "it was sent, for all that this side knows"
+        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}, (
+            "it was sent, for all that this side knows"
+        )
         assert await send(sink, batch) == {}
         assert set(outcomes(batch)) == {Outcome.DELIVERED}, "nothing had been there"
 
@@ -84,8 +111,14 @@ async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stor
 async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_again(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """asyncpg may have taken all rows before it notices, so this is unknown or transient, and either is repaired."""
-    async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink(dsn=through) as sink:
+    """asyncpg may have taken all rows before it notices, so this is unknown or transient, and
+    either is repaired.
+    """
+    async with (
+        database(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through) as sink,
+    ):
         batch = batch_of((number, "x" * 100_000) for number in range(200))
         proxy.cut_request = lambda kind, body: kind == b"d"
         errors = await send(sink, batch)
@@ -100,11 +133,17 @@ async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_a
 async def test_small_batches_that_lose_their_answer_are_unknown_and_repaired_alike(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink(dsn=through) as sink:
+    async with (
+        database(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through) as sink,
+    ):
         batch = batch_of(words(3))
         proxy.cut_request = lambda kind, body: kind == b"P" and b"INSERT" in body
         errors = await send(sink, batch)
-        assert {type(error) for error in errors.values()} == {TransientError}, "not a row had been read"
+        assert {type(error) for error in errors.values()} == {TransientError}, (
+            "not a row had been read"
+        )
         proxy.cut_answer = "INSERT"
         errors = await send(sink, batch)
         assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
@@ -138,8 +177,15 @@ async def test_two_rows_of_one_key_in_an_unknown_batch_are_not_both_called_store
         assert await db.rows() == [(1, "first"), (2, "other")]
 
 
-async def test_bad_rows_after_an_unknown_outcome_fail_alone(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'bad')") as db, db.sink() as sink:
+async def test_bad_rows_after_an_unknown_outcome_fail_alone(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        database(
+            embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'bad')"
+        ) as db,
+        db.sink() as sink,
+    ):
         items = [*words(100), (100, "bad"), ("no number", "x"), (102, "good")]
         assert await written(sink, words(50)) == {}
         batch = batch_of(items, maybe=range(100))
@@ -196,30 +242,44 @@ async def test_a_killed_session_is_not_permanent_and_the_next_write_works(
 async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int, mode: str
 ) -> None:
-    """batcher/B25: the server's last word has arrived, the end of the connection not yet; asyncpg then complains of itself."""
+    """batcher/B25: the server's last word has arrived, the end of the connection not yet; asyncpg
+    then complains of itself.
+    """
     async with database(embedded_postgres.dsn) as db:
         async with db.sink(pool_size=1, on_conflict=mode) as sink:
             assert await written(sink, [(1000, "x")]) == {}
             connections = sink._connections
             assert connections is not None
             async with connections.pool.acquire() as con:
-                fields = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+                fields = (
+                    b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to "
+                    b"administrator command\0\0"
+                )
                 inside: Any = con
-                inside._protocol.data_received(b"E" + (len(fields) + 4).to_bytes(4) + fields)  # as the transport hands it over
+                inside._protocol.data_received(
+                    b"E" + (len(fields) + 4).to_bytes(4) + fields
+                )  # as the transport hands it over
             batch = batch_of([(number, "x") for number in range(size)])
             errors = await send(sink, batch)
-            assert {sink.classify(error) for error in errors.values()} <= {ErrorClass.TRANSIENT, ErrorClass.UNKNOWN}
+            assert {sink.classify(error) for error in errors.values()} <= {
+                ErrorClass.TRANSIENT,
+                ErrorClass.UNKNOWN,
+            }
             assert await send(sink, batch) == {}
             assert len(await db.rows()) == size + 1
 
 
-async def test_a_server_that_is_gone_is_unavailable_and_comes_back(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_server_that_is_gone_is_unavailable_and_comes_back(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through):
         sink = db.sink(dsn=through, pool_size=1)
         async with sink:
             proxy.cut_request = lambda kind, body: kind == b"Q"
             errors = await written(sink, words(60))
-            assert {type(error) for error in errors.values()} == {UnknownOutcomeError}, "all was sent at once"
+            assert {type(error) for error in errors.values()} == {UnknownOutcomeError}, (
+                "all was sent at once"
+            )
             upstream, proxy.upstream = proxy.upstream, ("127.0.0.1", 1)
             errors = await written(sink, words(60))
             assert {type(error) for error in errors.values()} <= {UnavailableError, TransientError}

@@ -116,7 +116,9 @@ async def test_bytes_are_limited_too(fake_clock: FakeClock) -> None:
     assert await send(only_bytes, RowBatch(["text"])) == {}
 
 
-async def test_each_target_has_a_bucket_of_its_own_and_what_may_go_goes(fake_clock: FakeClock) -> None:
+async def test_each_target_has_a_bucket_of_its_own_and_what_may_go_goes(
+    fake_clock: FakeClock,
+) -> None:
     sink = FakeSink[str]()
     limited = stack(sink, RateLimit(10, burst=2, key=lambda item: item[0]))
     assert await send(limited, RowBatch(["a1", "b1", "a2", "a3", "c1"])) == {}
@@ -128,7 +130,9 @@ async def test_each_target_has_a_bucket_of_its_own_and_what_may_go_goes(fake_clo
     ]
 
 
-async def test_a_batch_that_is_busy_with_one_target_holds_up_nobody_at_another(fake_clock: FakeClock) -> None:
+async def test_a_batch_that_is_busy_with_one_target_holds_up_nobody_at_another(
+    fake_clock: FakeClock,
+) -> None:
     sink = ScriptedSink[str]([ok(), slow(9.0)])
     limited = stack(sink, RateLimit(1, burst=1, key=lambda item: item[0]))
     await send(limited, RowBatch(["b0"]))
@@ -146,7 +150,12 @@ async def test_a_batch_that_is_busy_with_one_target_holds_up_nobody_at_another(f
 
 async def test_an_item_without_a_target_fails_alone(fake_clock: FakeClock) -> None:
     sink = FakeSink[Any]()
-    limited = stack(sink, RateLimit(10, bytes_per_second=1_000, size_of=lambda item: len(item), key=lambda item: item["to"]))
+    limited = stack(
+        sink,
+        RateLimit(
+            10, bytes_per_second=1_000, size_of=lambda item: len(item), key=lambda item: item["to"]
+        ),
+    )
     items: list[Any] = [{"to": "a"}, {"no": 1}, {"to": []}, 5]
     errors = await send(limited, RowBatch(items))
     assert sorted(errors) == [1, 2, 3]
@@ -155,13 +164,20 @@ async def test_an_item_without_a_target_fails_alone(fake_clock: FakeClock) -> No
 
 
 async def test_throttling_pauses_the_limit_and_slows_it_down(fake_clock: FakeClock) -> None:
-    """batcher/B24, design 3.3: feedback to the rate limit; the pause first, then half the rate, then step by step the whole."""
+    """batcher/B24, design 3.3: feedback to the rate limit; the pause first, then half the rate,
+    then step by step the whole.
+    """
     sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=3.0))])
     limited = stack(sink, RateLimit(10, burst=10))
     assert isinstance((await write(limited, 10))[0], ThrottledError)
     for _ in range(3):
         await write(limited, 5)
-    assert started(sink) == [0.0, 4.0, round(4.0 + 5 / 6, 9), round(5.0 + 1 / 7 * (5 - 1 / 6 * 6), 9)]
+    assert started(sink) == [
+        0.0,
+        4.0,
+        round(4.0 + 5 / 6, 9),
+        round(5.0 + 1 / 7 * (5 - 1 / 6 * 6), 9),
+    ]
     await asyncio.sleep(30.0)
     before = fake_clock.now()
     for _ in range(2):
@@ -188,7 +204,9 @@ async def test_the_sinks_own_classification_of_throttling_counts(fake_clock: Fak
     assert 5.0 <= fake_clock.now() < 5.1
 
 
-async def test_a_pause_that_a_retry_inside_hears_of_reaches_the_limit_outside(fake_clock: FakeClock) -> None:
+async def test_a_pause_that_a_retry_inside_hears_of_reaches_the_limit_outside(
+    fake_clock: FakeClock,
+) -> None:
     """batcher/4a.6: the pause is for the whole sink, whatever the order of decorators."""
     sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=4.0))])
     limited = stack(sink, Retry(), RateLimit(1_000, burst=1))
@@ -228,7 +246,9 @@ async def test_while_it_waits_a_batch_holds_no_slot(fake_clock: FakeClock) -> No
     """B-T38, design 3.3: three batches wait for one target, and another target has both slots."""
     sink = FakeSink[str]()
     limited = stack(sink, RateLimit(1, burst=1, key=lambda item: item[0]))
-    async with Batcher(limited, limits=Limits(max_items=1, workers=2), shutdown_deadline=100.0) as batcher:
+    async with Batcher(
+        limited, limits=Limits(max_items=1, workers=2), shutdown_deadline=100.0
+    ) as batcher:
         receipts = [await batcher.submit(item) for item in ("a1", "a2", "a3", "a4", "b1")]
         assert await receipts[4] is Outcome.DELIVERED
         assert fake_clock.now() < 1.0
@@ -239,7 +259,9 @@ async def test_while_it_waits_a_batch_holds_no_slot(fake_clock: FakeClock) -> No
 
 async def test_a_shutdown_does_not_lift_the_limit(fake_clock: FakeClock) -> None:
     sink = FakeSink[int]()
-    async with Batcher(stack(sink, RateLimit(10, burst=10), Retry()), limits=Limits(max_items=10, workers=3)) as batcher:
+    async with Batcher(
+        stack(sink, RateLimit(10, burst=10), Retry()), limits=Limits(max_items=10, workers=3)
+    ) as batcher:
         await batcher.add_many(range(50))
         report = await batcher.shutdown(deadline=25.0)
     assert started(sink) == [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -247,10 +269,14 @@ async def test_a_shutdown_does_not_lift_the_limit(fake_clock: FakeClock) -> None
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-async def test_what_does_not_get_its_turn_by_the_deadline_is_unsent(fake_clock: FakeClock, workers: int) -> None:
+async def test_what_does_not_get_its_turn_by_the_deadline_is_unsent(
+    fake_clock: FakeClock, workers: int
+) -> None:
     """B-T57: it was never at the destination."""
     sink = FakeSink[int]()
-    async with Batcher(stack(sink, RateLimit(10, burst=10), Retry()), limits=Limits(max_items=10, workers=workers)) as batcher:
+    async with Batcher(
+        stack(sink, RateLimit(10, burst=10), Retry()), limits=Limits(max_items=10, workers=workers)
+    ) as batcher:
         await batcher.add_many(range(50))
         report = await batcher.shutdown(deadline=2.4)
     assert started(sink) == [0.0, 1.0]
@@ -283,7 +309,9 @@ async def test_a_best_effort_branch_does_not_hold_up_the_others(fake_clock: Fake
     assert sorted(extra.applied) == list(range(15))
 
 
-async def test_a_write_in_flight_that_is_cancelled_leaves_the_limit_as_it_is(fake_clock: FakeClock) -> None:
+async def test_a_write_in_flight_that_is_cancelled_leaves_the_limit_as_it_is(
+    fake_clock: FakeClock,
+) -> None:
     sink = ScriptedSink[int]([hang()])
     limited = stack(sink, RateLimit(10, burst=10))
     task = asyncio.create_task(write(limited, 10))
@@ -360,8 +388,12 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 
 
 @pytest.mark.parametrize("asked", [1e308, math.inf, 10**400])
-async def test_a_pause_without_end_ends_after_five_minutes(fake_clock: FakeClock, asked: float) -> None:
-    """A destination that answers with a Unix time, or with nonsense, does not stop the sink for good."""
+async def test_a_pause_without_end_ends_after_five_minutes(
+    fake_clock: FakeClock, asked: float
+) -> None:
+    """A destination that answers with a Unix time, or with nonsense, does not stop the sink for
+    good.
+    """
     sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=asked)), ok()])
     limited = stack(sink, RateLimit(items_per_second=1000.0))
     assert await send(limited, RowBatch([1])) != {}

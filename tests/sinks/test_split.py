@@ -52,11 +52,18 @@ async def test_parts_of_at_most_so_many_bytes_and_a_large_item_alone(fake_clock:
     sink = FakeSink[bytes]()
     items = [b"aaa", b"bb", b"c", b"dddddddd", b"e", b""]
     assert await send(stack(sink, Split(max_bytes=5)), RowBatch(items)) == {}
-    assert [call.items for call in sink.calls] == [(b"aaa", b"bb"), (b"c",), (b"dddddddd",), (b"e", b"")]
+    assert [call.items for call in sink.calls] == [
+        (b"aaa", b"bb"),
+        (b"c",),
+        (b"dddddddd",),
+        (b"e", b""),
+    ]
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.integers(1, 7), st.integers(1, 20))
-def test_nothing_is_lost_or_doubled_and_every_limit_holds(sizes: list[int], max_items: int, max_bytes: int) -> None:
+def test_nothing_is_lost_or_doubled_and_every_limit_holds(
+    sizes: list[int], max_items: int, max_bytes: int
+) -> None:
     sink = FakeSink[tuple[int, int]]()
     items = list(enumerate(sizes))
     with FakeClock() as clock:
@@ -71,12 +78,18 @@ def test_nothing_is_lost_or_doubled_and_every_limit_holds(sizes: list[int], max_
 async def test_answers_are_mapped_back(fake_clock: FakeClock) -> None:
     errors = [PermanentError("a"), TransientError("b")]
     sink = ScriptedSink[int]([ok(), partial({1: errors[0]}), fail(errors[1])])
-    assert await send(stack(sink, Split(3)), RowBatch(range(8))) == {4: errors[0], 6: errors[1], 7: errors[1]}
+    assert await send(stack(sink, Split(3)), RowBatch(range(8))) == {
+        4: errors[0],
+        6: errors[1],
+        7: errors[1],
+    }
 
 
 async def test_details_reach_their_receipts(fake_clock: FakeClock) -> None:
     async def write(batch: Batch[int]) -> WriteResult:
-        return WriteResult.from_outcomes(batch, [None] * len(batch), details={i: f"row {batch[i]}" for i in range(len(batch))})
+        return WriteResult.from_outcomes(
+            batch, [None] * len(batch), details={i: f"row {batch[i]}" for i in range(len(batch))}
+        )
 
     async with Batcher(stack(write, Split(2)), limits=Limits(max_items=5)) as batcher:
         receipts = [await batcher.submit(item) for item in range(5)]
@@ -84,17 +97,30 @@ async def test_details_reach_their_receipts(fake_clock: FakeClock) -> None:
         assert [receipt.detail for receipt in receipts] == [f"row {item}" for item in range(5)]
 
 
-@pytest.mark.parametrize("error", [UnavailableError("gone"), ThrottledError("slow down"), ConnectionRefusedError()], ids=repr)
-async def test_a_destination_that_is_away_is_not_asked_about_the_rest(fake_clock: FakeClock, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [UnavailableError("gone"), ThrottledError("slow down"), ConnectionRefusedError()],
+    ids=repr,
+)
+async def test_a_destination_that_is_away_is_not_asked_about_the_rest(
+    fake_clock: FakeClock, error: BaseException
+) -> None:
     sink = ScriptedSink[int]([ok(), fail(error)])
-    assert await send(stack(sink, Split(2)), RowBatch(range(8))) == dict.fromkeys(range(2, 8), error)
+    assert await send(stack(sink, Split(2)), RowBatch(range(8))) == dict.fromkeys(
+        range(2, 8), error
+    )
     assert len(sink.calls) == 2
 
 
 async def test_only_the_failed_part_is_sent_again(fake_clock: FakeClock) -> None:
     """B-T18, B-T41."""
     sink = ScriptedSink[int]([ok(), fail(TransientError("t"))])
-    assert await send(stack(sink, Split(2), Retry(backoff=tenacity.wait_fixed(1.0))), RowBatch(range(6))) == {}
+    assert (
+        await send(
+            stack(sink, Split(2), Retry(backoff=tenacity.wait_fixed(1.0))), RowBatch(range(6))
+        )
+        == {}
+    )
     assert [call.items for call in sink.calls] == [(0, 1), (2, 3), (4, 5), (2, 3)]
 
 

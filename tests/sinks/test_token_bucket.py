@@ -38,7 +38,9 @@ def test_an_amount_larger_than_the_bucket_passes_when_it_is_full_and_leaves_a_de
     st.sampled_from([0.3, 1.0, 7.0, 1000.0]),
     st.sampled_from([0.0, 1.0, 50.0]),
 )
-def test_no_stretch_of_time_sees_more_than_the_rate_and_one_burst(calls: list[tuple[float, int]], rate: float, burst: float) -> None:
+def test_no_stretch_of_time_sees_more_than_the_rate_and_one_burst(
+    calls: list[tuple[float, int]], rate: float, burst: float
+) -> None:
     """Every amount passes, and in any T seconds at most rate x T + max(burst, largest)."""
     bucket, now, passed = TokenBucket(rate, burst, 0.0), 0.0, list[tuple[float, int]]()
     for wait, amount in calls:

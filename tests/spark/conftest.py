@@ -31,7 +31,9 @@ def spark() -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.jars", _kafka_jars())
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # compiling for long costs more than it saves
+        .config(
+            "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        )  # compiling for long costs more than it saves
     )
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")

@@ -32,12 +32,21 @@ def test_a_refusal_is_not_tried_again(error: BaseException) -> None:
     assert Again(classify_postgres, patience=1000.0).wait_after(error) is None
 
 
-@pytest.mark.parametrize("error", [UnavailableError("starting"), lost(ConnectionResetError()), TransientError("deadlock")], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [UnavailableError("starting"), lost(ConnectionResetError()), TransientError("deadlock")],
+    ids=repr,
+)
 def test_what_may_pass_is_tried_again(error: BaseException) -> None:
     assert Again(classify_postgres, patience=1000.0).wait_after(error) is not None
 
 
 def test_only_what_reached_the_destination_is_counted() -> None:
     again = Again(classify_postgres, patience=1000.0)
-    assert [again.wait_after(UnavailableError("starting")) is None for _ in range(TRIES)] == [False] * TRIES
-    assert [again.wait_after(TransientError("deadlock")) is None for _ in range(TRIES)] == [*[False] * (TRIES - 1), True]
+    assert [again.wait_after(UnavailableError("starting")) is None for _ in range(TRIES)] == [
+        False
+    ] * TRIES
+    assert [again.wait_after(TransientError("deadlock")) is None for _ in range(TRIES)] == [
+        *[False] * (TRIES - 1),
+        True,
+    ]

@@ -1,4 +1,6 @@
-"""What passes the conformance suite works from Spark: rows are columns on the way, and outcomes come back counted."""
+"""What passes the conformance suite works from Spark: rows are columns on the way, and outcomes
+come back counted.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +47,22 @@ class Kept(BaseHTTPRequestHandler):
 
 def parse(response: HttpResponse, batch: Batch[Any]) -> WriteResult:
     return WriteResult.from_outcomes(
-        batch, [None if status == 200 else PermanentError(str(status)) for status in json.loads(response.body)]
+        batch,
+        [
+            None if status == 200 else PermanentError(str(status))
+            for status in json.loads(response.body)
+        ],
     )
 
 
 class Case:
-    """A sink, what it has stored (`None` where nobody can look), and whether it refuses the bad row."""
+    """A sink, what it has stored (`None` where nobody can look), and whether it refuses the bad
+    row.
+    """
 
-    def __init__(self, sink: Any, stored: Callable[[], list[int]] | None, *, refuses: bool = False) -> None:
+    def __init__(
+        self, sink: Any, stored: Callable[[], list[int]] | None, *, refuses: bool = False
+    ) -> None:
         self.sink = sink
         self.stored = stored
         self.refuses = refuses
@@ -68,14 +78,24 @@ def function(_: pytest.FixtureRequest, folder: Path) -> Case:
     def write(batch: Batch[Any]) -> WriteResult:
         good = [row["n"] for row in batch if row["n"] != BAD]
         (Path(path) / f"{min(good)}.json").write_text(json.dumps(good), encoding="utf-8")
-        return WriteResult.failed(batch, {i: PermanentError("bad") for i, row in enumerate(batch) if row["n"] == BAD})
+        return WriteResult.failed(
+            batch, {i: PermanentError("bad") for i, row in enumerate(batch) if row["n"] == BAD}
+        )
 
-    return Case(write, lambda: [n for file in folder.glob("*.json") for n in json.loads(file.read_text())], refuses=True)
+    return Case(
+        write,
+        lambda: [n for file in folder.glob("*.json") for n in json.loads(file.read_text())],
+        refuses=True,
+    )
 
 
 def file(_: pytest.FixtureRequest, folder: Path) -> Case:
     def stored() -> list[int]:
-        return [json.loads(line)["n"] for path in folder.glob("rows*") for line in path.read_text().splitlines()]
+        return [
+            json.loads(line)["n"]
+            for path in folder.glob("rows*")
+            for line in path.read_text().splitlines()
+        ]
 
     return Case(FileSink(folder / "rows.jsonl", per_process=True), stored)
 
@@ -100,27 +120,40 @@ def http(request: pytest.FixtureRequest, _: Path) -> Case:
 
 def elasticsearch(request: pytest.FixtureRequest, _: Path) -> Case:
     url = request.getfixturevalue("embedded_opensearch").url
-    body = {"settings": {"number_of_replicas": 0}, "mappings": {"properties": {"word": {"type": "long"}}}}
+    body = {
+        "settings": {"number_of_replicas": 0},
+        "mappings": {"properties": {"word": {"type": "long"}}},
+    }
     httpx.put(f"{url}/from-spark", json=body, timeout=30)
 
     def stored() -> list[int]:
         httpx.post(f"{url}/from-spark/_refresh", timeout=30)
-        hits = httpx.post(f"{url}/from-spark/_search", json={"size": 1000}, timeout=30).json()["hits"]["hits"]
+        hits = httpx.post(f"{url}/from-spark/_search", json={"size": 1000}, timeout=30).json()[
+            "hits"
+        ]["hits"]
         return [hit["_source"]["n"] for hit in hits]
 
     return Case(ElasticsearchSink(url, index="from-spark", id="n"), stored, refuses=True)
 
 
-@pytest.fixture(params=[memory, function, file, http, elasticsearch], ids=lambda case: case.__name__)
+@pytest.fixture(
+    params=[memory, function, file, http, elasticsearch], ids=lambda case: case.__name__
+)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     made: Case = request.param(request, tmp_path)
     return made
 
 
 def test_any_sink_works_from_spark(spark: Any, case: Case) -> None:
-    """P-T12: every row is stored or comes back with its reason, through a stack, in several chunks of two tasks."""
-    df = spark.range(0, ROWS, numPartitions=2).selectExpr("id AS n", f"CASE WHEN id = {BAD} THEN 'no number' ELSE '1' END AS word")
-    report = write_dataframe(df, stack(case.sink, Timeout(30.0), Retry(attempts=2)), chunk_rows=30, dead_letters="return")
+    """P-T12: every row is stored or comes back with its reason, through a stack, in several chunks
+    of two tasks.
+    """
+    df = spark.range(0, ROWS, numPartitions=2).selectExpr(
+        "id AS n", f"CASE WHEN id = {BAD} THEN 'no number' ELSE '1' END AS word"
+    )
+    report = write_dataframe(
+        df, stack(case.sink, Timeout(30.0), Retry(attempts=2)), chunk_rows=30, dead_letters="return"
+    )
     dead = [row.row["n"] for row in report.dead_rows]
     assert dead == ([BAD] if case.refuses else [])
     assert (report.rows, report.delivered, report.failed) == (ROWS, ROWS - len(dead), len(dead))
@@ -128,10 +161,16 @@ def test_any_sink_works_from_spark(spark: Any, case: Case) -> None:
         assert sorted(case.stored()) == [n for n in range(ROWS) if n not in dead]
 
 
-def test_dead_letters_of_any_sink_are_kept_where_they_are_sent(spark: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_dead_letters_of_any_sink_are_kept_where_they_are_sent(
+    spark: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     case = http(request, tmp_path)
-    letters = FileSink(tmp_path / "letters.jsonl", per_process=True, encode=lambda record: json.dumps(record.item))
+    letters = FileSink(
+        tmp_path / "letters.jsonl", per_process=True, encode=lambda record: json.dumps(record.item)
+    )
     df = spark.range(0, ROWS, numPartitions=2).selectExpr("id AS n")
     report = write_dataframe(df, stack(case.sink, DeadLetter(letters)))
     assert (report.delivered, report.dead_letters, report.failed) == (ROWS - 1, 1, 0)
-    assert [path.read_text() for path in tmp_path.glob("letters*") if path.stat().st_size] == [json.dumps({"n": BAD}) + "\n"]
+    assert [path.read_text() for path in tmp_path.glob("letters*") if path.stat().st_size] == [
+        json.dumps({"n": BAD}) + "\n"
+    ]

@@ -14,7 +14,16 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 from tests.spark.sql import query
 
-from penstock import Batch, Capabilities, ConfigError, DeadLetter, PermanentError, Retry, WriteResult, stack
+from penstock import (
+    Batch,
+    Capabilities,
+    ConfigError,
+    DeadLetter,
+    PermanentError,
+    Retry,
+    WriteResult,
+    stack,
+)
 from penstock._core.key_order import stopped_behind
 from penstock.sinks import FileSink, PostgresSink
 from penstock.spark import DeadLettersError, write_dataframe
@@ -35,12 +44,16 @@ class Shelf:
 
     async def write(self, batch: Batch[Any]) -> WriteResult:
         self.writes += 1
-        errors: dict[int, BaseException] = {i: PermanentError("bad") for i, row in enumerate(batch) if row["bad"]}
+        errors: dict[int, BaseException] = {
+            i: PermanentError("bad") for i, row in enumerate(batch) if row["bad"]
+        }
         errors |= self.stopped(batch, errors)
         self.rows += [row for i, row in enumerate(batch) if i not in errors]
         return WriteResult.failed(batch, errors)
 
-    def stopped(self, batch: Batch[Any], errors: dict[int, BaseException]) -> dict[int, BaseException]:
+    def stopped(
+        self, batch: Batch[Any], errors: dict[int, BaseException]
+    ) -> dict[int, BaseException]:
         return {}
 
 
@@ -49,18 +62,28 @@ class SafeShelf(Shelf):
 
     capabilities = Capabilities(key_prefix_safe=True)
 
-    def stopped(self, batch: Batch[Any], errors: dict[int, BaseException]) -> dict[int, BaseException]:
+    def stopped(
+        self, batch: Batch[Any], errors: dict[int, BaseException]
+    ) -> dict[int, BaseException]:
         return {**stopped_behind(batch.keys, errors)}
 
 
-def written(sink: Any, rows: list[tuple[int, bool]], policy: Any, chunk_rows: int) -> tuple[list[tuple[int, str]], int, dict[str, int]]:
-    """The dead rows by number with their error, how many were left out, and how the others ended; rows come grouped by key."""
-    table = pa.record_batch({"n": range(len(rows)), "k": [key for key, _ in rows], "bad": [bad for _, bad in rows]})
+def written(
+    sink: Any, rows: list[tuple[int, bool]], policy: Any, chunk_rows: int
+) -> tuple[list[tuple[int, str]], int, dict[str, int]]:
+    """The dead rows by number with their error, how many were left out, and how the others ended;
+    rows come grouped by key.
+    """
+    table = pa.record_batch(
+        {"n": range(len(rows)), "k": [key for key, _ in rows], "bad": [bad for _, bad in rows]}
+    )
 
     async def run() -> Any:
         order = KeyOrder(policy, ("k",))
         chunks = cut([table] if rows else [], max_rows=chunk_rows, max_bytes=1 << 20, key=("k",))
-        ended = [await write_chunk(sink, chunk, name="u", patience=1.0, order=order) for chunk in chunks]
+        ended = [
+            await write_chunk(sink, chunk, name="u", patience=1.0, order=order) for chunk in chunks
+        ]
         outcomes: dict[str, int] = {}
         for each in ended:
             for outcome, count in each.outcomes.items():
@@ -71,14 +94,18 @@ def written(sink: Any, rows: list[tuple[int, bool]], policy: Any, chunk_rows: in
     return asyncio.run(run())  # type: ignore[no-any-return]
 
 
-keyed_rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5).map(lambda n: n == 0)), max_size=30).map(
-    lambda rows: sorted(rows, key=lambda row: row[0])
-)
+keyed_rows = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 5).map(lambda n: n == 0)), max_size=30
+).map(lambda rows: sorted(rows, key=lambda row: row[0]))
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    rows=keyed_rows, chunk_rows=st.integers(1, 12), safe=st.booleans(), dead_letters=st.booleans(), policy=st.sampled_from(["park", "stop"])
+    rows=keyed_rows,
+    chunk_rows=st.integers(1, 12),
+    safe=st.booleans(),
+    dead_letters=st.booleans(),
+    policy=st.sampled_from(["park", "stop"]),
 )
 def test_of_each_key_a_prefix_is_written_and_nothing_is_forgotten(
     rows: list[tuple[int, bool]], chunk_rows: int, safe: bool, dead_letters: bool, policy: str
@@ -100,7 +127,10 @@ def test_of_each_key_a_prefix_is_written_and_nothing_is_forgotten(
     assert sorted(row["n"] for row in shelf.rows) == stored
     assert stopped == len(behind)
     name = "ParkedBehind" if policy == "park" else "KeyStopped"
-    refused, held = [(n, "PermanentError") for n in sorted(first.values())], [(n, name) for n in behind]
+    refused, held = (
+        [(n, "PermanentError") for n in sorted(first.values())],
+        [(n, name) for n in behind],
+    )
     if dead_letters:
         kept = refused + held if policy == "park" else refused
         assert sorted(letters) == sorted(kept)
@@ -115,7 +145,9 @@ def test_of_each_key_a_prefix_is_written_and_nothing_is_forgotten(
 
 
 def test_nothing_costs_more_while_nothing_fails() -> None:
-    """One write for a chunk with a sink that keeps prefixes; else one for each row of the longest key."""
+    """One write for a chunk with a sink that keeps prefixes; else one for each row of the longest
+    key.
+    """
     rows = [(key, False) for key in range(10) for _ in range(7)]
     for shelf, writes in ((SafeShelf(), 1), (Shelf(), 7)):
         assert written(shelf, rows, "stop", 100) == ([], 0, {"delivered": 70})
@@ -125,13 +157,17 @@ def test_nothing_costs_more_while_nothing_fails() -> None:
     assert shelf.writes == 1
 
 
-# -- on a real Spark --------------------------------------------------------------------------------------------------------
+# -- on a real Spark -------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def sink(embedded_postgres: Any) -> PostgresSink:
     dsn = embedded_postgres.dsn
-    query(dsn, "DROP TABLE IF EXISTS moves; CREATE TABLE moves (k bigint, n bigint CHECK (n <> 500), nr serial)")
+    query(
+        dsn,
+        "DROP TABLE IF EXISTS moves; CREATE TABLE moves (k bigint, n bigint CHECK (n <> "
+        "500), nr serial)",
+    )
     return PostgresSink(dsn, table="moves", columns=("k", "n"))
 
 
@@ -141,8 +177,16 @@ def moves(spark: Any) -> Any:
 
 
 def test_stop_the_key_and_no_other(spark: Any, sink: PostgresSink, embedded_postgres: Any) -> None:
-    """P-T11, P-T12: in chunks smaller than a key; the first error is named, and the rows behind it are counted apart."""
-    options: dict[str, Any] = {"key": "k", "order_by": "n", "buckets": 2, "chunk_rows": 30, "on_key_failure": "stop"}
+    """P-T11, P-T12: in chunks smaller than a key; the first error is named, and the rows behind it
+    are counted apart.
+    """
+    options: dict[str, Any] = {
+        "key": "k",
+        "order_by": "n",
+        "buckets": 2,
+        "chunk_rows": 30,
+        "on_key_failure": "stop",
+    }
     report = write_dataframe(moves(spark), stack(sink, Retry()), dead_letters="return", **options)
     assert (report.rows, report.delivered, report.failed, report.stopped) == (1000, 950, 50, 49)
     by_number = {dead.row["n"]: dead for dead in report.dead_rows}
@@ -158,8 +202,13 @@ def test_stop_the_key_and_no_other(spark: Any, sink: PostgresSink, embedded_post
 
 
 def test_park_the_key_in_order(spark: Any, sink: PostgresSink, tmp_path: Path) -> None:
-    """P-T11: what was behind can be written again in its order, after the bad row has been put right."""
-    letters = FileSink(tmp_path / "letters.jsonl", encode=lambda record: json.dumps([record.item["n"], record.error_type]))
+    """P-T11: what was behind can be written again in its order, after the bad row has been put
+    right.
+    """
+    letters = FileSink(
+        tmp_path / "letters.jsonl",
+        encode=lambda record: json.dumps([record.item["n"], record.error_type]),
+    )
     report = write_dataframe(
         moves(spark).filter("k = 0"),
         stack(sink, DeadLetter(letters)),
@@ -169,17 +218,36 @@ def test_park_the_key_in_order(spark: Any, sink: PostgresSink, tmp_path: Path) -
         chunk_rows=30,
         on_key_failure="park",
     )
-    assert (report.rows, report.delivered, report.dead_letters, report.failed, report.stopped) == (100, 50, 50, 0, 49)
+    assert (report.rows, report.delivered, report.dead_letters, report.failed, report.stopped) == (
+        100,
+        50,
+        50,
+        0,
+        49,
+    )
     found = [json.loads(line) for line in (tmp_path / "letters.jsonl").read_text().splitlines()]
     assert found == [[500, "PermanentError"], *([n, "ParkedBehind"] for n in range(510, 1000, 10))]
 
 
-def test_a_bucket_keeps_what_was_in_order(spark: Any, sink: PostgresSink, embedded_postgres: Any) -> None:
+def test_a_bucket_keeps_what_was_in_order(
+    spark: Any, sink: PostgresSink, embedded_postgres: Any
+) -> None:
     """P-T11 inside a transaction."""
-    options: dict[str, Any] = {"key": "k", "order_by": "n", "buckets": 2, "chunk_rows": 30, "delivery": "bucket", "app_id": "moves"}
-    report = write_dataframe(moves(spark), sink, version=1, dead_letters="return", on_key_failure="stop", **options)
+    options: dict[str, Any] = {
+        "key": "k",
+        "order_by": "n",
+        "buckets": 2,
+        "chunk_rows": 30,
+        "delivery": "bucket",
+        "app_id": "moves",
+    }
+    report = write_dataframe(
+        moves(spark), sink, version=1, dead_letters="return", on_key_failure="stop", **options
+    )
     assert (report.delivered, report.failed, report.stopped) == (950, 50, 49)
-    assert query(embedded_postgres.dsn, "SELECT count(*), max(n) FILTER (WHERE k = 0) FROM moves") == [(950, 490)]
+    assert query(
+        embedded_postgres.dsn, "SELECT count(*), max(n) FILTER (WHERE k = 0) FROM moves"
+    ) == [(950, 490)]
 
 
 @pytest.mark.parametrize(
@@ -189,6 +257,8 @@ def test_a_bucket_keeps_what_was_in_order(spark: Any, sink: PostgresSink, embedd
         ({"on_key_failure": "wait", "key": "k"}, "on_key_failure='wait': must be one of"),
     ],
 )
-def test_mistakes_are_told(spark: Any, sink: PostgresSink, options: dict[str, Any], told: str) -> None:
+def test_mistakes_are_told(
+    spark: Any, sink: PostgresSink, options: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ConfigError, match=told):
         write_dataframe(moves(spark), sink, **options)

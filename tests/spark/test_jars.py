@@ -34,7 +34,10 @@ def test_an_unknown_connector_is_refused() -> None:
         connector_jars(wrong)
 
 
-@pytest.mark.parametrize(("installed", "fits"), [("3.5.7", False), ("4.1.0", False), ("4.2.0", True), ("4.3.0.dev1", True)])
+@pytest.mark.parametrize(
+    ("installed", "fits"),
+    [("3.5.7", False), ("4.1.0", False), ("4.2.0", True), ("4.3.0.dev1", True)],
+)
 def test_an_older_pyspark_is_told_that_the_jars_do_not_fit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, installed: str, fits: bool
 ) -> None:

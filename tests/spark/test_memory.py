@@ -23,11 +23,17 @@ class Weighs:
 
     async def write(self, batch: Batch[Any]) -> None:
         with self.path.open("a") as file:
-            file.write(f"{len(batch)} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}\n")
+            file.write(
+                f"{len(batch)} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}\n"
+            )
 
 
-def test_three_million_rows_through_one_task_take_no_more_memory_than_a_few(spark: Any, tmp_path: Path) -> None:
-    """P-T3: less than 200 MB above what the first chunk needed, with the chunks of the default size."""
+def test_three_million_rows_through_one_task_take_no_more_memory_than_a_few(
+    spark: Any, tmp_path: Path
+) -> None:
+    """P-T3: less than 200 MB above what the first chunk needed, with the chunks of the default
+    size.
+    """
     rows = spark.range(0, 3_000_000, 1, 1).selectExpr(
         "id",
         "cast(id % 1000 as int) amount",
@@ -36,7 +42,9 @@ def test_three_million_rows_through_one_task_take_no_more_memory_than_a_few(spar
         "concat('a note of thirty-three ', lpad(id, 10, '0')) note",
     )
     report = write_dataframe(rows, Weighs(tmp_path / "weights"))
-    weights = [tuple(map(int, line.split())) for line in (tmp_path / "weights").read_text().splitlines()]
+    weights = [
+        tuple(map(int, line.split())) for line in (tmp_path / "weights").read_text().splitlines()
+    ]
     assert report.rows == sum(count for count, _ in weights) == 3_000_000
     assert len(weights) > 50
     assert weights[-1][1] - weights[0][1] < 200 * MIB

@@ -1,4 +1,6 @@
-"""A chunk whose destination refuses everything fails at once: Spark tells of it, and an operator repairs it before the job runs again."""
+"""A chunk whose destination refuses everything fails at once: Spark tells of it, and an operator
+repairs it before the job runs again.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 
-async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(fake_clock: FakeClock) -> None:
+async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(
+    fake_clock: FakeClock,
+) -> None:
     """Decisions 0.3: with the sink's own message, and no row in the dead letters."""
     taken: list[object] = []
-    error: Exception = RefusedError("permission denied for table events", repair='grant INSERT on "events" to "etl"')
+    error: Exception = RefusedError(
+        "permission denied for table events", repair='grant INSERT on "events" to "etl"'
+    )
 
     async def refuse(batch: Batch[int]) -> None:
         raise error
@@ -48,7 +54,9 @@ class Closed:
     """Takes no write from anybody."""
 
     async def write(self, batch: Batch[int]) -> None:
-        raise RefusedError("permission denied for table events", repair='grant INSERT on "events" to "etl"')
+        raise RefusedError(
+            "permission denied for table events", repair='grant INSERT on "events" to "etl"'
+        )
 
 
 @pytest.mark.parametrize("allowed", [10, math.inf])
@@ -69,5 +77,11 @@ async def test_a_try_that_follows_without_a_pause_is_counted(fake_clock: FakeClo
             raise error
 
     host = ChunkHost(300.0)
-    assert await send(stack(take, Retry(backoff=tenacity.wait_none())), RowBatch([1, 2], delivery=Delivery(2, host=host))) == {}
+    assert (
+        await send(
+            stack(take, Retry(backoff=tenacity.wait_none())),
+            RowBatch([1, 2], delivery=Delivery(2, host=host)),
+        )
+        == {}
+    )
     assert (host.retries, fake_clock.now()) == (2, 0.0)

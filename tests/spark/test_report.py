@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 pytest.importorskip("pyspark")
 
 from penstock import Batch, PermanentError, WriteResult
-from penstock.spark import DeadRow, SparkWriteReport, StreamReport, UnitReport, foreach_batch, write_dataframe
+from penstock.spark import (
+    DeadRow,
+    SparkWriteReport,
+    StreamReport,
+    UnitReport,
+    foreach_batch,
+    write_dataframe,
+)
 from penstock.spark._bars import Series, bars, short
 from penstock.spark._course import MOST, Course, rates
 from penstock.spark._page import covered
@@ -26,18 +33,35 @@ if TYPE_CHECKING:
 def unit(number: int, **figures: Any) -> UnitReport:
     began = 1_000_000.0 + number
     marks = ((began + 1.0, 50), (began + 2.0, 100))
-    told: dict[str, Any] = {"rows": 100, "delivered": 100, "chunks": 2, "seconds": 2.0, "began_at": began, "marks": marks, **figures}
+    told: dict[str, Any] = {
+        "rows": 100,
+        "delivered": 100,
+        "chunks": 2,
+        "seconds": 2.0,
+        "began_at": began,
+        "marks": marks,
+        **figures,
+    }
     return UnitReport(partition=number, **told)
 
 
 DEAD = (
-    DeadRow({"id": 1, "note": "<script>alert(1)</script>"}, "PermanentError", "no such place: postgresql://me:hunter2@db/shop", 0),
+    DeadRow(
+        {"id": 1, "note": "<script>alert(1)</script>"},
+        "PermanentError",
+        "no such place: postgresql://me:hunter2@db/shop",
+        0,
+    ),
     DeadRow({"id": 2, "password": "hunter2"}, "KeyStopped", "behind 1", 0),
 )
 REPORT = SparkWriteReport(
     (unit(1, delivered=90, failed=8, dead_lettered=2, stopped=1, retries=3), unit(0)),
     DEAD,
-    {"sink": "PostgresSink(db/shop, table='events')", "url": "postgresql://me:hunter2@db/shop", "api_key": "api_key=hunter2"},
+    {
+        "sink": "PostgresSink(db/shop, table='events')",
+        "url": "postgresql://me:hunter2@db/shop",
+        "api_key": "api_key=hunter2",
+    },
 )
 
 
@@ -55,7 +79,9 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in self.void:
             self.open.append(tag)
-        self.fetched += [f"{tag} {name}" for name, _ in attrs if name in {"src", "href"} or name.startswith("on")]
+        self.fetched += [
+            f"{tag} {name}" for name, _ in attrs if name in {"src", "href"} or name.startswith("on")
+        ]
         self.fetched += [tag] if tag in {"script", "link", "iframe", "img"} else []
 
     def handle_endtag(self, tag: str) -> None:
@@ -74,7 +100,10 @@ def pictures(page: str) -> list[ET.Element]:
 
 def test_a_report_prints_its_units() -> None:
     first, head, *units = str(REPORT).splitlines()
-    assert first == "200 rows: 190 delivered, 10 dead letters, 3 retries, 1 behind a failed row, in 2 tasks, 67 rows/s"
+    assert (
+        first == "200 rows: 190 delivered, 10 dead letters, 3 retries, 1 behind a failed row, in 2 "
+        "tasks, 67 rows/s"
+    )
     assert head.split() == [*REPORT.table()[0]]
     assert [line.split()[0] for line in units] == ["0", "1"]
     many = str(SparkWriteReport(tuple(map(unit, range(30)))))
@@ -100,7 +129,14 @@ def test_a_page_needs_nothing_but_itself(tmp_path: Path) -> None:
 
 def test_a_page_shows_every_figure(tmp_path: Path) -> None:
     page = page_of(REPORT, tmp_path)
-    for told in ("<b>200</b>", "<b>190</b>", "failed 8 (4 %)", "dead-lettered 2 (1 %)", "PermanentError, 1 row", "KeyStopped, 1 row"):
+    for told in (
+        "<b>200</b>",
+        "<b>190</b>",
+        "failed 8 (4 %)",
+        "dead-lettered 2 (1 %)",
+        "PermanentError, 1 row",
+        "KeyStopped, 1 row",
+    ):
         assert told in page
     assert "The dead-letter sink has 2 of them" in page
     labels = [picture.get("aria-label") for picture in pictures(page)]
@@ -133,19 +169,25 @@ def test_what_looks_like_a_secret_is_covered(text: str, shown: str) -> None:
 
 
 def test_a_report_without_rows_is_a_page_too(tmp_path: Path) -> None:
-    for report in (SparkWriteReport(()), SparkWriteReport((UnitReport(partition=0),)), StreamReport()):
+    for report in (
+        SparkWriteReport(()),
+        SparkWriteReport((UnitReport(partition=0),)),
+        StreamReport(),
+    ):
         assert Tags(page_of(report, tmp_path)).open == []
         assert str(report)
 
 
-# -- over time ------------------------------------------------------------------------------------------------------------
+# -- over time -------------------------------------------------------------------------------------
 
 
 marked = st.lists(st.tuples(st.floats(0.01, 5.0), st.integers(0, 100)), min_size=1, max_size=8)
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), marked), min_size=1, max_size=6), st.integers(1, 60))
-def test_no_row_is_lost_on_the_way_into_the_picture(courses: list[tuple[float, list[tuple[float, int]]]], bins: int) -> None:
+def test_no_row_is_lost_on_the_way_into_the_picture(
+    courses: list[tuple[float, list[tuple[float, int]]]], bins: int
+) -> None:
     made: list[tuple[float, list[tuple[float, int]]]] = []
     total = 0
     for began, steps in courses:
@@ -174,28 +216,44 @@ def test_a_course_keeps_a_bounded_number_of_marks() -> None:
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=50))
 def test_bars_stay_inside_their_picture(values: list[float]) -> None:
-    picture = ET.fromstring(bars("t", [str(n) for n in range(len(values))], Series("a", "plain", values)))
+    picture = ET.fromstring(
+        bars("t", [str(n) for n in range(len(values))], Series("a", "plain", values))
+    )
     for bar in picture.iter("rect"):
         assert float(bar.get("y", "-1")) >= 9.9
         assert float(bar.get("height", "-1")) >= 0
 
 
 def test_numbers_are_short() -> None:
-    assert [short(value) for value in (0, 950, 1200, 30e6, 0.25)] == ["0", "950", "1.2k", "30M", "0.25"]
+    assert [short(value) for value in (0, 950, 1200, 30e6, 0.25)] == [
+        "0",
+        "950",
+        "1.2k",
+        "30M",
+        "0.25",
+    ]
 
 
-# -- on a real Spark --------------------------------------------------------------------------------------------------------
+# -- on a real Spark -------------------------------------------------------------------------------
 
 
 def odd_hundreds_fail(batch: Batch[Any]) -> WriteResult:
-    return WriteResult.failed(batch, {i: PermanentError("odd") for i, row in enumerate(batch) if row["id"] % 200 == 100})
+    return WriteResult.failed(
+        batch, {i: PermanentError("odd") for i, row in enumerate(batch) if row["id"] % 200 == 100}
+    )
 
 
-def test_a_write_is_watched_and_leaves_a_page(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """P-T12: what the bar ends with is what the report counts; the caller's job group is left as it was."""
+def test_a_write_is_watched_and_leaves_a_page(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """P-T12: what the bar ends with is what the report counts; the caller's job group is left as it
+    was.
+    """
     spark.sparkContext.setLocalProperty("spark.jobGroup.id", "mine")
     df = spark.range(0, 1000, numPartitions=3)
-    report = write_dataframe(df, odd_hundreds_fail, chunk_rows=100, dead_letters="return", progress=True)
+    report = write_dataframe(
+        df, odd_hundreds_fail, chunk_rows=100, dead_letters="return", progress=True
+    )
     shown = re.sub(r"\s+", " ", capsys.readouterr().err)
     assert "3/3 tasks, 1,000 rows" in shown
     assert "5 dead letters" in shown
@@ -215,15 +273,31 @@ def test_a_stream_keeps_its_tallies(spark: Any, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     for number in range(3):
-        (source / f"{number}.json").write_text("".join(f'{{"id": {100 * row}}}\n' for row in range(10)))
+        (source / f"{number}.json").write_text(
+            "".join(f'{{"id": {100 * row}}}\n' for row in range(10))
+        )
     rows = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(source))
     write = foreach_batch(odd_hundreds_fail, dead_letters="return")
-    query = rows.writeStream.foreachBatch(write).trigger(availableNow=True).option("checkpointLocation", str(tmp_path / "c")).start()
+    query = (
+        rows.writeStream.foreachBatch(write)
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .start()
+    )
     assert query.awaitTermination(120)
-    assert [(number, report.rows, report.failed) for number, report in write.report.batches.items()] == [(0, 10, 5), (1, 10, 5), (2, 10, 5)]
-    assert str(write.report).startswith("3 micro-batches; of the last 3: 30 rows: 15 delivered, 15 dead letters")
+    assert [
+        (number, report.rows, report.failed) for number, report in write.report.batches.items()
+    ] == [(0, 10, 5), (1, 10, 5), (2, 10, 5)]
+    assert str(write.report).startswith(
+        "3 micro-batches; of the last 3: 30 rows: 15 delivered, 15 dead letters"
+    )
     page = page_of(write.report, tmp_path, query)
-    assert [picture.get("aria-label") for picture in pictures(page)] == ["rows", "seconds of each micro-batch", "query", "input"]
+    assert [picture.get("aria-label") for picture in pictures(page)] == [
+        "rows",
+        "seconds of each micro-batch",
+        "query",
+        "input",
+    ]
     assert "".join(pictures(page)[0].itertext()).count("delivered: ") == 3
 
 

@@ -36,14 +36,22 @@ COLUMNS: dict[str, tuple[str, str, Any]] = {
     "f4": ("real", "cast(1.5 AS float)", 1.5),
     "f8": ("double precision", "cast(1e300 AS double)", 1e300),
     "nu": ("numeric(12,3)", "cast(-0.125 AS decimal(12,3))", Decimal("-0.125")),
-    "nu38": ("numeric", "cast(123456789012345678901234567890.5 AS decimal(38,1))", Decimal("123456789012345678901234567890.5")),
+    "nu38": (
+        "numeric",
+        "cast(123456789012345678901234567890.5 AS decimal(38,1))",
+        Decimal("123456789012345678901234567890.5"),
+    ),
     "tx": ("text", "'schön'", "schön"),
     "vc": ("varchar(5)", "'abcde'", "abcde"),
     "by": ("bytea", "X'00FF'", b"\0\xff"),
     "da": ("date", "DATE'1999-12-31'", dt.date(1999, 12, 31)),
     "ts": ("timestamptz", "TIMESTAMP'2026-03-29 01:30:00.25+00:00'", MOMENT),
     "tn": ("timestamp", "TIMESTAMP_NTZ'1969-07-20 20:17:40'", dt.datetime(1969, 7, 20, 20, 17, 40)),
-    "iv": ("interval", "INTERVAL '1 02:03:04' DAY TO SECOND", dt.timedelta(days=1, hours=2, minutes=3, seconds=4)),
+    "iv": (
+        "interval",
+        "INTERVAL '1 02:03:04' DAY TO SECOND",
+        dt.timedelta(days=1, hours=2, minutes=3, seconds=4),
+    ),
     "ui": ("uuid", f"'{ID}'", ID),
     "js": ("jsonb", "to_json(named_struct('a', array(1, null)))", '{"a": [1, null]}'),
     "ai": ("integer[]", "array(1, null, 3)", [1, None, 3]),
@@ -71,8 +79,16 @@ def on(dsn: str, *statements: str) -> list[Any]:
 def test_every_type_comes_back_with_nulls_and_without(spark: Any, embedded_postgres: Any) -> None:
     """P-T19."""
     table = ", ".join(f"{name} {kind}" for name, (kind, _, _) in COLUMNS.items())
-    on(embedded_postgres.dsn, "DROP TABLE IF EXISTS kinds", f"CREATE TABLE kinds (n integer, {table})", "SELECT 1")
-    values = [f"CASE WHEN id % 2 = 0 THEN {value} END AS {name}" for name, (_, value, _) in COLUMNS.items()]
+    on(
+        embedded_postgres.dsn,
+        "DROP TABLE IF EXISTS kinds",
+        f"CREATE TABLE kinds (n integer, {table})",
+        "SELECT 1",
+    )
+    values = [
+        f"CASE WHEN id % 2 = 0 THEN {value} END AS {name}"
+        for name, (_, value, _) in COLUMNS.items()
+    ]
     df = spark.range(0, 4, numPartitions=1).selectExpr("cast(id AS int) AS n", *values)
     sink = PostgresSink(embedded_postgres.dsn, table="kinds", columns=("n", *COLUMNS))
     report = write_dataframe(df, sink)
@@ -81,24 +97,36 @@ def test_every_type_comes_back_with_nulls_and_without(spark: Any, embedded_postg
     expected = tuple(value for _, _, value in COLUMNS.values())
     for number, row in enumerate(found):
         js = list(COLUMNS).index("js") + 1
-        row = tuple(json.loads(value) if place == js and value is not None else value for place, value in enumerate(row))
-        wanted = tuple(json.loads(value) if place == js - 1 else value for place, value in enumerate(expected))
+        row = tuple(
+            json.loads(value) if place == js and value is not None else value
+            for place, value in enumerate(row)
+        )
+        wanted = tuple(
+            json.loads(value) if place == js - 1 else value for place, value in enumerate(expected)
+        )
         assert row == ((number, *wanted) if number % 2 == 0 else (number, *[None] * len(wanted)))
 
 
 NESTED = {
-    "named_struct('a', 1)": r"column 'v' \(struct<a:int>\) no column takes nested values; write to_json\(v\)",
-    "map('a', 1)": r"column 'v' \(map<string,int>\) no column takes nested values; write to_json\(v\)",
+    "named_struct('a', 1)": r"column 'v' \(struct<a:int>\) no column takes nested values; "
+    r"write to_json\(v\)",
+    "map('a', 1)": r"column 'v' \(map<string,int>\) no column takes nested values; write "
+    r"to_json\(v\)",
     "array(named_struct('a', 1))": r"column 'v' \(array<struct<a:int>>\) no column takes",
-    "parse_json('1')": r"column 'v' \(variant\) variants travel as bytes that no sink reads; write to_json\(v\)",
-    "INTERVAL '1' MONTH": r"column 'v' \(interval month\) Arrow does not carry it; write cast\(v AS string\)",
+    "parse_json('1')": r"column 'v' \(variant\) variants travel as bytes that no sink reads; "
+    r"write to_json\(v\)",
+    "INTERVAL '1' MONTH": r"column 'v' \(interval month\) Arrow does not carry it; write "
+    r"cast\(v AS string\)",
 }
 
 
 @pytest.mark.parametrize("expression", NESTED)
 def test_what_no_table_takes_is_refused_without_a_table(spark: Any, expression: str) -> None:
     """P-T19: found in the stack, by the types alone; nobody listens at this address."""
-    sink = stack(FanOut(PostgresSink("postgresql://nowhere.invalid/x", columns=("id", "v")), MemorySink()), Timeout(5.0))
+    sink = stack(
+        FanOut(PostgresSink("postgresql://nowhere.invalid/x", columns=("id", "v")), MemorySink()),
+        Timeout(5.0),
+    )
     with pytest.raises(ConfigError, match=NESTED[expression]):
         write_dataframe(spark.range(1).selectExpr("id", f"{expression} AS v"), sink, check=False)
 
@@ -106,11 +134,17 @@ def test_what_no_table_takes_is_refused_without_a_table(spark: Any, expression: 
 def test_all_columns_are_told_at_once(spark: Any) -> None:
     sink = PostgresSink("postgresql://nowhere.invalid/x", columns=("a", "b", "c"))
     df = spark.range(1).selectExpr("named_struct('x', id) AS a", "map(id, id) AS b", "id")
-    with pytest.raises(ConfigError, match=r"column 'a' \(.*column 'b' \(.*column 'c' is a column of the sink, and is not there; there are"):
+    with pytest.raises(
+        ConfigError,
+        match=r"column 'a' \(.*column 'b' \(.*column 'c' is a column of the sink, and is not "
+        r"there; there are",
+    ):
         write_dataframe(df, sink)
 
 
-def test_columns_that_the_sink_does_not_write_may_be_anything(spark: Any, embedded_postgres: Any) -> None:
+def test_columns_that_the_sink_does_not_write_may_be_anything(
+    spark: Any, embedded_postgres: Any
+) -> None:
     on(
         embedded_postgres.dsn,
         "DROP TABLE IF EXISTS kinds",
@@ -120,9 +154,19 @@ def test_columns_that_the_sink_does_not_write_may_be_anything(spark: Any, embedd
     )
     df = spark.range(3).selectExpr("id", "named_struct('a', id) AS other")
     letters = DeadLetter(
-        PostgresSink(embedded_postgres.dsn, table="kinds_letters", columns=("message",), row=lambda record: (record.message,))
+        PostgresSink(
+            embedded_postgres.dsn,
+            table="kinds_letters",
+            columns=("message",),
+            row=lambda record: (record.message,),
+        )
     )
-    assert write_dataframe(df, stack(PostgresSink(embedded_postgres.dsn, table="kinds", columns=("id",)), letters)).delivered == 3
+    assert (
+        write_dataframe(
+            df, stack(PostgresSink(embedded_postgres.dsn, table="kinds", columns=("id",)), letters)
+        ).delivered
+        == 3
+    )
 
 
 def nobody_may_call(batch: Batch[Any]) -> None:
@@ -130,26 +174,51 @@ def nobody_may_call(batch: Batch[Any]) -> None:
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "table": ({"table": "kind"}, ConfigError, "table='kind': there is no such table; there are 'kinds'"),
-    "column": ({"columns": ("id", "v", "w")}, ConfigError, r"columns=\['w'\]: .* has no such column; it has 'id', 'v'"),
+    "table": (
+        {"table": "kind"},
+        ConfigError,
+        "table='kind': there is no such table; there are 'kinds'",
+    ),
+    "column": (
+        {"columns": ("id", "v", "w")},
+        ConfigError,
+        r"columns=\['w'\]: .* has no such column; it has 'id', 'v'",
+    ),
     "user": ({"user": "nobody"}, ConfigError, 'password authentication failed for user "nobody"'),
     "database": ({"path": "/elsewhere"}, ConfigError, 'database "elsewhere" does not exist'),
     "port": ({"port": 0}, UnavailableError, "."),
-    "type": ({}, ConfigError, r"column 'v' \(double\) does not fit into integer; write cast\(v AS integer\)"),
+    "type": (
+        {},
+        ConfigError,
+        r"column 'v' \(double\) does not fit into integer; write cast\(v AS integer\)",
+    ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_fail_on_the_driver_before_a_row_is_written(spark: Any, embedded_postgres: Any, mistake: str) -> None:
-    """P-T19, contract 4: what is wrong with the destination is told before the job, and what to change; the other branch has no row."""
-    on(embedded_postgres.dsn, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (id bigint, v integer)", "SELECT 1")
+def test_mistakes_fail_on_the_driver_before_a_row_is_written(
+    spark: Any, embedded_postgres: Any, mistake: str
+) -> None:
+    """P-T19, contract 4: what is wrong with the destination is told before the job, and what to
+    change; the other branch has no row.
+    """
+    on(
+        embedded_postgres.dsn,
+        "DROP TABLE IF EXISTS kinds",
+        "CREATE TABLE kinds (id bigint, v integer)",
+        "SELECT 1",
+    )
     options, error, told = MISTAKES[mistake]
     dsn = _dsn(embedded_postgres.dsn, options)
-    wrong = PostgresSink(dsn, table=options.get("table", "kinds"), columns=options.get("columns", ("id", "v")))
+    wrong = PostgresSink(
+        dsn, table=options.get("table", "kinds"), columns=options.get("columns", ("id", "v"))
+    )
     df = spark.range(3).selectExpr("id", "id / 2 AS v", "id AS w")
     with pytest.raises(error, match=told) as raised:
         write_dataframe(df, FanOut(nobody_may_call, wrong))
-    assert ("check=False" in " ".join(getattr(raised.value, "__notes__", []))) == (error is UnavailableError)
+    assert ("check=False" in " ".join(getattr(raised.value, "__notes__", []))) == (
+        error is UnavailableError
+    )
     assert on(embedded_postgres.dsn, "SELECT count(*) FROM kinds") == [(0,)]
 
 
@@ -166,7 +235,12 @@ def _dsn(dsn: str, options: dict[str, Any]) -> str:
 
 def test_a_caller_with_a_running_loop_may_write(spark: Any, embedded_postgres: Any) -> None:
     """As in a notebook."""
-    on(embedded_postgres.dsn, "DROP TABLE IF EXISTS kinds", "CREATE TABLE kinds (id bigint)", "SELECT 1")
+    on(
+        embedded_postgres.dsn,
+        "DROP TABLE IF EXISTS kinds",
+        "CREATE TABLE kinds (id bigint)",
+        "SELECT 1",
+    )
     sink = PostgresSink(embedded_postgres.dsn, table="kinds", columns=("id",))
 
     async def cell() -> int:

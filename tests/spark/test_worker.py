@@ -41,7 +41,9 @@ def test_a_sink_stays_open_from_task_to_task(here: Worker, tmp_path: Path) -> No
 
 
 def test_an_idle_sink_is_closed_for_another_one(here: Worker, tmp_path: Path) -> None:
-    """Otherwise its connections would stay for the rest of the session, and its file would be locked."""
+    """Otherwise its connections would stay for the rest of the session, and its file would be
+    locked.
+    """
     path = tmp_path / "events.jsonl"
     with here.using(described(FileSink(path))) as first:
         assert is_open(first)
@@ -59,7 +61,10 @@ def test_a_sink_in_use_is_not_closed_for_another_one(here: Worker, tmp_path: Pat
 
 def test_a_sink_that_does_not_open_leaves_nothing_behind(here: Worker, tmp_path: Path) -> None:
     description = described(FileSink(tmp_path / "not-there" / "events.jsonl"))
-    with pytest.raises(RefusedError, match=r"not-there.*create the folder"), here.using(description):
+    with (
+        pytest.raises(RefusedError, match=r"not-there.*create the folder"),
+        here.using(description),
+    ):
         pass
     (tmp_path / "not-there").mkdir()
     with here.using(description) as sink:

@@ -11,7 +11,17 @@ pytest.importorskip("pyspark")
 
 from tests.spark.sql import query
 
-from penstock import Batch, ConfigError, NotPicklableError, PermanentError, Retry, Timeout, UnavailableError, WriteResult, stack
+from penstock import (
+    Batch,
+    ConfigError,
+    NotPicklableError,
+    PermanentError,
+    Retry,
+    Timeout,
+    UnavailableError,
+    WriteResult,
+    stack,
+)
 from penstock.sinks import PostgresSink
 from penstock.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
 
@@ -22,7 +32,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def table(embedded_postgres: Any) -> str:
     query(embedded_postgres.dsn, "DROP TABLE IF EXISTS numbers")
-    query(embedded_postgres.dsn, "CREATE TABLE numbers (id bigint PRIMARY KEY, name text, serial bigserial)")
+    query(
+        embedded_postgres.dsn,
+        "CREATE TABLE numbers (id bigint PRIMARY KEY, name text, serial bigserial)",
+    )
     return str(embedded_postgres.dsn)
 
 
@@ -30,18 +43,40 @@ def test_every_row_arrives_and_is_counted(spark: Any, table: str) -> None:
     """P-T12: through a stack, from several tasks."""
     df = spark.range(0, 10_000, numPartitions=3).selectExpr("id", "concat('n', id) AS name")
     sink = stack(
-        PostgresSink(table, table="numbers", columns=("id", "name"), on_conflict="update", conflict_columns=("id",)), Timeout(20.0), Retry()
+        PostgresSink(
+            table,
+            table="numbers",
+            columns=("id", "name"),
+            on_conflict="update",
+            conflict_columns=("id",),
+        ),
+        Timeout(20.0),
+        Retry(),
     )
     report = write_dataframe(df, sink, chunk_rows=1_000)
-    assert (report.rows, report.delivered, report.dead_letters, len(report.units)) == (10_000, 10_000, 0, 3)
+    assert (report.rows, report.delivered, report.dead_letters, len(report.units)) == (
+        10_000,
+        10_000,
+        0,
+        3,
+    )
     assert sum(unit.chunks for unit in report.units) == 12
-    assert query(table, "SELECT count(*), sum(id)::bigint, max(name) FROM numbers") == [(10_000, 49_995_000, "n9999")]
+    assert query(table, "SELECT count(*), sum(id)::bigint, max(name) FROM numbers") == [
+        (10_000, 49_995_000, "n9999")
+    ]
     assert "10,000 rows: 10,000 delivered" in str(report)
     assert "<table>" in report._repr_html_()
 
 
 def odd_ones_fail(batch: Batch[Any]) -> WriteResult:
-    return WriteResult.failed(batch, {i: PermanentError(f"{row['id']} is odd") for i, row in enumerate(batch) if row["id"] % 100 == 1})
+    return WriteResult.failed(
+        batch,
+        {
+            i: PermanentError(f"{row['id']} is odd")
+            for i, row in enumerate(batch)
+            if row["id"] % 100 == 1
+        },
+    )
 
 
 def test_dead_rows_come_back_or_fail_the_write(spark: Any) -> None:
@@ -51,7 +86,9 @@ def test_dead_rows_come_back_or_fail_the_write(spark: Any) -> None:
     assert (report.rows, report.delivered, report.dead_letters) == (1_000, 990, 10)
     assert sorted(dead.row["id"] for dead in report.dead_rows) == [*range(1, 1000, 100)]
     assert report.dead_rows[0].error_type == "PermanentError"
-    with pytest.raises(DeadLettersError, match="10 of 1000 rows failed for good; the first: PermanentError: "):
+    with pytest.raises(
+        DeadLettersError, match="10 of 1000 rows failed for good; the first: PermanentError: "
+    ):
         write_dataframe(df, odd_ones_fail)
     assert write_dataframe(df, odd_ones_fail, max_dead_letters=10).dead_letters == 10
 
@@ -59,11 +96,18 @@ def test_dead_rows_come_back_or_fail_the_write(spark: Any) -> None:
 def test_rows_of_a_key_arrive_in_order(spark: Any, table: str) -> None:
     """P-T9: per key no inversion, with several chunks in flight."""
     query(table, "ALTER TABLE numbers DROP CONSTRAINT numbers_pkey")
-    df = spark.range(0, 20_000, numPartitions=5).selectExpr("(id * 7919) % 20000 AS id", "cast((id * 7919) % 20000 % 97 AS string) AS name")
+    df = spark.range(0, 20_000, numPartitions=5).selectExpr(
+        "(id * 7919) % 20000 AS id", "cast((id * 7919) % 20000 % 97 AS string) AS name"
+    )
     sink = PostgresSink(table, table="numbers", columns=("id", "name"))
-    report = write_dataframe(df, sink, key="name", order_by="id", buckets=3, chunk_rows=150, max_in_flight=4)
+    report = write_dataframe(
+        df, sink, key="name", order_by="id", buckets=3, chunk_rows=150, max_in_flight=4
+    )
     assert report.delivered == 20_000
-    inversions = "SELECT count(*) FROM (SELECT id < lag(id) OVER (PARTITION BY name ORDER BY serial) AS bad FROM numbers) AS t WHERE bad"
+    inversions = (
+        "SELECT count(*) FROM (SELECT id < lag(id) OVER (PARTITION BY name ORDER BY "
+        "serial) AS bad FROM numbers) AS t WHERE bad"
+    )
     assert query(table, inversions) == [(0,)]
 
 
@@ -78,7 +122,9 @@ def test_rows_of_a_key_arrive_in_order(spark: Any, table: str) -> None:
         ({"patience": -1}, "patience=-1"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(spark: Any, options: dict[str, Any], told: str) -> None:
+def test_mistakes_are_told_before_anything_runs(
+    spark: Any, options: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ConfigError, match=told):
         write_dataframe(spark.range(1), odd_ones_fail, **options)
 
@@ -100,11 +146,25 @@ def test_a_sink_that_cannot_travel_is_told(spark: Any) -> None:
 def test_a_stream_is_written_by_micro_batches(spark: Any, table: str, tmp_path: Path) -> None:
     """`foreach_batch`: every file of a folder is a micro-batch, each with a report of its own."""
     for number in range(3):
-        (tmp_path / f"{number}.json").write_text("".join(f'{{"id": {number * 100 + row}, "name": "n"}}\n' for row in range(50)))
+        (tmp_path / f"{number}.json").write_text(
+            "".join(f'{{"id": {number * 100 + row}, "name": "n"}}\n' for row in range(50))
+        )
     reports: list[SparkWriteReport] = []
-    sink = PostgresSink(table, table="numbers", columns=("id", "name"), on_conflict="update", conflict_columns=("id",))
-    rows = spark.readStream.schema("id long, name string").option("maxFilesPerTrigger", 1).json(str(tmp_path))
-    writing = rows.writeStream.foreachBatch(foreach_batch(sink, on_report=reports.append)).trigger(availableNow=True)
+    sink = PostgresSink(
+        table,
+        table="numbers",
+        columns=("id", "name"),
+        on_conflict="update",
+        conflict_columns=("id",),
+    )
+    rows = (
+        spark.readStream.schema("id long, name string")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(tmp_path))
+    )
+    writing = rows.writeStream.foreachBatch(foreach_batch(sink, on_report=reports.append)).trigger(
+        availableNow=True
+    )
     query_of_stream = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     assert query_of_stream.awaitTermination(120)
     assert [report.delivered for report in reports] == [50, 50, 50]
@@ -116,9 +176,13 @@ def nobody_there(batch: Batch[Any]) -> None:
 
 
 def test_patience_ends_an_outage_and_no_row_is_forgotten(spark: Any) -> None:
-    """A task must end before Spark loses patience; what was waiting comes back, and the tries are counted."""
+    """A task must end before Spark loses patience; what was waiting comes back, and the tries are
+    counted.
+    """
     down = stack(nobody_there, Retry(backoff=tenacity.wait_fixed(0.05)))
-    report = write_dataframe(spark.range(0, 10, numPartitions=2), down, patience=0.3, dead_letters="return")
+    report = write_dataframe(
+        spark.range(0, 10, numPartitions=2), down, patience=0.3, dead_letters="return"
+    )
     assert (report.rows, report.delivered, report.failed) == (10, 0, 10)
     assert report.retries >= 2
     assert {dead.error_type for dead in report.dead_rows} == {"StoppedError"}
@@ -126,5 +190,7 @@ def test_patience_ends_an_outage_and_no_row_is_forgotten(spark: Any) -> None:
 
 def test_max_tasks_bounds_who_writes_at_the_same_time(spark: Any) -> None:
     """P-T15's means: fewer tasks, all rows."""
-    report = write_dataframe(spark.range(0, 100, numPartitions=8), odd_ones_fail, max_tasks=2, max_dead_letters=10)
+    report = write_dataframe(
+        spark.range(0, 100, numPartitions=8), odd_ones_fail, max_tasks=2, max_dead_letters=10
+    )
     assert (report.rows, len(report.units)) == (100, 2)

@@ -1,4 +1,6 @@
-"""The alert rules: that they parse, that they speak of metrics that exist, and that they fire when they should."""
+"""The alert rules: that they parse, that they speak of metrics that exist, and that they fire when
+they should.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,11 @@ def test_the_rules_speak_of_metrics_that_exist() -> None:
     groups = yaml.safe_load(alert_rules())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert len(rules) >= 5
-    known = {name + suffix for name in (*NAMES, *TENANT_NAMES) for suffix in ("", "_total", "_bucket", "_count", "_sum")}
+    known = {
+        name + suffix
+        for name in (*NAMES, *TENANT_NAMES)
+        for suffix in ("", "_total", "_bucket", "_count", "_sum")
+    }
     for rule in rules:
         assert set(re.findall(r"batcher_\w+", rule["expr"])) <= known
         assert rule["annotations"]["summary"]
@@ -118,19 +124,33 @@ def promtool() -> str:
     found = shutil.which("promtool")
     if found is not None:
         return found
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "prometheus"
+    folder = (
+        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "prometheus"
+    )
     tool = folder / "usr" / "bin" / "promtool"
     if not tool.exists():
         if shutil.which("apt-get") is None:
-            skip_or_fail("promtool", "promtool is not on the path, and there is no apt-get to get Debian's package with")
+            skip_or_fail(
+                "promtool",
+                "promtool is not on the path, and there is no apt-get to get Debian's package with",
+            )
         folder.mkdir(parents=True, exist_ok=True)
-        for command in (["apt-get", "download", "prometheus"], ["apt-get", "update"], ["apt-get", "download", "prometheus"]):
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+        for command in (
+            ["apt-get", "download", "prometheus"],
+            ["apt-get", "update"],
+            ["apt-get", "download", "prometheus"],
+        ):
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+            )
             packages = [*folder.glob("prometheus_*.deb")]
             if packages:
                 break
         else:
-            skip_or_fail("promtool", f"Debian's package prometheus cannot be had: {done.stderr.strip()[-200:]}")
+            skip_or_fail(
+                "promtool",
+                f"Debian's package prometheus cannot be had: {done.stderr.strip()[-200:]}",
+            )
         subprocess.run(["dpkg-deb", "-x", str(packages[0]), str(folder)], check=True, timeout=120)
     return str(tool)
 
@@ -140,6 +160,11 @@ def test_the_rules_fire_on_recorded_series(promtool: str, tmp_path: Path) -> Non
     (tmp_path / "alerts.yml").write_text(alert_rules())
     (tmp_path / "recorded.yml").write_text(RECORDED)
     done = subprocess.run(
-        [promtool, "test", "rules", "recorded.yml"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        [promtool, "test", "rules", "recorded.yml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -30,8 +30,12 @@ TENANT_NAMES = {
 }
 
 
-def tell(observer: PrometheusObserver, tenant: object, items: int, outcome: Outcome = Outcome.DELIVERED) -> None:
-    batch = RowBatch(range(items), lineage=Lineage(id="b", reason=Reason.SIZE, name="audit", tenant=tenant))
+def tell(
+    observer: PrometheusObserver, tenant: object, items: int, outcome: Outcome = Outcome.DELIVERED
+) -> None:
+    batch = RowBatch(
+        range(items), lineage=Lineage(id="b", reason=Reason.SIZE, name="audit", tenant=tenant)
+    )
     observer.on_outcome(batch, outcome, range(items))
 
 
@@ -39,7 +43,9 @@ def number_of_series(registry: CollectorRegistry) -> int:
     return sum(len(family.samples) for family in registry.collect())
 
 
-def series(registry: CollectorRegistry, name: str = "batcher_tenant_items_total") -> dict[str, float]:
+def series(
+    registry: CollectorRegistry, name: str = "batcher_tenant_items_total"
+) -> dict[str, float]:
     found: Counter[str] = Counter()
     for family in registry.collect():
         for sample in family.samples:
@@ -71,13 +77,19 @@ def test_ten_thousand_tenants_have_twenty_series_and_other() -> None:
     found = series(registry)
     assert set(found) == {*busy, OTHER}
     assert found[OTHER] >= 300 * 35
-    assert sum(found.values()) <= 300 * (35 + 200), "an item is in one series; what was shown and is hidden again is in none"
+    assert sum(found.values()) <= 300 * (35 + 200), (
+        "an item is in one series; what was shown and is hidden again is in none"
+    )
     assert min(found[tenant] for tenant in busy) > 2_000
 
 
 @pytest.mark.parametrize("tenants", [30, 10_000])
-async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty(fake_clock: FakeClock, tenants: int) -> None:
-    """B-T51, batcher/B43, batcher/4a.12: of a real batcher, with a full ledger and at rest; and nothing grows behind them."""
+async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty(
+    fake_clock: FakeClock, tenants: int
+) -> None:
+    """B-T51, batcher/B43, batcher/4a.12: of a real batcher, with a full ledger and at rest; and
+    nothing grows behind them.
+    """
     registry = CollectorRegistry()
     observer = PrometheusObserver(registry, tenants=20)
     gate = asyncio.Event()
@@ -86,7 +98,9 @@ async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty
         await gate.wait()
 
     limits = Limits(max_items=500, max_pending_items=20_000, workers=4)
-    async with Batcher(sink, tenant=lambda item: item % tenants, limits=limits, observers=[observer]) as batcher:
+    async with Batcher(
+        sink, tenant=lambda item: item % tenants, limits=limits, observers=[observer]
+    ) as batcher:
         await batcher.add_many(range(10_000))
         await batcher.add_many(number % 3 for number in range(3_000))
         stats = batcher.stats()
@@ -96,7 +110,9 @@ async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty
         assert sum(series(registry, "batcher_tenant_pending_items").values()) == 13_000
         full = len(series(registry, "batcher_tenant_pending_items"))
         gate.set()
-    assert full == (21 if tenants == 30 else 4), "those of 10,000 that have a hundredth of the ledger, and all others as one"
+    assert full == (21 if tenants == 30 else 4), (
+        "those of 10,000 that have a hundredth of the ledger, and all others as one"
+    )
     assert series(registry).keys() - {OTHER} <= {str(tenant) for tenant in range(tenants)}
     assert len(series(registry)) == 21
     assert number_of_series(registry) < 150
@@ -105,13 +121,17 @@ async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty
 
 
 async def test_a_tenant_that_waits_and_one_that_is_full_are_told_of(fake_clock: FakeClock) -> None:
-    """batcher/B43, batcher/B44: what is inside of each, how old it is, and who waits for its part of the ledger."""
+    """batcher/B43, batcher/B44: what is inside of each, how old it is, and who waits for its part
+    of the ledger.
+    """
 
     async def sink(batch: Batch[str]) -> None:
         await fake_clock.sleep(5.0)
 
     limits = Limits(max_items=3, max_delay=10.0)
-    async with Batcher(sink, tenant=lambda item: item[0], tenants=Tenants(max_pending_items=4), limits=limits) as batcher:
+    async with Batcher(
+        sink, tenant=lambda item: item[0], tenants=Tenants(max_pending_items=4), limits=limits
+    ) as batcher:
         assert (batcher.stats().tenants, batcher.stats().busiest_tenants) == (0, ())
         await batcher.add_many(["a1", "a2", "a3", "a4", "b1"])
         await fake_clock.sleep(2.0)
@@ -121,10 +141,24 @@ async def test_a_tenant_that_waits_and_one_that_is_full_are_told_of(fake_clock: 
         assert stats.tenants == 2
         assert stats.busiest_tenants == (
             TenantStats(
-                tenant="a", inside=4, queued=1, in_flight_batches=1, held_keys=0, held_items=0, waiting_producers=1, oldest_age=3.0
+                tenant="a",
+                inside=4,
+                queued=1,
+                in_flight_batches=1,
+                held_keys=0,
+                held_items=0,
+                waiting_producers=1,
+                oldest_age=3.0,
             ),
             TenantStats(
-                tenant="b", inside=1, queued=1, in_flight_batches=0, held_keys=0, held_items=0, waiting_producers=0, oldest_age=3.0
+                tenant="b",
+                inside=1,
+                queued=1,
+                in_flight_batches=0,
+                held_keys=0,
+                held_items=0,
+                waiting_producers=0,
+                oldest_age=3.0,
             ),
         )
         await waiting
@@ -136,8 +170,14 @@ def test_outcomes_are_told_apart() -> None:
     tell(observer, "a", 5)
     tell(observer, "a", 2, Outcome.REJECTED)
     labels = {"name": "audit", "tenant": "a"}
-    assert registry.get_sample_value("batcher_tenant_items_total", {**labels, "outcome": "delivered"}) == 5
-    assert registry.get_sample_value("batcher_tenant_items_total", {**labels, "outcome": "rejected"}) == 2
+    assert (
+        registry.get_sample_value("batcher_tenant_items_total", {**labels, "outcome": "delivered"})
+        == 5
+    )
+    assert (
+        registry.get_sample_value("batcher_tenant_items_total", {**labels, "outcome": "rejected"})
+        == 2
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -154,7 +194,9 @@ def test_no_counter_goes_back(seed: int, most: int) -> None:
         assert len(now.keys() - {OTHER}) <= most
         assert now.get(OTHER, 0) >= before.get(OTHER, 0)
         for tenant in now.keys() & before.keys():
-            assert now[tenant] >= before[tenant] or now[tenant] <= 3, "less only where it was hidden in between"
+            assert now[tenant] >= before[tenant] or now[tenant] <= 3, (
+                "less only where it was hidden in between"
+            )
         before = now
 
 

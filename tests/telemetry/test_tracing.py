@@ -13,7 +13,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from penstock import Batcher, ConfigError, DeadLetter, FanOut, Limits, PermanentError, Retry, Tracing, stack
+from penstock import (
+    Batcher,
+    ConfigError,
+    DeadLetter,
+    FanOut,
+    Limits,
+    PermanentError,
+    Retry,
+    Tracing,
+    stack,
+)
 from penstock.sinks import MemorySink
 from penstock.telemetry import traced
 from penstock.testing import FakeSink, ScriptedSink, fail, partial
@@ -51,7 +61,9 @@ async def write(sink: Any, items: list[Any]) -> Any:
 
 
 async def test_the_flush_span_links_to_every_item(fake_clock: FakeClock) -> None:
-    """B-T23, batcher/B36: links are the items' span contexts; what is further in sees plain items."""
+    """B-T23, batcher/B36: links are the items' span contexts; what is further in sees plain
+    items.
+    """
     sink: FakeSink[str] = FakeSink()
     await write(stack(sink, Tracing(tracer_provider=PROVIDER)), [link("a"), link("b"), "plain"])
     (flush,) = spans("batcher.flush")
@@ -70,8 +82,13 @@ async def test_the_flush_span_links_to_every_item(fake_clock: FakeClock) -> None
     }
 
 
-@pytest.mark.parametrize(("count", "most", "children", "omitted"), [(128, 1024, 0, 0), (500, 1024, 3, 0), (500, 300, 2, 200)])
-async def test_no_link_is_forgotten_in_silence(fake_clock: FakeClock, count: int, most: int, children: int, omitted: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "most", "children", "omitted"),
+    [(128, 1024, 0, 0), (500, 1024, 3, 0), (500, 300, 2, 200)],
+)
+async def test_no_link_is_forgotten_in_silence(
+    fake_clock: FakeClock, count: int, most: int, children: int, omitted: int
+) -> None:
     """batcher/4b.8: beyond the SDK's limit they go to child spans; what is left out is counted."""
     tracing = Tracing(tracer_provider=PROVIDER, max_links=most)
     await write(stack(FakeSink(), tracing), [link(number) for number in range(count)])
@@ -96,7 +113,10 @@ async def test_a_trace_is_linked_once(fake_clock: FakeClock) -> None:
 
 async def test_a_sampled_parent(fake_clock: FakeClock) -> None:
     """batcher/B36: the second way of the founding document."""
-    await write(stack(FakeSink(), Tracing(tracer_provider=PROVIDER, sampled_parent=True)), [link("a"), link("b")])
+    await write(
+        stack(FakeSink(), Tracing(tracer_provider=PROVIDER, sampled_parent=True)),
+        [link("a"), link("b")],
+    )
     assert spans("batcher.flush")[0].parent == contexts("batcher.add")[0]
 
 
@@ -114,20 +134,26 @@ async def test_items_that_carry_a_context_of_their_own(fake_clock: FakeClock) ->
     sink: FakeSink[Any] = FakeSink()
     with PROVIDER.get_tracer("t").start_as_current_span("request") as request:
         items = [("a", request.get_span_context()), ("b", None)]
-    await write(stack(sink, Tracing(tracer_provider=PROVIDER, context_of=lambda item: item[1])), items)
+    await write(
+        stack(sink, Tracing(tracer_provider=PROVIDER, context_of=lambda item: item[1])), items
+    )
     assert [each.context for each in spans("batcher.flush")[0].links] == contexts("request")
     assert sink.applied == items
 
 
 async def test_failures_and_what_hangs_below(fake_clock: FakeClock) -> None:
-    """The span is current inside the write, also in the branches of a fan-out; a failed item makes it an error."""
+    """The span is current inside the write, also in the branches of a fan-out; a failed item makes
+    it an error.
+    """
 
     async def client(batch: Any) -> None:
         with PROVIDER.get_tracer("client").start_as_current_span("INSERT"):
             pass
 
     sink: ScriptedSink[Any] = ScriptedSink([partial({1: PermanentError("no")})])
-    report = await write(stack(FanOut(client, sink), Tracing(tracer_provider=PROVIDER)), [link("a"), link("b")])
+    report = await write(
+        stack(FanOut(client, sink), Tracing(tracer_provider=PROVIDER)), [link("a"), link("b")]
+    )
     (flush,), (insert,) = spans("batcher.flush"), spans("INSERT")
     assert insert.parent == flush.get_span_context()
     assert flush.status.status_code is trace.StatusCode.ERROR
@@ -138,7 +164,12 @@ async def test_failures_and_what_hangs_below(fake_clock: FakeClock) -> None:
 async def test_dead_letters_name_the_trace(fake_clock: FakeClock) -> None:
     """batcher/4a.7: and the record holds the plain item."""
     letters: MemorySink[Any] = MemorySink()
-    sink: Any = stack(ScriptedSink([fail(PermanentError("no"))]), Retry(), DeadLetter(letters), Tracing(tracer_provider=PROVIDER))
+    sink: Any = stack(
+        ScriptedSink([fail(PermanentError("no"))]),
+        Retry(),
+        DeadLetter(letters),
+        Tracing(tracer_provider=PROVIDER),
+    )
     await write(sink, [link("a"), "b"])
     first, second = letters.items
     assert first.item == "a"
@@ -154,7 +185,9 @@ def test_mistakes() -> None:
         Tracing(context_of=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-async def test_an_error_that_cannot_be_shown_is_recorded_all_the_same(fake_clock: FakeClock) -> None:
+async def test_an_error_that_cannot_be_shown_is_recorded_all_the_same(
+    fake_clock: FakeClock,
+) -> None:
     """The SDK asks it for its text; the write has ended long before."""
 
     class Unspeakable(PermanentError):

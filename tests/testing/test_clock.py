@@ -51,8 +51,13 @@ async def test_advance_fires_every_timer_on_the_way_at_its_time(fake_clock: Fake
     assert fake_clock.now() == 9.999999
 
 
-@given(st.lists(st.tuples(st.floats(0.0, 100.0), st.booleans()), max_size=30), st.lists(st.floats(0.0, 60.0), max_size=5))
-def test_timers_fire_as_a_simple_model_says(timers: list[tuple[float, bool]], steps: list[float]) -> None:
+@given(
+    st.lists(st.tuples(st.floats(0.0, 100.0), st.booleans()), max_size=30),
+    st.lists(st.floats(0.0, 60.0), max_size=5),
+)
+def test_timers_fire_as_a_simple_model_says(
+    timers: list[tuple[float, bool]], steps: list[float]
+) -> None:
     """In time order, at their exact times; cancelled ones not at all."""
 
     async def main(clock: FakeClock) -> list[float]:
@@ -64,7 +69,9 @@ def test_timers_fire_as_a_simple_model_says(timers: list[tuple[float, bool]], st
         for step in [0.0, *steps]:
             await clock.advance(step)
         reached = clock.now()
-        assert fired == sorted(when for when, cancelled in timers if not cancelled and when <= reached)
+        assert fired == sorted(
+            when for when, cancelled in timers if not cancelled and when <= reached
+        )
         for handle in handles:
             handle.cancel()
         return fired
@@ -79,7 +86,10 @@ def test_what_would_hang_says_so_with_a_list() -> None:
     async def main() -> None:
         await asyncio.Event().wait()
 
-    with FakeClock() as clock, pytest.raises(WouldHang, match=r"no timer is set(?s:.*)task .* in main"):
+    with (
+        FakeClock() as clock,
+        pytest.raises(WouldHang, match=r"no timer is set(?s:.*)task .* in main"),
+    ):
         clock.run(main())
 
 

@@ -47,14 +47,20 @@ async def put(server: EmbeddedKafka, topic: str, *values: bytes, partition: int 
             await producer.send_and_wait(topic, value, partition=partition)
 
 
-async def get(server: EmbeddedKafka, topic: str, count: int, *, partition: int = 0) -> list[bytes | None]:
+async def get(
+    server: EmbeddedKafka, topic: str, count: int, *, partition: int = 0
+) -> list[bytes | None]:
     """The first `count` values of a partition."""
-    async with AIOKafkaConsumer(bootstrap_servers=server.bootstrap, auto_offset_reset="earliest") as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=server.bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
         consumer.assign([TopicPartition(topic, partition)])
         return [(await consumer.getone()).value for _ in range(count)]
 
 
-async def test_what_is_produced_is_consumed_and_a_topic_has_its_partitions(running: EmbeddedKafka, real_clock: LoopClock) -> None:
+async def test_what_is_produced_is_consumed_and_a_topic_has_its_partitions(
+    running: EmbeddedKafka, real_clock: LoopClock
+) -> None:
     running.create_topic("several", partitions=3)
     await put(running, "several", b"a", b"b", partition=2)
     assert await get(running, "several", 2, partition=2) == [b"a", b"b"]
@@ -62,34 +68,49 @@ async def test_what_is_produced_is_consumed_and_a_topic_has_its_partitions(runni
         assert await producer.partitions_for("several") == {0, 1, 2}
 
 
-async def test_a_group_takes_its_position_up_again(running: EmbeddedKafka, real_clock: LoopClock) -> None:
+async def test_a_group_takes_its_position_up_again(
+    running: EmbeddedKafka, real_clock: LoopClock
+) -> None:
     running.create_topic("grouped")
     await put(running, "grouped", b"first", b"second")
     for expected in (b"first", b"second"):
         async with AIOKafkaConsumer(
-            "grouped", bootstrap_servers=running.bootstrap, group_id="group", auto_offset_reset="earliest", enable_auto_commit=False
+            "grouped",
+            bootstrap_servers=running.bootstrap,
+            group_id="group",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
         ) as consumer:
             record = await consumer.getone()
             assert record.value == expected
             await consumer.commit({TopicPartition("grouped", 0): record.offset + 1})
 
 
-async def test_a_transaction_is_seen_when_it_commits_and_not_when_it_aborts(running: EmbeddedKafka, real_clock: LoopClock) -> None:
+async def test_a_transaction_is_seen_when_it_commits_and_not_when_it_aborts(
+    running: EmbeddedKafka, real_clock: LoopClock
+) -> None:
     running.create_topic("transactional")
-    async with AIOKafkaProducer(bootstrap_servers=running.bootstrap, transactional_id="writer") as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=running.bootstrap, transactional_id="writer"
+    ) as producer:
         await producer.begin_transaction()
         await producer.send_and_wait("transactional", b"aborted")
         await producer.abort_transaction()
         async with producer.transaction():
             await producer.send_and_wait("transactional", b"committed")
     async with AIOKafkaConsumer(
-        "transactional", bootstrap_servers=running.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+        "transactional",
+        bootstrap_servers=running.bootstrap,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
     ) as consumer:
         assert (await consumer.getone()).value == b"committed"
 
 
 @pytest.mark.parametrize("way", ["paused, kill", "the process alone", "paused, stop"])
-async def test_what_was_acknowledged_survives_and_the_port_stays(running: EmbeddedKafka, real_clock: LoopClock, way: str) -> None:
+async def test_what_was_acknowledged_survives_and_the_port_stays(
+    running: EmbeddedKafka, real_clock: LoopClock, way: str
+) -> None:
     before, bootstrap = running.pid, running.bootstrap
     assert before is not None
     topic = f"kept-{before}"
@@ -113,7 +134,9 @@ async def test_what_was_acknowledged_survives_and_the_port_stays(running: Embedd
     assert await get(running, topic, 2) == [b"kept", b"and more"]
 
 
-async def test_a_paused_server_goes_on_where_it_was(running: EmbeddedKafka, real_clock: LoopClock) -> None:
+async def test_a_paused_server_goes_on_where_it_was(
+    running: EmbeddedKafka, real_clock: LoopClock
+) -> None:
     topic = f"paused-{running.pid}"
     running.create_topic(topic)
     async with AIOKafkaProducer(bootstrap_servers=running.bootstrap) as producer:
@@ -156,19 +179,30 @@ def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left() -> None
         context.__enter__()
 
 
-def test_a_broker_that_is_not_ours_is_used_and_not_ended(running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_is_not_ours_is_used_and_not_ended(
+    running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", running.bootstrap)
     with start_kafka() as theirs:
         assert theirs.bootstrap == running.bootstrap
         assert theirs.pid is None
         theirs.create_topic("through-theirs")
-        for change in (theirs.start, theirs.stop, theirs.kill, theirs.restart, theirs.pause, theirs.resume):
+        for change in (
+            theirs.start,
+            theirs.stop,
+            theirs.kill,
+            theirs.restart,
+            theirs.pause,
+            theirs.resume,
+        ):
             with pytest.raises(EmbeddedUnavailable, match="not ours"):
                 change()
     assert running.pid is not None
 
 
-def test_a_home_gives_the_jars(running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_home_gives_the_jars(
+    running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "libs").symlink_to(fetch(JAVA / "kafka.xml"))
     monkeypatch.setenv("PENSTOCK_KAFKA_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

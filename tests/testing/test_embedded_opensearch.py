@@ -1,4 +1,6 @@
-"""The embedded OpenSearch: up as any user, down like a crash, up again on the same port and data."""
+"""The embedded OpenSearch: up as any user, down like a crash, up again on the same port and
+data.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,23 @@ def running(server: EmbeddedOpenSearch) -> EmbeddedOpenSearch:
 
 
 def put(server: EmbeddedOpenSearch, number: int) -> None:
-    httpx.put(f"{server.url}/kept/_doc/{number}", json={"number": number}, timeout=30).raise_for_status()
+    httpx.put(
+        f"{server.url}/kept/_doc/{number}", json={"number": number}, timeout=30
+    ).raise_for_status()
 
 
 def get(server: EmbeddedOpenSearch, number: int) -> Any:
-    return httpx.get(f"{server.url}/kept/_doc/{number}", timeout=30).raise_for_status().json()["_source"]["number"]
+    return (
+        httpx.get(f"{server.url}/kept/_doc/{number}", timeout=30)
+        .raise_for_status()
+        .json()["_source"]["number"]
+    )
 
 
 @pytest.mark.parametrize("way", ["paused, kill", "the process alone", "paused, stop"])
-def test_what_was_acknowledged_survives_and_the_port_stays(running: EmbeddedOpenSearch, way: str) -> None:
+def test_what_was_acknowledged_survives_and_the_port_stays(
+    running: EmbeddedOpenSearch, way: str
+) -> None:
     before, url = running.pid, running.url
     assert before is not None
     put(running, before)
@@ -83,14 +93,18 @@ def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedOpenSe
     assert not [each for each in psutil.process_iter() if each.pid == pid]
 
 
-def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left(running: EmbeddedOpenSearch) -> None:
+def test_a_setting_that_the_server_refuses_is_told_and_nothing_is_left(
+    running: EmbeddedOpenSearch,
+) -> None:
     context = start_opensearch({"no.such.setting": "1"})
     with pytest.raises(EmbeddedUnavailable, match=r"no\.such\.setting"):
         context.__enter__()
 
 
 @pytest.mark.parametrize(("program", "told"), [("java", "no java"), ("mvn", "no mvn")])
-def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, told: str) -> None:
+def test_what_is_missing_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, told: str
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     (tmp_path / "java").touch(mode=0o755)

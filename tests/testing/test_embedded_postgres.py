@@ -1,4 +1,6 @@
-"""The embedded PostgreSQL: up as any user, down like a crash, up again on the same port and data."""
+"""The embedded PostgreSQL: up as any user, down like a crash, up again on the same port and
+data.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ async def connected(server: EmbeddedPostgres) -> AsyncGenerator[Connection[Recor
         connection.terminate()
 
 
-async def test_it_answers_over_loopback_with_its_version(running: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_it_answers_over_loopback_with_its_version(
+    running: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with connected(running) as connection:
         assert await connection.fetchval("show server_version") == running.version
         assert await connection.fetchval("show fsync") == "on"
@@ -55,13 +59,19 @@ async def test_it_answers_over_loopback_with_its_version(running: EmbeddedPostgr
     assert f"pid={running.pid}" in repr(running)
 
 
-async def test_a_wrong_password_is_refused(running: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_wrong_password_is_refused(
+    running: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     with pytest.raises(asyncpg.InvalidPasswordError):
         await asyncpg.connect(running.dsn, password="wrong", timeout=10)
 
 
-@pytest.mark.parametrize("way", ["kill", "the main process alone", "stop", "paused, kill", "paused, stop"])
-async def test_committed_data_survives_and_the_port_stays(running: EmbeddedPostgres, real_clock: LoopClock, way: str) -> None:
+@pytest.mark.parametrize(
+    "way", ["kill", "the main process alone", "stop", "paused, kill", "paused, stop"]
+)
+async def test_committed_data_survives_and_the_port_stays(
+    running: EmbeddedPostgres, real_clock: LoopClock, way: str
+) -> None:
     before, port = running.pid, running.port
     assert before is not None
     async with connected(running) as connection, connected(running) as other:
@@ -85,7 +95,9 @@ async def test_committed_data_survives_and_the_port_stays(running: EmbeddedPostg
         assert [row["way"] for row in await connection.fetch("select way from kept")] == [way]
 
 
-async def test_a_paused_server_goes_on_where_it_was(running: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_paused_server_goes_on_where_it_was(
+    running: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with connected(running) as connection:
         running.pause()
         with pytest.raises(TimeoutError):
@@ -107,7 +119,9 @@ def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedPostgr
     assert running.pid is None
 
 
-async def test_two_servers_at_once_have_settings_and_data_of_their_own(running: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_two_servers_at_once_have_settings_and_data_of_their_own(
+    running: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     with start_postgres({"fsync": "off", "application_name": r"it's a \ test"}) as second:
         assert second.port != running.port
         async with connected(running) as first, connected(second) as connection:
@@ -123,7 +137,9 @@ async def test_two_servers_at_once_have_settings_and_data_of_their_own(running: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
-async def test_it_starts_from_a_folder_that_others_may_not_enter(real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_starts_from_a_folder_that_others_may_not_enter(
+    real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("penstock.testing._postgres._is_open", lambda _folder: False)
     with start_postgres({"fsync": "off"}) as server:
         assert server._binaries.is_relative_to(server._folder.path)
@@ -144,9 +160,15 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         start_postgres().__enter__()
 
 
-@pytest.mark.parametrize(("names", "expected"), [("", False), ("kafka", False), ("kafka, postgres", True), ("all", True)])
-def test_what_is_required_fails_where_it_would_be_skipped(monkeypatch: pytest.MonkeyPatch, names: str, expected: bool) -> None:
+@pytest.mark.parametrize(
+    ("names", "expected"), [("", False), ("kafka", False), ("kafka, postgres", True), ("all", True)]
+)
+def test_what_is_required_fails_where_it_would_be_skipped(
+    monkeypatch: pytest.MonkeyPatch, names: str, expected: bool
+) -> None:
     monkeypatch.setenv("PENSTOCK_REQUIRE", names)
     assert is_required("postgres") is expected
-    with pytest.raises(pytest.fail.Exception if expected else pytest.skip.Exception, match="no package"):
+    with pytest.raises(
+        pytest.fail.Exception if expected else pytest.skip.Exception, match="no package"
+    ):
         skip_or_fail("postgres", "no package")

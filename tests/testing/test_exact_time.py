@@ -86,7 +86,9 @@ async def test_advance_runs_what_becomes_ready_between_timers(fake_clock: FakeCl
         assert seen == [("a", 1.0), ("b", 1.5), ("a", 2.0), ("b", 2.5), ("a", 3.0)]
 
 
-async def test_what_is_set_now_for_the_same_span_fires_within_the_advance(fake_clock: FakeClock) -> None:
+async def test_what_is_set_now_for_the_same_span_fires_within_the_advance(
+    fake_clock: FakeClock,
+) -> None:
     fired = 0
 
     def fire() -> None:
@@ -144,7 +146,9 @@ async def test_a_cancelled_advance_leaves_the_time_where_it_is(fake_clock: FakeC
     assert fake_clock.now() == 4.0
 
 
-async def test_run_until_idle_lets_everything_ready_run_and_moves_no_time(fake_clock: FakeClock) -> None:
+async def test_run_until_idle_lets_everything_ready_run_and_moves_no_time(
+    fake_clock: FakeClock,
+) -> None:
     steps = 0
 
     async def walk() -> None:
@@ -162,7 +166,9 @@ async def test_run_until_idle_lets_everything_ready_run_and_moves_no_time(fake_c
     assert (steps, fake_clock.now()) == (51, 1.0)
 
 
-async def test_wait_for_wakes_in_the_round_in_which_the_predicate_comes_true(fake_clock: FakeClock) -> None:
+async def test_wait_for_wakes_in_the_round_in_which_the_predicate_comes_true(
+    fake_clock: FakeClock,
+) -> None:
     box: list[int] = []
     loop = asyncio.get_running_loop()
     loop.call_at(1.0, box.append, 1)
@@ -174,7 +180,9 @@ async def test_wait_for_wakes_in_the_round_in_which_the_predicate_comes_true(fak
     await fake_clock.wait_for(lambda: True, timeout=0)
 
 
-async def test_wait_for_ends_with_a_timeout_a_hang_or_the_predicates_error(fake_clock: FakeClock) -> None:
+async def test_wait_for_ends_with_a_timeout_a_hang_or_the_predicates_error(
+    fake_clock: FakeClock,
+) -> None:
     with pytest.raises(TimeoutError, match="still false"):
         await fake_clock.wait_for(lambda: False, timeout=2.5)
     assert fake_clock.now() == 2.5
@@ -187,14 +195,22 @@ async def test_wait_for_ends_with_a_timeout_a_hang_or_the_predicates_error(fake_
 
 async def test_a_clock_refuses_a_loop_that_is_not_its_own(real_clock: LoopClock) -> None:
     with FakeClock() as clock:
-        for refused in (clock.sleep(1), clock.advance(1), clock.run_until_idle(), clock.wait_for(lambda: True)):
+        for refused in (
+            clock.sleep(1),
+            clock.advance(1),
+            clock.run_until_idle(),
+            clock.wait_for(lambda: True),
+        ):
             with pytest.raises(RuntimeError, match=r"clock\.run"):
                 await refused
         with pytest.raises(RuntimeError, match="running loop"):
             clock.run(asyncio.sleep(0))
 
 
-@pytest.mark.parametrize("arguments", [{"start": float("nan")}, {"wall_start": float("inf")}, {"patience": 0}, {"max_rounds": 0}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"start": float("nan")}, {"wall_start": float("inf")}, {"patience": 0}, {"max_rounds": 0}],
+)
 def test_bad_arguments_are_refused(arguments: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(arguments))):
         FakeClock(**arguments)  # type: ignore[arg-type]  # on purpose

@@ -95,10 +95,19 @@ class Started:
 
 @contextmanager
 def started(body: str) -> Iterator[Started]:
-    """A starter in a process group of its own, which is gone afterwards with all of its children."""
+    """A starter in a process group of its own, which is gone afterwards with all of its
+    children.
+    """
     ours = {name: value for name, value in os.environ.items() if name != "PENSTOCK_KAFKA_BOOTSTRAP"}
     command = [sys.executable, "-c", STARTER.format(body=body)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=ours)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=ours,
+    )
     with process:
         try:
             yield Started(process)
@@ -116,7 +125,9 @@ def started(body: str) -> Iterator[Started]:
         ("kafka", signal.SIGKILL, False),
     ],
 )
-def test_a_server_ends_with_the_process_that_started_it(name: str, by: signal.Signals, paused: bool) -> None:
+def test_a_server_ends_with_the_process_that_started_it(
+    name: str, by: signal.Signals, paused: bool
+) -> None:
     with started(SERVES.format(name=name, paused=paused)) as starter:
         assert starter.serves
         assert starter.folder.exists()
@@ -137,7 +148,10 @@ def test_forked_children_neither_end_the_server_nor_keep_it() -> None:
 
 def test_signals_to_all_leave_the_guard_to_its_work() -> None:
     """As a service manager sends them to every process of a service; the starter survives them."""
-    with started("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + SERVES.format(name="postgres", paused=False)) as starter:
+    with started(
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+        + SERVES.format(name="postgres", paused=False)
+    ) as starter:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             starter.guard.send_signal(number)
         starter.end(signal.SIGKILL)

@@ -31,7 +31,10 @@ def test_a_hang_lists_the_tasks_and_where_they_are_suspended() -> None:
 
 
 def test_with_autojump_off_a_hang_lists_the_timers_and_their_times() -> None:
-    with FakeClock(autojump=False) as clock, pytest.raises(WouldHang, match="autojump is off") as caught:
+    with (
+        FakeClock(autojump=False) as clock,
+        pytest.raises(WouldHang, match="autojump is off") as caught,
+    ):
         clock.run(asyncio.sleep(2.5))
     assert "timer at 2.5" in str(caught.value)
     assert clock.now() == 0.0
@@ -97,7 +100,10 @@ def test_what_never_comes_to_rest_counts_as_hanging(seconds: float) -> None:
         await deadlock()
         await ticking
 
-    with FakeClock(max_rounds=1000) as clock, pytest.raises(WouldHang, match="after 1000 rounds") as caught:
+    with (
+        FakeClock(max_rounds=1000) as clock,
+        pytest.raises(WouldHang, match="after 1000 rounds") as caught,
+    ):
         clock.run(main())
     assert "running test_what_never" in str(caught.value)
 
@@ -133,7 +139,9 @@ def test_a_thread_that_does_not_return_counts_as_hanging_after_the_patience() ->
 
 def test_a_silent_socket_counts_as_hanging_after_the_patience() -> None:
     async def main() -> None:
-        async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0):
+        async with await asyncio.start_server(
+            lambda _reader, writer: writer.close(), "127.0.0.1", 0
+        ):
             await asyncio.sleep(1.0)
 
     with FakeClock(patience=0.05) as clock, pytest.raises(WouldHang, match="1 sockets"):

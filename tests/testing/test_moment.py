@@ -15,7 +15,12 @@ from penstock.testing._moment import Act, Holders, Move, decide
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NOBODY, THREAD, EXTERNAL, SOCKET = Holders(), Holders(threads=1), Holders(external=1), Holders(sockets=1)
+NOBODY, THREAD, EXTERNAL, SOCKET = (
+    Holders(),
+    Holders(threads=1),
+    Holders(external=1),
+    Holders(sockets=1),
+)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,12 @@ NOBODY, THREAD, EXTERNAL, SOCKET = Holders(), Holders(threads=1), Holders(extern
     ],
 )
 async def test_the_decision(
-    fake_clock: FakeClock, timer: float | None, target: float | None, holders: Holders, autojump: bool, expected: tuple[Act, float]
+    fake_clock: FakeClock,
+    timer: float | None,
+    target: float | None,
+    holders: Holders,
+    autojump: bool,
+    expected: tuple[Act, float],
 ) -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     move = None if target is None else Move(target, waits_for_threads=True, done=done)
@@ -55,7 +65,9 @@ steps = st.lists(
 
 
 def model(script: Sequence[tuple[str, float]]) -> list[tuple[float, int]]:
-    """When each timer fires, by a list that is sorted whenever it is needed. Ties in time are told apart by number."""
+    """When each timer fires, by a list that is sorted whenever it is needed. Ties in time are told
+    apart by number.
+    """
     now, pending, fired = 0.0, dict[int, float](), list[tuple[float, int]]()
     for number, (kind, value) in enumerate([*script, (ADVANCE, 1000.0)]):
         if kind == SET:
@@ -72,7 +84,9 @@ def model(script: Sequence[tuple[str, float]]) -> list[tuple[float, int]]:
 
 
 @given(script=steps, autojump=st.booleans())
-def test_timers_fire_when_and_in_the_order_that_a_simple_model_says(script: list[tuple[str, float]], autojump: bool) -> None:
+def test_timers_fire_when_and_in_the_order_that_a_simple_model_says(
+    script: list[tuple[str, float]], autojump: bool
+) -> None:
     fired: list[tuple[float, int]] = []
 
     async def main() -> None:

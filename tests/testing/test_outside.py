@@ -31,7 +31,9 @@ async def test_a_call_in_an_executor_of_ones_own_is_waited_for(fake_clock: FakeC
     assert fake_clock.now() == 0.0
 
 
-async def test_a_cancelled_call_holds_the_time_until_its_thread_has_ended(fake_clock: FakeClock) -> None:
+async def test_a_cancelled_call_holds_the_time_until_its_thread_has_ended(
+    fake_clock: FakeClock,
+) -> None:
     gate, started = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -51,7 +53,9 @@ async def test_a_cancelled_call_holds_the_time_until_its_thread_has_ended(fake_c
     opener.join()
 
 
-async def test_a_call_that_never_started_holds_nothing_when_cancelled(fake_clock: FakeClock) -> None:
+async def test_a_call_that_never_started_holds_nothing_when_cancelled(
+    fake_clock: FakeClock,
+) -> None:
     gate = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         loop = asyncio.get_running_loop()
@@ -107,7 +111,9 @@ async def test_advance_moves_time_even_inside_external(fake_clock: FakeClock) ->
     assert fake_clock.now() == 1.0
 
 
-async def test_a_listening_server_and_a_real_client_talk_without_a_jump(fake_clock: FakeClock) -> None:
+async def test_a_listening_server_and_a_real_client_talk_without_a_jump(
+    fake_clock: FakeClock,
+) -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(30):
             writer.write(await reader.readline())

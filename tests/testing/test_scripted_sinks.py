@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import Batcher, Limits, Outcome, PermanentError, ResultMismatch, RowBatch, TransientError, UnknownOutcomeError, gather, send
+from penstock import (
+    Batcher,
+    Limits,
+    Outcome,
+    PermanentError,
+    ResultMismatch,
+    RowBatch,
+    TransientError,
+    UnknownOutcomeError,
+    gather,
+    send,
+)
 from penstock.testing import (
     BlockingSink,
     DedupSink,
@@ -35,7 +46,12 @@ async def test_steps_are_taken_in_order_and_traced(fake_clock: FakeClock) -> Non
         outcomes = await gather(receipts)
     assert outcomes == [Outcome.REJECTED, Outcome.DELIVERED, Outcome.REJECTED, Outcome.DELIVERED]
     assert sink.applied == ["b", "d"]
-    assert sink.trace == [(0.0, ("a",), "size"), (0.0, ("b",), "size"), (2.0, ("c",), "size"), (2.0, ("d",), "size")]
+    assert sink.trace == [
+        (0.0, ("a",), "size"),
+        (0.0, ("b",), "size"),
+        (2.0, ("c",), "size"),
+        (2.0, ("d",), "size"),
+    ]
     assert isinstance(sink.calls[0].error, TransientError)
 
 
@@ -74,8 +90,12 @@ async def test_hanging_deaf_and_nonsense(fake_clock: FakeClock) -> None:
     assert fake_clock.now() == 51.0
 
 
-async def test_a_deduplicating_server_tells_writes_apart_by_their_key(fake_clock: FakeClock) -> None:
-    """B-T39: two disjoint picks of a batch both land, the same pick twice lands once, item keys are stable."""
+async def test_a_deduplicating_server_tells_writes_apart_by_their_key(
+    fake_clock: FakeClock,
+) -> None:
+    """B-T39: two disjoint picks of a batch both land, the same pick twice lands once, item keys are
+    stable.
+    """
     sink: DedupSink[str] = DedupSink()
     batch = RowBatch("abcd")
     await sink.write(batch.pick([0, 1]))

@@ -1,7 +1,8 @@
 """Who is first, where times change more often than anybody asks. Pure.
 
-A heap whose entries may be stale. Everybody stands in it at a time that is not after his true one; the true one is asked for when he comes to
-the front. So a time that moves later costs nothing until then, and one that moves earlier is noted again.
+A heap whose entries may be stale. Everybody stands in it at a time that is not after his true one;
+the true one is asked for when he comes to the front. So a time that moves later costs nothing until
+then, and one that moves earlier is noted again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Agenda(Generic[E]):
         self._noted.pop(one, None)
 
     def first(self) -> tuple[float, E] | None:
-        """Whose time is first, and that time; of equal ones, who was noted first. `None` if nobody has any."""
+        """Whose time is first, and that time; of equal ones, who was noted first. `None` if nobody
+        has any.
+        """
         while self._heap:
             noted, _, one = self._heap[0]
             if self._noted.get(one) != noted:

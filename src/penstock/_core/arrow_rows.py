@@ -1,10 +1,12 @@
 """Rows of a record batch: a value that Python cannot hold costs its own row, and no other.
 
-1. Arrow holds values that Python has no object for: text that is not UTF-8, dates and timestamps outside the years 1 to 9999, moments of
-   time zones that Python does not know. `to_pylist` raises for the whole column.
-2. Rows are then made value by value. An *unreadable* row is refused with `PermanentError`, which names the column and the reason.
-3. A dead letter shows an unreadable value as text: bytes that are not UTF-8 as escapes, dates and timestamps in ISO 8601 with the year that
-   they have.
+1. Arrow holds values that Python has no object for: text that is not UTF-8, dates and timestamps
+   outside the years 1 to 9999, moments of time zones that Python does not know. `to_pylist` raises
+   for the whole column.
+2. Rows are then made value by value. An *unreadable* row is refused with `PermanentError`, which
+   names the column and the reason.
+3. A dead letter shows an unreadable value as text: bytes that are not UTF-8 as escapes, dates and
+   timestamps in ISO 8601 with the year that they have.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ class UnreadableRows(PermanentError):
 
 
 def values_of(column: Any) -> tuple[list[Any], dict[int, str]]:
-    """A column's values, and the reason for each that is unreadable; a text that shows it stands in its place."""
+    """A column's values, and the reason for each that is unreadable; a text that shows it stands in
+    its place.
+    """
     try:
         return column.to_pylist(), {}
     except Exception:
@@ -31,7 +35,9 @@ def values_of(column: Any) -> tuple[list[Any], dict[int, str]]:
 
 
 def rows_of(record_batch: Any) -> tuple[list[dict[str, Any]], dict[int, PermanentError]]:
-    """Every row as a dictionary, and the error of each that is unreadable; such a row shows its values as text."""
+    """Every row as a dictionary, and the error of each that is unreadable; such a row shows its
+    values as text.
+    """
     try:
         return record_batch.to_pylist(), {}
     except Exception:
@@ -95,11 +101,17 @@ def _moment(value: int, unit: str) -> str:
 
 
 def _date(days: int) -> str:
-    """The date so many days after 1970-01-01 in the proleptic Gregorian calendar, in ISO 8601; the year before 1 is 0."""
-    cycles, day = divmod(days + 719_468, _DAYS_OF_CYCLE)  # from 0000-03-01 on, so that a leap day is a year's last
+    """The date so many days after 1970-01-01 in the proleptic Gregorian calendar, in ISO 8601; the
+    year before 1 is 0.
+    """
+    cycles, day = divmod(
+        days + 719_468, _DAYS_OF_CYCLE
+    )  # from 0000-03-01 on, so that a leap day is a year's last
     years = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * years + years // 4 - years // 100
     month = (5 * day + 2) // 153
     year = years + 400 * cycles + (month > 9)
     sign = "-" if year < 0 else ""
-    return f"{sign}{abs(year):04d}-{(month + 2) % 12 + 1:02d}-{day - (153 * month + 2) // 5 + 1:02d}"
+    return (
+        f"{sign}{abs(year):04d}-{(month + 2) % 12 + 1:02d}-{day - (153 * month + 2) // 5 + 1:02d}"
+    )

@@ -1,11 +1,14 @@
 """Batches: immutable, ordered groups of items, each on its way through one delivery.
 
-1. A batch is sealed once and never changes or comes back; what a retry, a bisection or a combiner sends is a new batch *derived* from it.
-2. Every derived batch knows its `origins`: for each of its items the index in the sealed batch (or the group of indices it stands for).
-   Outcomes are booked by origin, so it does not matter along how many picks an item reached its destination.
-3. Indices in a batch's own methods are always that batch's own; only `origins` speaks of the sealed batch.
-4. `id` is lineage and the same for everything derived. Only `write_key` may be sent as a deduplication token: it is equal only for the
-   same items on the same way.
+1. A batch is sealed once and never changes or comes back; what a retry, a bisection or a combiner
+   sends is a new batch *derived* from it.
+2. Every derived batch knows its `origins`: for each of its items the index in the sealed batch (or
+   the group of indices it stands for). Outcomes are booked by origin, so it does not matter along
+   how many picks an item reached its destination.
+3. Indices in a batch's own methods are always that batch's own; only `origins` speaks of the sealed
+   batch.
+4. `id` is lineage and the same for everything derived. Only `write_key` may be sent as a
+   deduplication token: it is equal only for the same items on the same way.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ class Reason(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """What a sealed batch and everything derived from it have in common. Times are the clock's monotonic seconds."""
+    """What a sealed batch and everything derived from it have in common. Times are the clock's
+    monotonic seconds.
+    """
 
     id: str = field(default_factory=lambda: uuid4().hex)
     reason: Reason = Reason.MANUAL
@@ -58,13 +63,16 @@ class Lineage:
     sealed_at: float | None = None
     tenant: object = None
     is_replay: bool = False
-    """Whether the items are dead letters on their way back: what fails again stays where it is, and no new letter is written."""
+    """Whether the items are dead letters on their way back: what fails again stays where it is, and
+    no new letter is written.
+    """
 
 
 class Batch(Sequence[T_co], ABC, Generic[T_co]):
     """An immutable, ordered group of items sealed for one write.
 
-    Length, indexing and iteration are those of a tuple of items. `attempt` counts from 1; `keys` holds the items' keys in keyed mode.
+    Length, indexing and iteration are those of a tuple of items. `attempt` counts from 1; `keys`
+    holds the items' keys in keyed mode.
     """
 
     __slots__ = ("_groups", "_lineage", "_origins", "attempt", "delivery", "keys", "sizes")
@@ -97,7 +105,9 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         """The same batch on another delivery, or as another attempt."""
 
     def unreadable(self) -> Mapping[int, BaseException]:
-        """The items that a batch holds and cannot hand out, each with its error; only batches of columns have any."""
+        """The items that a batch holds and cannot hand out, each with its error; only batches of
+        columns have any.
+        """
         return {}
 
     def shown(self, index: int) -> T_co:
@@ -146,7 +156,9 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def origins(self) -> Sequence[int | tuple[int, ...]]:
-        """For each item its index in the sealed batch; in a batch made by `derive`, the group of indices it stands for."""
+        """For each item its index in the sealed batch; in a batch made by `derive`, the group of
+        indices it stands for.
+        """
         if self._groups is not None:
             return self._groups
         return range(len(self)) if self._origins is None else self._origins
@@ -170,8 +182,8 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def pick(self, indices: Iterable[int], *, attempt: int | None = None) -> Self:
         """The sub-batch of the items at `indices`, in the order given, on the same delivery.
 
-        `attempt` (default: this batch's) is what the sub-batch reports. Raises `IndexError` for an index outside the batch, and
-        `ValueError` for one that stands there twice.
+        `attempt` (default: this batch's) is what the sub-batch reports. Raises `IndexError` for an
+        index outside the batch, and `ValueError` for one that stands there twice.
         """
         chosen = indices if isinstance(indices, (range, list, tuple)) else list(indices)
         number = self.attempt if attempt is None else attempt
@@ -191,12 +203,18 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def derive(self, items: Iterable[U], groups: Iterable[Iterable[int]]) -> RowBatch[U]:
         """The batch that a combiner writes: each new item stands for a group of this batch's items.
 
-        The groups must partition this batch: every index in exactly one. Raises `ValueError` otherwise.
+        The groups must partition this batch: every index in exactly one. Raises `ValueError`
+        otherwise.
         """
         made = tuple(items)
         own = [tuple(group) for group in groups]
-        if len(made) != len(own) or sorted(i for group in own for i in group) != list(range(len(self))):
-            message = f"derive: {len(made)} items with {len(own)} groups that must partition {len(self)} items"
+        if len(made) != len(own) or sorted(i for group in own for i in group) != list(
+            range(len(self))
+        ):
+            message = (
+                f"derive: {len(made)} items with {len(own)} groups that must partition "
+                f"{len(self)} items"
+            )
             raise ValueError(message)
         return RowBatch(
             made,
@@ -208,7 +226,9 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def write_key(self) -> str:
-        """The token for a destination that deduplicates: equal only for the same items on the same way. Made anew when asked for."""
+        """The token for a destination that deduplicates: equal only for the same items on the same
+        way. Made anew when asked for.
+        """
         digest = hashlib.blake2b(digest_size=8)
         if self._groups is None:
             digest.update(array("I", self._first_roots()).tobytes())
@@ -220,7 +240,9 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def item_keys(self) -> list[str]:
         """A deduplication token for each item, stable over every retry on the same way."""
         path = self._path
-        return [f"{path}-{'.'.join(map(str, o)) if isinstance(o, tuple) else o}" for o in self.origins]
+        return [
+            f"{path}-{'.'.join(map(str, o)) if isinstance(o, tuple) else o}" for o in self.origins
+        ]
 
     @property
     def _path(self) -> str:
@@ -228,34 +250,53 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def maybe_applied(self) -> frozenset[int]:
-        """The indices whose earlier try ended in an unknown outcome. It alone lets a sink call a conflict `duplicate`."""
+        """The indices whose earlier try ended in an unknown outcome. It alone lets a sink call a
+        conflict `duplicate`.
+        """
         marked = self.delivery.maybe_applied
         if not marked:
             return frozenset()
         if self._groups is not None:
-            return frozenset(i for i, group in enumerate(self._groups) if not marked.isdisjoint(group))
+            return frozenset(
+                i for i, group in enumerate(self._groups) if not marked.isdisjoint(group)
+            )
         return frozenset(i for i, root in enumerate(self._first_roots()) if root in marked)
 
     @property
     def deadline(self) -> float | None:
-        """When writes will be cut, in the clock's monotonic seconds, once a shutdown has begun; `None` before."""
+        """When writes will be cut, in the clock's monotonic seconds, once a shutdown has begun;
+        `None` before.
+        """
         return self.delivery.deadline
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun: backoffs are shortened so that tries go on until its deadline."""
+        """Whether a shutdown has begun: backoffs are shortened so that tries go on until its
+        deadline.
+        """
         return self.delivery.stopping
 
-    def settle(self, indices: Iterable[int], outcome: Outcome, details: Mapping[int, object] | None = None) -> None:
-        """Book a success for the items at `indices`, at once and for good; their receipts resolve now.
+    def settle(
+        self, indices: Iterable[int], outcome: Outcome, details: Mapping[int, object] | None = None
+    ) -> None:
+        """Book a success for the items at `indices`, at once and for good; their receipts resolve
+        now.
 
-        `indices` are this batch's own, each at most once. `outcome` is one of delivered, duplicate, spooled, dead_lettered; failures are
-        raised or returned. `details` may hold something per index for the receipt: a returned row, an offset, an id.
+        `indices` are this batch's own, each at most once. `outcome` is one of delivered, duplicate,
+        spooled, dead_lettered; failures are raised or returned. `details` may hold something per
+        index for the receipt: a returned row, an offset, an id.
 
-        Raises `ResultMismatch` for anything else. All items of the write that were not settled before are `unknown` then, and are not
-        sent again by themselves, whatever the sink raises or returns after it.
+        Raises `ResultMismatch` for anything else. All items of the write that were not settled
+        before are `unknown` then, and are not sent again by themselves, whatever the sink raises or
+        returns after it.
         """
-        if type(indices) is range and type(outcome) is Outcome and outcome.is_success and not details and indices == range(len(self)):
+        if (
+            type(indices) is range
+            and type(outcome) is Outcome
+            and outcome.is_success
+            and not details
+            and indices == range(len(self))
+        ):
             self.book(indices, outcome)
             return
         try:
@@ -267,7 +308,9 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             raise
         self.book(own, known, told)
 
-    def book(self, own: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None) -> None:
+    def book(
+        self, own: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None
+    ) -> None:
         """`settle` for indices, outcome and details that are known to fit."""
         if self.delivery.distrusts:
             own = [i for i in own if not self.delivery.distrusted(self.roots((i,)))]
@@ -286,56 +329,87 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         if delivery.left == 0:
             return ()
         if self._groups is not None:
-            return [i for i, group in enumerate(self._groups) if not all(map(delivery.is_settled, group))]
+            return [
+                i
+                for i, group in enumerate(self._groups)
+                if not all(map(delivery.is_settled, group))
+            ]
         return [i for i, root in enumerate(self._first_roots()) if not delivery.is_settled(root)]
 
     def hold(self, indices: Iterable[int], *, tried: bool = False) -> None:
-        """Say that the items at `indices` are not at the destination, while others of a write in parts are: a cut leaves them unsent.
+        """Say that the items at `indices` are not at the destination, while others of a write in
+        parts are: a cut leaves them unsent.
 
-        They wait for their turn, or have been `tried` and keep their errors. It holds until they are sent on. What was settled stays so,
-        and what may have been applied.
+        They wait for their turn, or have been `tried` and keep their errors. It holds until they
+        are sent on. What was settled stays so, and what may have been applied.
         """
         own = indices if isinstance(indices, (range, list, tuple)) else list(indices)
         self._check_own(own, "hold")
         self.delivery.hold(self.roots(own), tried=tried)
 
     async def back_off(
-        self, until: float, *signals: Signal, through_stop: bool = False, not_before: float = 0.0, lasts: float = 0.0
+        self,
+        until: float,
+        *signals: Signal,
+        through_stop: bool = False,
+        not_before: float = 0.0,
+        lasts: float = 0.0,
     ) -> bool:
-        """Wait until the clock reads `until` (monotonic seconds), one of `signals` fires or a shutdown begins.
+        """Wait until the clock reads `until` (monotonic seconds), one of `signals` fires or a
+        shutdown begins.
 
-        Every wait in front of a destination goes through here. Meanwhile the batch counts as backing off and its flush slot serves
-        others. Once a shutdown has begun, waits are shortened so that tries go on until its deadline: to a quarter of the time left, but
-        not below `not_before`, the time until which the destination itself asked to wait, if a try fits behind it. `lasts` is how many
-        seconds a try is expected to take. Returns whether time is up: a try begun now is likely to be cut off, so what was not applied is
-        better given up as `StoppedError`. Only a best-effort branch that is not waited for any more should try once more then. What keeps to a pace waits
-        with `through_stop=True`: a shutdown does not end such a wait, only its deadline does. Raises `CancelledError` once the delivery is
-        closed. Cancellation leaves the batch holding a slot again.
+        Every wait in front of a destination goes through here. Meanwhile the batch counts as
+        backing off and its flush slot serves others. Once a shutdown has begun, waits are shortened
+        so that tries go on until its deadline: to a quarter of the time left, but not below
+        `not_before`, the time until which the destination itself asked to wait, if a try fits
+        behind it. `lasts` is how many seconds a try is expected to take. Returns whether time is
+        up: a try begun now is likely to be cut off, so what was not applied is better given up as
+        `StoppedError`. Only a best-effort branch that is not waited for any more should try once
+        more then. What keeps to a pace waits with `through_stop=True`: a shutdown does not end such
+        a wait, only its deadline does. Raises `CancelledError` once the delivery is closed.
+        Cancellation leaves the batch holding a slot again.
         """
         roots = self.roots(self.unsettled())
-        return await self.delivery.back_off(roots, until, *signals, through_stop=through_stop, not_before=not_before, lasts=lasts)
+        return await self.delivery.back_off(
+            roots, until, *signals, through_stop=through_stop, not_before=not_before, lasts=lasts
+        )
 
     def throttled(self, until: float) -> None:
         """Tell the batcher that the destination asked for a pause until the clock reads `until`."""
         self.delivery.throttled(until)
 
     def child(self, label: str, outcome_map: OutcomeMap) -> Fork[Self]:
-        """A way of its own for these items, to be used in a `with`: what succeeds on it is mapped by `outcome_map`, not booked as it is.
+        """A way of its own for these items, to be used in a `with`: what succeeds on it is mapped
+        by `outcome_map`, not booked as it is.
 
-        `label` becomes part of the `write_key`. For a dead-letter target: map every success to `dead_lettered`, the rest to `rejected`.
+        `label` becomes part of the `write_key`. For a dead-letter target: map every success to
+        `dead_lettered`, the rest to `rejected`.
         """
         return Fork(self.delivery, self.roots(), self._on, {label: outcome_map})
 
-    def fork(self, branches: Mapping[str, OutcomeMap], *, best_effort: Iterable[str] = ()) -> Fork[Self]:
-        """Several ways at once, one batch each, to be used in a `with`: an item is settled when every required branch has settled it.
+    def fork(
+        self, branches: Mapping[str, OutcomeMap], *, best_effort: Iterable[str] = ()
+    ) -> Fork[Self]:
+        """Several ways at once, one batch each, to be used in a `with`: an item is settled when
+        every required branch has settled it.
 
-        The worst branch decides an item's outcome; branches named in `best_effort` never do. What may have been applied by an earlier try
-        may have been applied on every one of these ways.
+        The worst branch decides an item's outcome; branches named in `best_effort` never do. What
+        may have been applied by an earlier try may have been applied on every one of these ways.
         """
-        return Fork(self.delivery, self.roots(), self._on, branches, best_effort=frozenset(best_effort), same_destination=True)
+        return Fork(
+            self.delivery,
+            self.roots(),
+            self._on,
+            branches,
+            best_effort=frozenset(best_effort),
+            same_destination=True,
+        )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} items, id={self.id!r}, reason={self.reason.value!r}, attempt={self.attempt})"
+        return (
+            f"{type(self).__name__}({len(self)} items, id={self.id!r}, "
+            f"reason={self.reason.value!r}, attempt={self.attempt})"
+        )
 
 
 class RowBatch(Batch[T_co]):

@@ -17,26 +17,37 @@ Errors = dict[int, BaseException]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One of several writes done at the same time: the branches it writes to, one after another, and how."""
+    """One of several writes done at the same time: the branches it writes to, one after another,
+    and how.
+    """
 
     branches: Sequence[Delivery]
     run: Callable[[], Coroutine[Any, Any, Mapping[int, BaseException]]]
 
 
 async def side_by_side(
-    delivery: Delivery, lines: Sequence[Line], ended: Callable[[int, Mapping[int, BaseException] | None], Iterable[int] | None]
+    delivery: Delivery,
+    lines: Sequence[Line],
+    ended: Callable[[int, Mapping[int, BaseException] | None], Iterable[int] | None],
 ) -> None:
-    """Write every line, each an activity of its own that backs off by itself. Suspends until all have ended.
+    """Write every line, each an activity of its own that backs off by itself. Suspends until all
+    have ended.
 
-    `ended` hears of each line when it has ended, with its errors, or `None` if it was cut; it may return lines to cancel. Cancellation is
-    passed on to all, and waited for: what ignores it goes on holding the batch's slot.
+    `ended` hears of each line when it has ended, with its errors, or `None` if it was cut; it may
+    return lines to cancel. Cancellation is passed on to all, and waited for: what ignores it goes
+    on holding the batch's slot.
     """
     delivery.go_on_beside([line.branches for line in lines])
     tasks: list[asyncio.Task[Mapping[int, BaseException]]] = []
 
     def line_ended(place: int, task: asyncio.Task[Mapping[int, BaseException]]) -> None:
         delivery.ended_beside(lines[place].branches[0])
-        for other in ended(place, None if task.cancelled() or task.exception() is not None else task.result()) or ():
+        for other in (
+            ended(
+                place, None if task.cancelled() or task.exception() is not None else task.result()
+            )
+            or ()
+        ):
             tasks[other].cancel()
 
     async with asyncio.TaskGroup() as group:

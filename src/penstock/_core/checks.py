@@ -24,7 +24,9 @@ def bad(name: str, value: object, rule: str) -> ConfigError:
 
 
 def seconds(name: str, value: object, *, zero: bool = False) -> float:
-    """A duration as float seconds; takes a number of seconds or a `timedelta`. Raises `ConfigError`."""
+    """A duration as float seconds; takes a number of seconds or a `timedelta`. Raises
+    `ConfigError`.
+    """
     rule = f"must be {'at least 0' if zero else 'more than 0'} seconds (a number or a timedelta)"
     if isinstance(value, timedelta):
         value = value.total_seconds()

@@ -25,8 +25,9 @@ _NETWORK: tuple[tuple[type[BaseException], ErrorClass], ...] = (
 def classify_network(error: BaseException) -> ErrorClass | None:
     """The class of an error of the operating system's network; `None` for others.
 
-    Refused connections and names that do not resolve mean that nobody is there; other broken connections may work next time. An
-    exception that was raised from one of these (`raise ... from`) has its class.
+    Refused connections and names that do not resolve mean that nobody is there; other broken
+    connections may work next time. An exception that was raised from one of these (`raise ...
+    from`) has its class.
     """
     seen: set[int] = set()
     link: BaseException | None = error
@@ -40,7 +41,9 @@ def classify_network(error: BaseException) -> ErrorClass | None:
 
 
 def first_of(*classifiers: Classifier) -> Classifier:
-    """One classifier of several: each is asked in turn, and the first that knows the error decides."""
+    """One classifier of several: each is asked in turn, and the first that knows the error
+    decides.
+    """
     return partial(_first_answer, classifiers)
 
 
@@ -53,10 +56,14 @@ def _first_answer(classifiers: Iterable[Classifier], error: BaseException) -> Er
 
 
 def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
-    """Ask each classifier in turn, then our own types, then the network's; an exception nobody knows is `UNLISTED`."""
+    """Ask each classifier in turn, then our own types, then the network's; an exception nobody
+    knows is `UNLISTED`.
+    """
     if isinstance(error, KeyStopped):
         return ErrorClass.STOPPED
-    answer = _first_answer((classifier for classifier in classifiers if classifier is not None), error)
+    answer = _first_answer(
+        (classifier for classifier in classifiers if classifier is not None), error
+    )
     if answer is not None:
         return answer
     own = classify(error)

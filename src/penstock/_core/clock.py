@@ -1,7 +1,8 @@
 """Time as an argument.
 
-Nothing outside this module asks the operating system for the time, sleeps, or sets a timer. The default clock only delegates to the
-running loop, so a loop with a time of its own (the one of `penstock.testing.FakeClock`) makes everything above it virtual as well.
+Nothing outside this module asks the operating system for the time, sleeps, or sets a timer. The
+default clock only delegates to the running loop, so a loop with a time of its own (the one of
+`penstock.testing.FakeClock`) makes everything above it virtual as well.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The default clock: the running event loop's, or that of `loop`. Only then can it be read off the loop, by `now` and `wall_time`."""
+    """The default clock: the running event loop's, or that of `loop`. Only then can it be read off
+    the loop, by `now` and `wall_time`.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop
@@ -79,7 +82,9 @@ LOOP_CLOCK = LoopClock()
 
 
 class Signal:
-    """Wakes everybody who waits for it, first come first; holds nothing of a loop while nobody waits."""
+    """Wakes everybody who waits for it, first come first; holds nothing of a loop while nobody
+    waits.
+    """
 
     __slots__ = ("_waiters",)
 
@@ -101,7 +106,9 @@ class Signal:
 
 
 async def wait_until(clock: Clock, until: float, *signals: Signal) -> None:
-    """Suspend until the clock reads `until` (which may be infinite) or one of `signals` fires. Cancellation leaves nothing behind."""
+    """Suspend until the clock reads `until` (which may be infinite) or one of `signals` fires.
+    Cancellation leaves nothing behind.
+    """
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer = clock.call_at(until, lambda: _wake(waiter)) if until < math.inf else None
     for signal in signals:

@@ -1,8 +1,10 @@
 """Which columns a sink could never write: asked before the first row is sent.
 
-1. The question goes the way of the items: a decorator passes it to the sink that it wraps, a combinator to each of its branches. Dead-letter
-   targets get records and no items, and are not asked.
-2. A closed sink answers from the types alone. An open one also knows what it has read of its destination.
+1. The question goes the way of the items: a decorator passes it to the sink that it wraps, a
+   combinator to each of its branches. Dead-letter targets get records and no items, and are not
+   asked.
+2. A closed sink answers from the types alone. An open one also knows what it has read of its
+   destination.
 3. No answer costs I/O, and a sink that has no opinion takes everything.
 """
 
@@ -19,7 +21,8 @@ class JudgesColumns(Protocol):
     """A sink that knows which columns it can write."""
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
-        """For each column of a `pyarrow.Schema` that this sink could never write, or needs and does not find: why, and what to do.
+        """For each column of a `pyarrow.Schema` that this sink could never write, or needs and does
+        not find: why, and what to do.
 
         Does not suspend, and may be called whether the sink is open or not.
         """
@@ -27,7 +30,9 @@ class JudgesColumns(Protocol):
 
 
 def refused_columns(sink: object, schema: Any) -> dict[str, str]:
-    """The columns that `sink`, or a sink inside it which gets the same items, could never write, and why."""
+    """The columns that `sink`, or a sink inside it which gets the same items, could never write,
+    and why.
+    """
     if isinstance(sink, JudgesColumns):
         return dict(sink.refused_columns(schema))
     found: dict[str, str] = {}

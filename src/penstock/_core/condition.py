@@ -1,4 +1,6 @@
-"""What a decorator has learnt about its destination, as it is told to the batcher, and from there to logs, metrics and `stats()`."""
+"""What a decorator has learnt about its destination, as it is told to the batcher, and from there
+to logs, metrics and `stats()`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class DestinationState(enum.Enum):
     UNAVAILABLE = "unavailable"
     """It cannot be reached. One batch at a time probes it."""
     REFUSED = "refused"
-    """It can be reached and refuses every write. An operator has to repair it; one batch at a time probes it."""
+    """It can be reached and refuses every write. An operator has to repair it; one batch at a time
+    probes it.
+    """
 
 
 SEVERITY = {state: place for place, state in enumerate(DestinationState)}
@@ -33,7 +37,9 @@ STATE_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A state other than available, and why. It holds text, never the error, whose traceback would keep a batch's items alive."""
+    """A state other than available, and why. It holds text, never the error, whose traceback would
+    keep a batch's items alive.
+    """
 
     state: DestinationState
     reason: str

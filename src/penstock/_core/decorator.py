@@ -1,7 +1,8 @@
 """What every sink around a sink has in common.
 
-A decorator stands around a transaction as it stands around its sink: `transaction` enters the wrapped sink's and puts a second view of
-the decorator, made by `around` with the state of the first, around what is written in it.
+A decorator stands around a transaction as it stands around its sink: `transaction` enters the
+wrapped sink's and puts a second view of the decorator, made by `around` with the state of the
+first, around what is written in it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ T = TypeVar("T")
 
 
 class WrappingSink(Openable, ABC, Generic[T]):
-    """A sink around one sink: opens it, closes it, and passes on what it promises unless a subclass knows better."""
+    """A sink around one sink: opens it, closes it, and passes on what it promises unless a subclass
+    knows better.
+    """
 
     def __init__(self, inner: Sink[T]) -> None:
         self.inner = inner
@@ -54,7 +57,9 @@ class WrappingSink(Openable, ABC, Generic[T]):
         """Make now what is otherwise made at the first write, so that `around` can share it."""
 
     def around(self, inner: Sink[T]) -> Self:
-        """This decorator, with its settings and the state it shares with all batches, around another sink; open while this one is."""
+        """This decorator, with its settings and the state it shares with all batches, around
+        another sink; open while this one is.
+        """
         self._make_state()
         made = object.__new__(type(self))
         vars(made).update(vars(self))
@@ -63,6 +68,8 @@ class WrappingSink(Openable, ABC, Generic[T]):
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
-        """The wrapped sink's transaction, with this decorator around what is written in it. Raises and suspends as that does."""
+        """The wrapped sink's transaction, with this decorator around what is written in it. Raises
+        and suspends as that does.
+        """
         async with transaction(self.inner, unit) as within:
             yield enlisted(self.around, within)

@@ -1,17 +1,20 @@
 """What flows between a sealed batch and its batcher during a write.
 
-One `Delivery` per sealed batch, shared by everything picked or derived from it. Outside a batcher (no host) it is a harmless stand-in.
-Indices here are the sealed batch's.
+One `Delivery` per sealed batch, shared by everything picked or derived from it. Outside a batcher
+(no host) it is a harmless stand-in. Indices here are the sealed batch's.
 
-1. Success is final at once: `settle` books it, and later answers for the item only count if they contradict it.
-2. Failure travels outward as errors. What an unsettled item would become if everything were cut now is its *verdict*, read from where
-   it stands: not sent, or waiting in a backoff or for its turn, is `unsent`, failed and waiting for its series is `rejected`, at the destination is
-   `unknown`. Whatever may have been applied by an earlier try is `unknown` too.
-3. A fork gives items several ways at once (or one other way). An item is settled when every required branch has settled it; its verdict
-   is the worst of its branches'.
+1. Success is final at once: `settle` books it, and later answers for the item only count if they
+   contradict it.
+2. Failure travels outward as errors. What an unsettled item would become if everything were cut now
+   is its *verdict*, read from where it stands: not sent, or waiting in a backoff or for its turn,
+   is `unsent`, failed and waiting for its series is `rejected`, at the destination is `unknown`.
+   Whatever may have been applied by an earlier try is `unknown` too.
+3. A fork gives items several ways at once (or one other way). An item is settled when every
+   required branch has settled it; its verdict is the worst of its branches'.
 4. A closed delivery has given every item its verdict. It remembers later settles and books none.
-5. A batch holds one flush slot while at least one of its activities (one, or one per branch that goes on beside others) is not backing
-   off. The flush timeout runs for each activity by itself, and stands still while that one backs off.
+5. A batch holds one flush slot while at least one of its activities (one, or one per branch that
+   goes on beside others) is not backing off. The flush timeout runs for each activity by itself,
+   and stands still while that one backs off.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ if TYPE_CHECKING:
 Settled = Callable[[Sequence[int], Outcome, Mapping[int, object] | None], None]
 
 GRACE = 0.1
-"""Seconds that a write has to end after it was cut, before its items get their verdicts without it."""
+"""Seconds that a write has to end after it was cut, before its items get their verdicts without
+it.
+"""
 
 _FRESH, _SENDING, _FAILED, _WAITING, _CUT, _HELD, _SETTLED = 0, 1, 2, 3, 4, 5, 8
 _OUTCOMES = tuple(Outcome)
@@ -86,11 +91,19 @@ class Host(Protocol):
         """Whether a destination that refuses everything is waited for until it is repaired."""
         ...
 
-    def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
+    def settled(
+        self,
+        delivery: Delivery,
+        indices: Sequence[int],
+        outcome: Outcome,
+        details: Mapping[int, object] | None,
+    ) -> None:
         """These items have their final outcome."""
 
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
-        """Return when the clock reads `until`, when one of `signals` fires, or when a shutdown begins, unless that is waited through."""
+        """Return when the clock reads `until`, when one of `signals` fires, or when a shutdown
+        begins, unless that is waited through.
+        """
 
     def give_slot(self, delivery: Delivery) -> None:
         """The batch is nowhere near its destination: others may have its flush slot."""
@@ -117,7 +130,9 @@ class Host(Protocol):
         """A decorator tells the state of its destination; `None`: it is available."""
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """So many items of the batch are to be sent again after `delay` seconds, because of errors of this class."""
+        """So many items of the batch are to be sent again after `delay` seconds, because of errors
+        of this class.
+        """
 
 
 class Delivery:
@@ -150,7 +165,14 @@ class Delivery:
         "late",
     )
 
-    def __init__(self, size: int, *, host: Host | None = None, parent: Delivery | None = None, labels: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        host: Host | None = None,
+        parent: Delivery | None = None,
+        labels: tuple[str, ...] = (),
+    ) -> None:
         self.labels = labels
         """The path of forks that led here, outermost first; part of every `write_key`."""
         self.contradictions = 0
@@ -168,7 +190,9 @@ class Delivery:
         self._partly: set[int] = set()
         self._errors: dict[int, BaseException] = {}
         self.distrusts: dict[int, ResultMismatch] = {}
-        """By item, a `settle` that did not fit its batch and has not been reported by its write yet."""
+        """By item, a `settle` that did not fit its batch and has not been reported by its write
+        yet.
+        """
         self._forks: list[Fork[Any]] = []
         self._tries: dict[int, Tries] = {}
         self._settled_by: Settled | None = None
@@ -181,7 +205,7 @@ class Delivery:
         self._activities = 1
         self._idle = 0
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- what is known -----------------------------------------------------------------------------
 
     @property
     def is_fresh(self) -> bool:
@@ -200,7 +224,9 @@ class Delivery:
 
     @property
     def was_cut(self) -> bool:
-        """Whether this branch itself was closed: it had its time, and what it still does changes nothing."""
+        """Whether this branch itself was closed: it had its time, and what it still does changes
+        nothing.
+        """
         return self._closed
 
     @property
@@ -217,19 +243,25 @@ class Delivery:
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun, or this branch is not waited for any more: backoffs are shortened, or end."""
+        """Whether a shutdown has begun, or this branch is not waited for any more: backoffs are
+        shortened, or end.
+        """
         host = self._root._host
         return (host is not None and host.stopping) or self.is_hurried
 
     @property
     def waits_for_repair(self) -> bool:
-        """Whether a destination that refuses everything is waited for. Not outside a batcher, where no log would tell of the wait."""
+        """Whether a destination that refuses everything is waited for. Not outside a batcher, where
+        no log would tell of the wait.
+        """
         host = self._root._host
         return host is not None and host.waits_for_repair
 
     @property
     def is_hurried(self) -> bool:
-        """Whether this branch is not waited for any more: what backs off has one immediate last try."""
+        """Whether this branch is not waited for any more: what backs off has one immediate last
+        try.
+        """
         return any(delivery._hurried for delivery in self._way())
 
     @property
@@ -246,7 +278,9 @@ class Delivery:
 
     @property
     def _activity(self) -> Delivery:
-        """The delivery that stands for this one's activity. Nothing refers to itself: a batch must be free as soon as nobody holds it."""
+        """The delivery that stands for this one's activity. Nothing refers to itself: a batch must
+        be free as soon as nobody holds it.
+        """
         return self if self._line is None else self._line
 
     def _way(self) -> Iterator[Delivery]:
@@ -269,7 +303,9 @@ class Delivery:
         return self._tries.get(index)
 
     def recall(self, index: int, tries: Tries) -> None:
-        """Count on from tries that were made before this delivery began; a dead letter then tells of all of them."""
+        """Count on from tries that were made before this delivery began; a dead letter then tells
+        of all of them.
+        """
         self._tries[index] = tries
 
     def verdict(self, index: int) -> Outcome:
@@ -289,11 +325,15 @@ class Delivery:
         return Outcome.UNKNOWN if index in self._maybe and not answer.is_success else answer
 
     def was_applied_in_part(self, index: int) -> bool:
-        """Whether one of several branches has the item, although it has not succeeded as a whole."""
+        """Whether one of several branches has the item, although it has not succeeded as a
+        whole.
+        """
         return index in self._partly
 
     def ended(self, index: int, error: BaseException) -> Outcome:
-        """The outcome of an item whose series ended with `error`: what was applied in a part is never unsent."""
+        """The outcome of an item whose series ended with `error`: what was applied in a part is
+        never unsent.
+        """
         outcome = outcome_of(error, maybe_applied=index in self._maybe)
         return Outcome.UNKNOWN if outcome is Outcome.UNSENT and index in self._partly else outcome
 
@@ -305,10 +345,12 @@ class Delivery:
             counts[verdict] = counts.get(verdict, 0) + 1
         return counts
 
-    # -- answers that do not fit ---------------------------------------------------------------------------------------
+    # -- answers that do not fit -------------------------------------------------------------------
 
     def distrust(self, indices: Sequence[int], error: ResultMismatch) -> None:
-        """A `settle` did not fit its batch: those of these items that have no outcome may have been applied, and are not sent again."""
+        """A `settle` did not fit its batch: those of these items that have no outcome may have been
+        applied, and are not sent again.
+        """
         if self.closed:
             return
         doubtful = [index for index in indices if not self.is_settled(index)]
@@ -317,23 +359,29 @@ class Delivery:
 
     def distrusted(self, indices: Iterable[int]) -> ResultMismatch | None:
         """The error of the first of these items that a `settle` left in doubt."""
-        return next((error for index in indices if (error := self.distrusts.get(index)) is not None), None)
+        return next(
+            (error for index in indices if (error := self.distrusts.get(index)) is not None), None
+        )
 
     def reported(self, indices: Iterable[int]) -> None:
         """The write of these items has failed with that error, so it is known outside."""
         for index in indices:
             self.distrusts.pop(index, None)
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- what happens ------------------------------------------------------------------------------
 
     def begin(self, indices: Sequence[int]) -> None:
-        """A write of these items begins. Raises `CancelledError` on a closed delivery: after a cut nothing is sent."""
+        """A write of these items begins. Raises `CancelledError` on a closed delivery: after a cut
+        nothing is sent.
+        """
         if self.closed:
             raise asyncio.CancelledError
         self._mark(indices, _SENDING)
 
     def hold(self, indices: Sequence[int], *, tried: bool) -> None:
-        """These are not at the destination, while others of a write in parts are. What was not tried in it has no error of its own."""
+        """These are not at the destination, while others of a write in parts are. What was not
+        tried in it has no error of its own.
+        """
         self._mark(indices, _HELD)
         if self._errors and not tried:
             for index in indices:
@@ -348,17 +396,23 @@ class Delivery:
         self._count_tries(errors)
         self._mark(errors, _FAILED)
         self._errors.update(errors)
-        self._maybe.update(i for i, error in errors.items() if isinstance(error, UnknownOutcomeError))
+        self._maybe.update(
+            i for i, error in errors.items() if isinstance(error, UnknownOutcomeError)
+        )
         self.heard(errors.values())
 
     def heard(self, errors: Iterable[BaseException]) -> None:
-        """A write, or a part of one, has ended with these errors, whatever becomes of its items: what they say about load is the batcher's."""
+        """A write, or a part of one, has ended with these errors, whatever becomes of its items:
+        what they say about load is the batcher's.
+        """
         host = self._root._host
         if host is not None:
             host.heard(errors)
 
     def interrupted(self, indices: Iterable[int]) -> None:
-        """A write of these items was cancelled: those still at the destination may have been applied."""
+        """A write of these items was cancelled: those still at the destination may have been
+        applied.
+        """
         state = self._state
         cut = [index for index in indices if state[index] == _SENDING]
         self._count_tries(dict.fromkeys(cut))
@@ -367,17 +421,29 @@ class Delivery:
         self._maybe.update(cut)
 
     def _count_tries(self, errors: Mapping[int, BaseException | None]) -> None:
-        """Count a try once, where it ended: what passes on through the decorators is no longer at the destination."""
+        """Count a try once, where it ended: what passes on through the decorators is no longer at
+        the destination.
+        """
         state = self._state
-        ended = [i for i, error in errors.items() if state[i] == _SENDING and not isinstance(error, CircuitOpenError)]
+        ended = [
+            i
+            for i, error in errors.items()
+            if state[i] == _SENDING and not isinstance(error, CircuitOpenError)
+        ]
         if not ended:
             return
         now = self.clock.now()
         for index in ended:
             before = self._tries.get(index)
-            self._tries[index] = Tries(1, now, now) if before is None else Tries(before.count + 1, before.first_at, now)
+            self._tries[index] = (
+                Tries(1, now, now)
+                if before is None
+                else Tries(before.count + 1, before.first_at, now)
+            )
 
-    def settle(self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None) -> None:
+    def settle(
+        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None
+    ) -> None:
         """Book a success for good. A closed delivery remembers it and books nothing."""
         if self.closed:
             self.late += len(indices)
@@ -387,7 +453,9 @@ class Delivery:
             self._finish(new, outcome, details)
 
     def close(self) -> None:
-        """Give every unsettled item its verdict now. What a deaf sink answers later changes nothing."""
+        """Give every unsettled item its verdict now. What a deaf sink answers later changes
+        nothing.
+        """
         if self._closed:
             return
         by_outcome: dict[Outcome, list[int]] = {}
@@ -399,17 +467,23 @@ class Delivery:
         self._closed = True
 
     def finish(self, indices: Sequence[int], outcome: Outcome) -> None:
-        """Give these items, settled or not, a final outcome that may be a failure. Only the batcher, at the end of a series."""
+        """Give these items, settled or not, a final outcome that may be a failure. Only the
+        batcher, at the end of a series.
+        """
         new = self._not_settled(indices, _CODE[outcome])
         if new:
             self._finish(new, outcome, None)
 
     def withdraw(self, indices: Sequence[int]) -> None:
-        """These items are not this delivery's any more: they go back to where they came from, without an outcome."""
+        """These items are not this delivery's any more: they go back to where they came from,
+        without an outcome.
+        """
         self._mark_all(indices, _CODE[Outcome.UNSENT])
         self._left -= len(indices)
 
-    def _finish(self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
+    def _finish(
+        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
+    ) -> None:
         self._mark_all(indices, _CODE[outcome])
         self._left -= len(indices)
         if self._settled_by is not None:
@@ -440,12 +514,16 @@ class Delivery:
             state[index] = code
 
     def detach(self) -> None:
-        """The batcher is done with this batch. Host and batch hold each other, so its items would otherwise wait for the garbage collector."""
+        """The batcher is done with this batch. Host and batch hold each other, so its items would
+        otherwise wait for the garbage collector.
+        """
         self._host = None
 
-    # -- forks --------------------------------------------------------------------------------------------------------
+    # -- forks -------------------------------------------------------------------------------------
 
-    def branch(self, label: str, settled_by: Settled | None, maybe_applied: Iterable[int]) -> Delivery:
+    def branch(
+        self, label: str, settled_by: Settled | None, maybe_applied: Iterable[int]
+    ) -> Delivery:
         """A delivery for the same items on a way of their own."""
         branch = Delivery(len(self._state), parent=self, labels=(*self.labels, label))
         branch._settled_by = settled_by
@@ -454,7 +532,9 @@ class Delivery:
 
     @property
     def has_stragglers(self) -> bool:
-        """Whether an item may have its outcome here while a branch that nobody waits for is still to be sent it."""
+        """Whether an item may have its outcome here while a branch that nobody waits for is still
+        to be sent it.
+        """
         return any(fork.has_stragglers for fork in self._forks)
 
     def fork_begins(self, fork: Fork[Any]) -> None:
@@ -477,7 +557,7 @@ class Delivery:
                 self._tries[index] = theirs
         self._forks.remove(fork)
 
-    # -- waiting, slots and the flush timeout -------------------------------------------------------------------------
+    # -- waiting, slots and the flush timeout ------------------------------------------------------
 
     async def back_off(
         self,
@@ -521,8 +601,12 @@ class Delivery:
             host.watch(self._activity)
         return self.is_hurried if through_stop else not self.has_time(lasts)
 
-    def _next_try(self, until: float, *, through_stop: bool, not_before: float = 0.0, lasts: float = 0.0) -> float | None:
-        """When a batch that would wait until then tries again; `None` if no time is left for another wait and a try."""
+    def _next_try(
+        self, until: float, *, through_stop: bool, not_before: float = 0.0, lasts: float = 0.0
+    ) -> float | None:
+        """When a batch that would wait until then tries again; `None` if no time is left for
+        another wait and a try.
+        """
         if self.is_hurried:
             return None
         if through_stop or not self.stopping:
@@ -537,12 +621,23 @@ class Delivery:
         if not self.stopping:
             return True
         deadline = self.deadline
-        return deadline is not None and not self.is_hurried and self.clock.now() <= latest_try(deadline, lasts)
+        return (
+            deadline is not None
+            and not self.is_hurried
+            and self.clock.now() <= latest_try(deadline, lasts)
+        )
 
     def _is_asked_to_wait(self, not_before: float, lasts: float) -> bool:
-        """Whether a shutdown has begun in the middle of a wait that the destination asked for, and that leaves time for a try."""
+        """Whether a shutdown has begun in the middle of a wait that the destination asked for, and
+        that leaves time for a try.
+        """
         deadline = self.deadline
-        if deadline is None or not self.stopping or self.is_hurried or not_before <= self.clock.now():
+        if (
+            deadline is None
+            or not self.stopping
+            or self.is_hurried
+            or not_before <= self.clock.now()
+        ):
             return False
         return not_before <= latest_try(deadline, lasts)
 
@@ -553,7 +648,9 @@ class Delivery:
 
     @property
     def lets_pass(self) -> bool:
-        """Whether a later batch may go first, although one worker keeps batches in order: otherwise none ever would."""
+        """Whether a later batch may go first, although one worker keeps batches in order: otherwise
+        none ever would.
+        """
         return self._root._lets_pass
 
     def let_pass(self, *, others: bool) -> None:
@@ -566,7 +663,9 @@ class Delivery:
         self._hurry.fire()
 
     def go_on_beside(self, lines: Sequence[Sequence[Delivery]]) -> None:
-        """What follows is written at the same time: each line of branches is an activity until `ended_beside` was called for its first."""
+        """What follows is written at the same time: each line of branches is an activity until
+        `ended_beside` was called for its first.
+        """
         root = self._root
         host = root._host
         self._activity._beside += len(lines)
@@ -602,7 +701,9 @@ class Delivery:
             host.watch(self._activity)
 
     def listen(self, listener: Callable[[float], None]) -> None:
-        """Have `listener` called with the end of each pause that a destination on this delivery, or on a branch of it, asks for."""
+        """Have `listener` called with the end of each pause that a destination on this delivery, or
+        on a branch of it, asks for.
+        """
         self._listeners.append(listener)
 
     def unlisten(self, listener: Callable[[float], None]) -> None:
@@ -610,7 +711,9 @@ class Delivery:
         self._listeners.remove(listener)
 
     def report(self, source: object, condition: Condition | None) -> None:
-        """Tell the batcher the state of a destination, as `source` knows it; `None`: it is available."""
+        """Tell the batcher the state of a destination, as `source` knows it; `None`: it is
+        available.
+        """
         host = self._root._host
         if host is not None:
             host.reported(source, condition)
@@ -622,9 +725,11 @@ class Delivery:
             host.retrying(kind, items, delay)
 
     def throttled(self, until: float) -> None:
-        """Pass on the end of a pause that the destination asks for, to the decorators that listen and to the batcher.
+        """Pass on the end of a pause that the destination asks for, to the decorators that listen
+        and to the batcher.
 
-        A time without end counts as the longest pause that is believed, and what is no number as none.
+        A time without end counts as the longest pause that is believed, and what is no number as
+        none.
         """
         if math.isnan(until):
             return

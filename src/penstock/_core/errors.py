@@ -34,8 +34,9 @@
             ├── KeyStopped                left out, since an earlier item of its key failed
             └── TransactionLost           the transaction is gone, and nothing of it was applied
 
-Only the last branch is about the destination, and only there does the question of trying again arise. Errors of client libraries keep
-their identity: a sink's `classify` tells their class, and where one of ours is raised instead, theirs is its `__cause__`.
+Only the last branch is about the destination, and only there does the question of trying again
+arise. Errors of client libraries keep their identity: a sink's `classify` tells their class, and
+where one of ours is raised instead, theirs is its `__cause__`.
 """
 
 from __future__ import annotations
@@ -54,23 +55,30 @@ class PenstockError(Exception):
 
 
 class ConfigError(PenstockError, ValueError):
-    """A bad argument. The message names the argument, the value received and the rule; nothing has been started."""
+    """A bad argument. The message names the argument, the value received and the rule; nothing has
+    been started.
+    """
 
 
 class UnitRefused(ConfigError):
-    """The ledger does not take a unit: its version was cut into other parts, by another rule or by other types, is older than
-    what the ledger keeps, or was committed to a table that was since dropped and made anew.
+    """The ledger does not take a unit: its version was cut into other parts, by another rule or by
+    other types, is older than what the ledger keeps, or was committed to a table that was since
+    dropped and made anew.
     """
 
 
 class NonDeterministicReplay(PenstockError):
-    """A unit that is committed came again with another number of rows, or with other rows: what makes the rows does not give the same ones each time."""
+    """A unit that is committed came again with another number of rows, or with other rows: what
+    makes the rows does not give the same ones each time.
+    """
 
 
 class StagesLost(PenstockError):
-    """What was staged is not what is there: rows were lost (a crash, a failover), changed, or no longer fit the target. Nothing was published.
+    """What was staged is not what is there: rows were lost (a crash, a failover), changed, or no
+    longer fit the target. Nothing was published.
 
-    No error of one write: publishing again does not help, and only running the whole write again does. The message names the stages.
+    No error of one write: publishing again does not help, and only running the whole write again
+    does. The message names the stages.
     """
 
 
@@ -83,7 +91,9 @@ class MissingJars(PenstockError, RuntimeError):
 
 
 class NotPicklableError(PenstockError, TypeError):
-    """A sink's description holds an argument that cannot be pickled. The message names it and the form that can."""
+    """A sink's description holds an argument that cannot be pickled. The message names it and the
+    form that can.
+    """
 
 
 class ForkedError(PenstockError):
@@ -95,24 +105,36 @@ class ClosedError(PenstockError):
 
 
 class BatcherBroken(ClosedError):
-    """The batcher stopped for good: `on_failure="crash"` met a failure, whose error is the `__cause__`."""
+    """The batcher stopped for good: `on_failure="crash"` met a failure, whose error is the
+    `__cause__`.
+    """
 
 
 class KeyFailedError(PenstockError):
-    """An earlier item of this key has failed for good, and `on_key_failure="fail"`: later ones fail too, until `resume(key)`.
+    """An earlier item of this key has failed for good, and `on_key_failure="fail"`: later ones fail
+    too, until `resume(key)`.
 
     `tenant` is the key's tenant, where the batcher has tenants; `None` otherwise.
     """
 
     def __init__(self, key: object, tenant: object = ...) -> None:
-        whose, call = ("", "resume(key)") if tenant is ... else (f" of tenant {repr_of(tenant)}", "resume(key, tenant=...)")
-        super().__init__(f"an earlier item of the key {repr_of(key)}{whose} has failed for good; later ones are not taken until {call}")
+        whose, call = (
+            ("", "resume(key)")
+            if tenant is ...
+            else (f" of tenant {repr_of(tenant)}", "resume(key, tenant=...)")
+        )
+        super().__init__(
+            f"an earlier item of the key {repr_of(key)}{whose} has failed for good; later ones "
+            f"are not taken until {call}"
+        )
         self.key = key
         self.tenant = None if tenant is ... else tenant
 
 
 class AddTimeout(PenstockError, TimeoutError):
-    """No room within the timeout; the item was not accepted. `retry_after` is the wait in seconds to suggest to a client."""
+    """No room within the timeout; the item was not accepted. `retry_after` is the wait in seconds
+    to suggest to a client.
+    """
 
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
@@ -124,7 +146,9 @@ class LedgerFull(AddTimeout):
 
 
 class ItemTooLarge(PenstockError, ValueError):
-    """An item that can never be taken: it is larger than the whole ledger, or than `max_bytes` with `oversize="reject"`."""
+    """An item that can never be taken: it is larger than the whole ledger, or than `max_bytes` with
+    `oversize="reject"`.
+    """
 
 
 class DrainTimeout(PenstockError, TimeoutError):
@@ -136,10 +160,14 @@ class DrainTimeout(PenstockError, TimeoutError):
 
 
 class ItemFailed(PenstockError):
-    """An item did not reach its destination. `outcome` says how it ended; the `__cause__` is the error, if one is known."""
+    """An item did not reach its destination. `outcome` says how it ended; the `__cause__` is the
+    error, if one is known.
+    """
 
     def __init__(self, outcome: Outcome, cause: BaseException | None = None) -> None:
-        super().__init__(f"item ended {outcome.value}" + (f": {repr_of(cause)}" if cause is not None else ""))
+        super().__init__(
+            f"item ended {outcome.value}" + (f": {repr_of(cause)}" if cause is not None else "")
+        )
         self.outcome = outcome
         self.__cause__ = cause
 
@@ -147,8 +175,9 @@ class ItemFailed(PenstockError):
 class SinkError(PenstockError):
     """Something the destination did, or that was done in its name.
 
-    `summary` is the text for log lines where the message may hold an item's values (a server's DETAIL, an answer's body); `None` where
-    the message itself is safe to log. Dead letters and receipts always get the whole error.
+    `summary` is the text for log lines where the message may hold an item's values (a server's
+    DETAIL, an answer's body); `None` where the message itself is safe to log. Dead letters and
+    receipts always get the whole error.
     """
 
     summary: str | None = None
@@ -167,17 +196,22 @@ class TransientError(SinkError):
 
 
 class UnavailableError(TransientError):
-    """The destination is not there (refused, DNS, starting up); nothing was applied. Does not count as an attempt."""
+    """The destination is not there (refused, DNS, starting up); nothing was applied. Does not count
+    as an attempt.
+    """
 
     retry_after: float | None = None
 
 
 class RefusedError(UnavailableError):
-    """The destination refuses every write for a reason that no item is to blame for: a login, a permission, a missing table, a full disk.
+    """The destination refuses every write for a reason that no item is to blame for: a login, a
+    permission, a missing table, a full disk.
 
-    Nothing was applied. Handled as an outage: it uses up no attempts, one batch at a time probes, and producers wait. `repair` says in one
-    sentence what an operator has to do, such as `grant INSERT on table "events" to role "app"`; logs show it. `of_item` says that the
-    destination has answered for each item, so that others of the batch may have been accepted, and no retry searches the batch for the cause.
+    Nothing was applied. Handled as an outage: it uses up no attempts, one batch at a time probes,
+    and producers wait. `repair` says in one sentence what an operator has to do, such as `grant
+    INSERT on table "events" to role "app"`; logs show it. `of_item` says that the destination has
+    answered for each item, so that others of the batch may have been accepted, and no retry
+    searches the batch for the cause.
     """
 
     def __init__(self, message: str, *, repair: str = "", of_item: bool = False) -> None:
@@ -187,7 +221,9 @@ class RefusedError(UnavailableError):
 
 
 class CircuitOpenError(UnavailableError):
-    """A circuit breaker is open, so the destination was not called. `retry_after` in seconds tells when it may be."""
+    """A circuit breaker is open, so the destination was not called. `retry_after` in seconds tells
+    when it may be.
+    """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -195,7 +231,9 @@ class CircuitOpenError(UnavailableError):
 
 
 class ThrottledError(SinkError):
-    """The destination asks to slow down. `retry_after` in seconds is a floor on the wait, where it gave one."""
+    """The destination asks to slow down. `retry_after` in seconds is a floor on the wait, where it
+    gave one.
+    """
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -211,10 +249,12 @@ class TimedOutError(UnknownOutcomeError):
 
 
 class ResultMismatch(UnknownOutcomeError):
-    """A sink's answer does not fit its batch, so nothing is known of its unsettled items. Never sent again by itself.
+    """A sink's answer does not fit its batch, so nothing is known of its unsettled items. Never
+    sent again by itself.
 
-    The answer is a return value of `write`, or a call of `settle`: with an index that is none of the batch's or stands there twice, with an
-    outcome that is no success, or with an error that is no exception.
+    The answer is a return value of `write`, or a call of `settle`: with an index that is none of
+    the batch's or stands there twice, with an outcome that is no success, or with an error that is
+    no exception.
     """
 
 
@@ -223,19 +263,27 @@ class StoppedError(SinkError):
 
 
 class DeadLetterLimit(StoppedError):
-    """Too many items failed for good, so the batcher stops instead of emptying a good stream into the dead letters."""
+    """Too many items failed for good, so the batcher stops instead of emptying a good stream into
+    the dead letters.
+    """
 
 
 class TransactionLost(StoppedError):
-    """The transaction that this was written in is gone, and nothing of it was applied. Only a new transaction can try again."""
+    """The transaction that this was written in is gone, and nothing of it was applied. Only a new
+    transaction can try again.
+    """
 
 
 class KeyStopped(StoppedError):
-    """Left out, because an earlier item of its key failed, which is the `__cause__`. Not applied, and not at fault."""
+    """Left out, because an earlier item of its key failed, which is the `__cause__`. Not applied,
+    and not at fault.
+    """
 
 
 class ParkedBehind(PermanentError):
-    """Goes to the dead letters behind an earlier item of its key, to be written after that one. The `__cause__` is that one's error."""
+    """Goes to the dead letters behind an earlier item of its key, to be written after that one. The
+    `__cause__` is that one's error.
+    """
 
 
 class ErrorClass(enum.Enum):

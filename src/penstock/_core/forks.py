@@ -1,8 +1,9 @@
-"""What happens to running things in a forked child: only the forking thread lives there, and every socket and selector is shared.
+"""What happens to running things in a forked child: only the forking thread lives there, and every
+socket and selector is shared.
 
 1. Whatever runs hears of the fork in the child, before anything else happens there.
-2. What belongs to the parent is kept unused for as long as the child lives: closing or collecting it could write to a shared connection,
-   or take a file off the selector that the parent waits on.
+2. What belongs to the parent is kept unused for as long as the child lives: closing or collecting
+   it could write to a shared connection, or take a file off the selector that the parent waits on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ class Forks(Protocol):
     """Something that runs."""
 
     def after_fork(self) -> None:
-        """This is the child: nothing runs any more, and locks may be held by threads that do not exist."""
+        """This is the child: nothing runs any more, and locks may be held by threads that do not
+        exist.
+        """
         ...
 
 

@@ -22,8 +22,9 @@ T = TypeVar("T")
 class FunctionSink(Openable, Generic[T]):
     """A function of a batch as a sink.
 
-    An `async def` is awaited. A plain `def` runs in the loop's default thread pool; a thread cannot be stopped, so a write that is cut
-    ends only when its function does: its items are `unknown` meanwhile, and no second write starts beside it.
+    An `async def` is awaited. A plain `def` runs in the loop's default thread pool; a thread cannot
+    be stopped, so a write that is cut ends only when its function does: its items are `unknown`
+    meanwhile, and no second write starts beside it.
     """
 
     def __init__(self, function: SinkFunction[T]) -> None:
@@ -32,7 +33,9 @@ class FunctionSink(Openable, Generic[T]):
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         """Call the function with the batch."""
-        answer: Any = self._function(batch) if self._is_async else await in_thread(self._function, batch)
+        answer: Any = (
+            self._function(batch) if self._is_async else await in_thread(self._function, batch)
+        )
         if inspect.isawaitable(answer):
             answer = await answer
         return cast("WriteResult | None", answer)
@@ -42,7 +45,9 @@ class FunctionSink(Openable, Generic[T]):
 
 
 def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004
+    )
 
 
 def _takes_a_batch(function: Callable[..., object]) -> bool:

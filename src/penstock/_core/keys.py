@@ -1,18 +1,25 @@
 """When two keys are the same key.
 
-Order is promised per key, so a key must not depend on how it is spelt in memory, and keys that only look alike must not share a lane.
+Order is promised per key, so a key must not depend on how it is spelt in memory, and keys that only
+look alike must not share a lane.
 
 1. Keys of different types are different keys: `1`, `True`, `1.0` and `"1"` are four.
-2. Bytes-likes with the same content are the same key: `bytes`, `bytearray` and `memoryview` count as `bytes`, copied at once.
+2. Bytes-likes with the same content are the same key: `bytes`, `bytearray` and `memoryview` count
+   as `bytes`, copied at once.
 3. A tuple is the tuple of its members' keys.
-4. `None` is a key like any other: all items without a key of their own are in order among themselves.
-5. What cannot be a key raises `TypeError`: what has no hash (a list, a dict), what does not equal itself (a NaN), what has another hash each
-   time, or raises when it is hashed or compared with itself.
-6. A key of a type that may change or misbehave later (any but the built-in ones and their like) is *odd*: one object stands for it for as
-   long as that is kept anywhere, and only that object is hashed and compared from then on. So a key whose hash changes counts as
-   another key afterwards, and one whose comparison with others raises is a key of its own; neither can break what is kept for others.
-7. As text a printable string is itself; any other key, and a string that begins with a colon, is a colon and its `repr`. So different keys
-   have different texts, as far as their `repr` tells them apart.
+4. `None` is a key like any other: all items without a key of their own are in order among
+   themselves.
+5. What cannot be a key raises `TypeError`: what has no hash (a list, a dict), what does not equal
+   itself (a NaN), what has another hash each time, or raises when it is hashed or compared with
+   itself.
+6. A key of a type that may change or misbehave later (any but the built-in ones and their like) is
+   *odd*: one object stands for it for as long as that is kept anywhere, and only that object is
+   hashed and compared from then on. So a key whose hash changes counts as another key afterwards,
+   and one whose comparison with others raises is a key of its own; neither can break what is kept
+   for others.
+7. As text a printable string is itself; any other key, and a string that begins with a colon, is a
+   colon and its `repr`. So different keys have different texts, as far as their `repr` tells them
+   apart.
 """
 
 from __future__ import annotations
@@ -36,12 +43,16 @@ PLAIN: frozenset[type] = frozenset({str, bytes, int, type(None)})
 """Types whose values stand for themselves: no value of one equals a value of another."""
 
 
-STABLE: frozenset[type] = frozenset({bool, float, complex, Decimal, Fraction, UUID, date, timedelta})
+STABLE: frozenset[type] = frozenset(
+    {bool, float, complex, Decimal, Fraction, UUID, date, timedelta}
+)
 """Types whose values never change, nor raise when they are compared."""
 
 
 class Typed(NamedTuple):
-    """A key of a stable type, with its type. A key that is a tuple is wrapped as well, so nothing else equals this."""
+    """A key of a stable type, with its type. A key that is a tuple is wrapped as well, so nothing
+    else equals this.
+    """
 
     kind: type
     value: Hashable
@@ -77,7 +88,11 @@ class _Probe:
         if self is other:
             return True
         try:
-            return isinstance(other, _Probe) and self.kind is other.kind and bool(self.value == other.value)
+            return (
+                isinstance(other, _Probe)
+                and self.kind is other.kind
+                and bool(self.value == other.value)
+            )
         except Exception:  # a key that cannot be compared with another one is not that one
             return False
 
@@ -96,14 +111,18 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
 
 
 def identity(key: object, what: str = "key") -> Hashable:
-    """What stands for `key` wherever keys are compared. Raises `TypeError` for what cannot be one, and says `what` it cannot be."""
+    """What stands for `key` wherever keys are compared. Raises `TypeError` for what cannot be one,
+    and says `what` it cannot be.
+    """
     kind = type(key)
     if kind in PLAIN:
         return cast("Hashable", key)
     if isinstance(key, (bytearray, memoryview)):
         return bytes(cast("Any", key))
     if isinstance(key, tuple):
-        return Typed(kind, tuple([identity(each, what) for each in cast("tuple[object, ...]", key)]))
+        return Typed(
+            kind, tuple([identity(each, what) for each in cast("tuple[object, ...]", key)])
+        )
     hashed = _checked_hash(key, what)
     if kind in STABLE:
         return Typed(kind, cast("Hashable", key))
@@ -116,7 +135,9 @@ def identity(key: object, what: str = "key") -> Hashable:
 
 
 def accepted(key: object) -> Hashable:
-    """As `identity`, for a key that was one when its item was accepted; what has become none since is told from all others."""
+    """As `identity`, for a key that was one when its item was accepted; what has become none since
+    is told from all others.
+    """
     try:
         return identity(key)
     except TypeError:
@@ -128,7 +149,9 @@ def _checked_hash(key: object, what: str) -> int:
     try:
         equal = bool(key == key)  # noqa: PLR0124  # a NaN does not, nor does something as strange
     except Exception as error:
-        raise _no_key(key, what, f"comparing it with itself raised {type(error).__name__}") from error
+        raise _no_key(
+            key, what, f"comparing it with itself raised {type(error).__name__}"
+        ) from error
     if not equal:
         raise _no_key(key, what, "it does not equal itself")
     try:
@@ -136,7 +159,9 @@ def _checked_hash(key: object, what: str) -> int:
         again = hash(key)
     except TypeError:
         name = type(key).__name__
-        raise _no_key(key, what, f"a {name} has no hash; use a string, bytes, a number or a tuple of them") from None
+        raise _no_key(
+            key, what, f"a {name} has no hash; use a string, bytes, a number or a tuple of them"
+        ) from None
     except Exception as error:
         raise _no_key(key, what, f"hashing it raised {type(error).__name__}") from error
     if hashed != again:
@@ -161,7 +186,9 @@ def shown(key: Hashable) -> object:
 
 def text_of(key: object) -> str:
     """The key as text, for people and for stores: `acme/42`, `:42`, `:('ann', 7)`."""
-    return key if type(key) is str and key.isprintable() and not key.startswith(":") else f":{key!r}"
+    return (
+        key if type(key) is str and key.isprintable() and not key.startswith(":") else f":{key!r}"
+    )
 
 
 def key_of(text: str) -> object:

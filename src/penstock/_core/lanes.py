@@ -1,15 +1,18 @@
-"""Order per key, parallelism across keys: what may go now, and what waits behind it. Pure, and O(1) per item.
+"""Order per key, parallelism across keys: what may go now, and what waits behind it. Pure, and O(1)
+per item.
 
-A key is *going* while something of it is on its way; what comes meanwhile waits in the key's *lane*. Whoever uses this keeps what goes (in
-a ready queue, a batch, a task), and tells when it has ended; that gives the next of the lane.
+A key is *going* while something of it is on its way; what comes meanwhile waits in the key's
+*lane*. Whoever uses this keeps what goes (in a ready queue, a batch, a task), and tells when it has
+ended; that gives the next of the lane.
 
-1. The first of an idle key goes at once; nothing is made for it but its place in a set. A lane exists only while something waits in
-   it, or while it is held. An idle key leaves nothing behind, and no key has a task, a lock or a container of its own: what waits hangs on
-   one another.
-2. At most one *turn* of a key is going at a time: from `enter` (or from what `leave` or `let_go` returned) to `leave`. `next` lets more of
-   the lane go along with a turn that has not ended.
+1. The first of an idle key goes at once; nothing is made for it but its place in a set. A lane
+   exists only while something waits in it, or while it is held. An idle key leaves nothing behind,
+   and no key has a task, a lock or a container of its own: what waits hangs on one another.
+2. At most one *turn* of a key is going at a time: from `enter` (or from what `leave` or `let_go`
+   returned) to `leave`. `next` lets more of the lane go along with a turn that has not ended.
 3. What is put back is in front of its lane again, in its old order.
-4. A held lane keeps what it has, and what comes, until `let_go`; it is remembered even when it is empty.
+4. A held lane keeps what it has, and what comes, until `let_go`; it is remembered even when it is
+   empty.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ class Lanes(Generic[E]):
         self.active: set[Hashable] = set()
         """Every key that is going, held, or waited for.
 
-        `key not in active` says that a key is idle, and `active.add(key)` that it is going: the short form of `enter`.
+        `key not in active` says that a key is idle, and `active.add(key)` that it is going: the
+        short form of `enter`.
         """
         self._lanes: dict[Hashable, Lane[E]] = {}
         """Those of them in which something waits, or that are held."""
@@ -89,10 +93,12 @@ class Lanes(Generic[E]):
         """Of all that wait, what came in first. Needs `ages`."""
         return next(iter(self._arrivals), None) if self._arrivals else None
 
-    # -- in and out ---------------------------------------------------------------------------------------------------
+    # -- in and out --------------------------------------------------------------------------------
 
     def enter(self, entry: E) -> bool:
-        """Whether `entry` may go at once, and its key is going then; otherwise it waits in its lane."""
+        """Whether `entry` may go at once, and its key is going then; otherwise it waits in its
+        lane.
+        """
         if entry.key in self.active:
             self.wait(entry)
             return False
@@ -114,7 +120,9 @@ class Lanes(Generic[E]):
             self._arrivals[entry] = None
 
     def put_back(self, key: Hashable, entries: Sequence[E]) -> None:
-        """What has gone, and was not applied, is in front of its lane again; `entries` in their old order. The turn has not ended by that."""
+        """What has gone, and was not applied, is in front of its lane again; `entries` in their old
+        order. The turn has not ended by that.
+        """
         if not entries:
             return
         lane = self._lanes.get(key) or self._open(key)
@@ -131,7 +139,9 @@ class Lanes(Generic[E]):
         self.waiting_size += sum([entry.size for entry in entries])
 
     def leave(self, key: Hashable) -> E | None:
-        """A turn has ended. What is returned may go now, and begins the next; `None` if nothing may."""
+        """A turn has ended. What is returned may go now, and begins the next; `None` if nothing
+        may.
+        """
         lane = self._lanes.get(key)
         if lane is None:
             self.active.remove(key)
@@ -144,7 +154,11 @@ class Lanes(Generic[E]):
 
     def leave_all(self, keys: Collection[Hashable]) -> tuple[list[E], list[Hashable]]:
         """As `leave` of each of these keys, once: what may go now, and the keys that are held."""
-        lanes = {key: lane for key in dict.fromkeys(keys) if (lane := self._lanes.get(key)) is not None} if self._lanes else {}
+        lanes = (
+            {key: lane for key in dict.fromkeys(keys) if (lane := self._lanes.get(key)) is not None}
+            if self._lanes
+            else {}
+        )
         self.active.difference_update(keys)
         self.active.update(lanes)
         may_go: list[E] = []
@@ -158,9 +172,15 @@ class Lanes(Generic[E]):
         return may_go, held
 
     def next(self, key: Hashable) -> E | None:
-        """The next of a lane, to go along with the turn that its key has; `None` if nothing waits, or it is held."""
+        """The next of a lane, to go along with the turn that its key has; `None` if nothing waits,
+        or it is held.
+        """
         lane = self._lanes.get(key)
-        return None if lane is None or lane.held or lane.first is None else self._pop(key, lane, lane.first)
+        return (
+            None
+            if lane is None or lane.held or lane.first is None
+            else self._pop(key, lane, lane.first)
+        )
 
     def next_many(self, key: Hashable, most: int) -> list[E]:
         """As `next`, again and again: at most so many."""
@@ -177,7 +197,7 @@ class Lanes(Generic[E]):
         lane = self._lanes.get(key)
         return None if lane is None or lane.first is None else self._pop(key, lane, lane.first)
 
-    # -- held lanes ---------------------------------------------------------------------------------------------------
+    # -- held lanes --------------------------------------------------------------------------------
 
     def hold(self, key: Hashable) -> None:
         """Let nothing more of an active key go, until `let_go`."""
@@ -205,7 +225,9 @@ class Lanes(Generic[E]):
         return [] if lane is None else self._pop_many(key, lane, lane.length)
 
     def let_go(self, key: Hashable) -> E | None:
-        """The lane is held no longer. What is returned may go now, and begins a turn; `None` if nothing may."""
+        """The lane is held no longer. What is returned may go now, and begins a turn; `None` if
+        nothing may.
+        """
         lane = self._lanes.get(key)
         if lane is None or not lane.held:
             return None
@@ -223,7 +245,9 @@ class Lanes(Generic[E]):
         return self._pop(key, lane, lane.first)
 
     def clear(self) -> list[E]:
-        """Give up everything that waits, each lane's in its order; return it. Who is going, and who is held, stays so."""
+        """Give up everything that waits, each lane's in its order; return it. Who is going, and who
+        is held, stays so.
+        """
         gone = [entry for _, lane in self.lanes() for entry in lane]
         for key, lane in self.lanes():
             lane.first = lane.last = None

@@ -21,15 +21,18 @@ logger = logging.getLogger("penstock.observer")
 class Observer:
     """A watcher that does nothing; override what you need.
 
-    Callbacks run on the batcher's loop and must return quickly. One that raises is logged once and never hurts the batcher. A
-    `KeyboardInterrupt` or `SystemExit` ends the loop, as soon as the batcher has finished its step.
+    Callbacks run on the batcher's loop and must return quickly. One that raises is logged once and
+    never hurts the batcher. A `KeyboardInterrupt` or `SystemExit` ends the loop, as soon as the
+    batcher has finished its step.
     """
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """A batcher of this name has opened; `stats()`, a method of it, gives its `Stats` at any time and from any thread.
+        """A batcher of this name has opened; `stats()`, a method of it, gives its `Stats` at any
+        time and from any thread.
 
-        Hold it weakly (`WeakMethod`): a batcher that is dropped with items inside must be able to say so. From another thread than the
-        batcher's it may meet it in the middle of a step: be ready for counts that do not add up.
+        Hold it weakly (`WeakMethod`): a batcher that is dropped with items inside must be able to
+        say so. From another thread than the batcher's it may meet it in the middle of a step: be
+        ready for counts that do not add up.
         """
 
     def on_sealed(self, batch: Batch[Any]) -> None:
@@ -38,17 +41,26 @@ class Observer:
     def on_flush_start(self, batch: Batch[Any]) -> None:
         """The write of the batch begins."""
 
-    def on_flushed(self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]) -> None:
-        """The batch's write has ended after `seconds`, backoffs included; `errors` is empty when all went well."""
+    def on_flushed(
+        self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]
+    ) -> None:
+        """The batch's write has ended after `seconds`, backoffs included; `errors` is empty when
+        all went well.
+        """
 
     def on_outcome(self, batch: Batch[Any], outcome: Outcome, indices: Sequence[int]) -> None:
-        """These items (indices of the sealed batch) have their outcome; at most once per outcome and settling."""
+        """These items (indices of the sealed batch) have their outcome; at most once per outcome
+        and settling.
+        """
 
     def on_retry(self, batch: Batch[Any], error_class: str, items: int, delay: float) -> None:
-        """So many items of the sealed batch will be sent again in `delay` seconds at the earliest, because of errors of this class."""
+        """So many items of the sealed batch will be sent again in `delay` seconds at the earliest,
+        because of errors of this class.
+        """
 
     def on_destination(self, name: str, state: str, reason: str) -> None:
-        """The destination is now `available`, `throttled`, `circuit_open`, `unavailable` or `refused`.
+        """The destination is now `available`, `throttled`, `circuit_open`, `unavailable` or
+        `refused`.
 
         `reason` is the error's type and text without items' values, empty when it is available.
         """
@@ -78,7 +90,9 @@ class Observers:
         for observer in self._observers:
             try:
                 call(observer)
-            except BaseException as error:  # also what no `except Exception` catches: it would end a step of the batcher halfway
+            # also what no `except Exception` catches: it would end a step of the
+            # batcher halfway
+            except BaseException as error:
                 exit_later(error)
                 self._complain(observer, error)
 
@@ -86,4 +100,10 @@ class Observers:
         if id(observer) in self._complained:
             return
         self._complained.add(id(observer))
-        say(logger, logging.ERROR, "the observer %s raised; further errors of it are not logged", repr_of(observer), error=error)
+        say(
+            logger,
+            logging.ERROR,
+            "the observer %s raised; further errors of it are not logged",
+            repr_of(observer),
+            error=error,
+        )

@@ -1,11 +1,14 @@
 """Opening and closing what is otherwise only a description.
 
-1. Constructing does no I/O and needs no loop. `async with` opens an object and what it wraps, and closes in reverse.
-2. Opening is counted per object and running loop, under a lock: the first entry opens, the last exit closes. So one sink may serve two
-   stacks, or be its own dead-letter target.
-3. A failed opening leaves the count at 0 and nothing open. A second live loop is a `ConfigError`; what a dead loop left is discarded.
+1. Constructing does no I/O and needs no loop. `async with` opens an object and what it wraps, and
+   closes in reverse.
+2. Opening is counted per object and running loop, under a lock: the first entry opens, the last
+   exit closes. So one sink may serve two stacks, or be its own dead-letter target.
+3. A failed opening leaves the count at 0 and nothing open. A second live loop is a `ConfigError`;
+   what a dead loop left is discarded.
 4. Run-time state is named by the class, made at opening, gone at closing, and never pickled.
-5. In a forked child nothing is open: what the parent has open is left to the parent, and the description may be opened again.
+5. In a forked child nothing is open: what the parent has open is left to the parent, and the
+   description may be opened again.
 """
 
 from __future__ import annotations
@@ -40,11 +43,13 @@ class _Opening:
 
 
 class Openable:
-    """Base of everything that is opened and closed: `async with` opens at the first entry and closes at the last exit.
+    """Base of everything that is opened and closed: `async with` opens at the first entry and
+    closes at the last exit.
 
-    A subclass overrides `_open`, and names in `_run_time` the attributes that hold what it makes there: they are `None` while it is closed,
-    and are not pickled. Opening a second time on another living loop raises `ConfigError`; pickling raises `NotPicklableError` for an
-    argument that cannot travel.
+    A subclass overrides `_open`, and names in `_run_time` the attributes that hold what it makes
+    there: they are `None` while it is closed, and are not pickled. Opening a second time on another
+    living loop raises `ConfigError`; pickling raises `NotPicklableError` for an argument that
+    cannot travel.
     """
 
     _run_time: ClassVar[tuple[str, ...]] = ()
@@ -71,7 +76,12 @@ class Openable:
             opening.count += 1
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         opening = self._opening
         if opening is None or opening.process != os.getpid():
             return
@@ -89,7 +99,10 @@ class Openable:
             opening = None
         if opening is not None and opening.loop is not loop:
             if opening.count and not opening.loop.is_closed():
-                message = f"{self!r} is open on another running event loop; give each loop a sink of its own"
+                message = (
+                    f"{self!r} is open on another running event loop; give each loop a "
+                    "sink of its own"
+                )
                 raise ConfigError(message)
             self._forget()
             opening = None
@@ -124,7 +137,9 @@ class Openable:
             setattr(self, name, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The description alone. Raises `NotPicklableError` naming the argument that cannot travel."""
+        """The description alone. Raises `NotPicklableError` naming the argument that cannot
+        travel.
+        """
         state = {name: value for name, value in vars(self).items() if name != "_opening"}
         state.update(dict.fromkeys((name for name in self._run_time if name in state), None))
         for name, value in state.items():
@@ -144,7 +159,8 @@ def _check_picklable(owner: object, name: str, value: object) -> None:
         if "lambda" in told or "local object" in told:
             return
         message = (
-            f"{type(owner).__name__}: the argument {name.strip('_')}={type(value).__name__} cannot be pickled ({told}); "
+            f"{type(owner).__name__}: the argument {name.strip('_')}={type(value).__name__} "
+            f"cannot be pickled ({told}); "
             "pass a function that makes it instead"
         )
         raise NotPicklableError(message) from error
@@ -152,7 +168,9 @@ def _check_picklable(owner: object, name: str, value: object) -> None:
 
 @asynccontextmanager
 async def opened(thing: object) -> AsyncGenerator[None]:
-    """Open `thing` for the duration of the context if it can be opened (`async with`); otherwise do nothing."""
+    """Open `thing` for the duration of the context if it can be opened (`async with`); otherwise do
+    nothing.
+    """
     if not hasattr(type(thing), "__aenter__"):
         yield
         return

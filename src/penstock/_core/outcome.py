@@ -29,7 +29,9 @@ class Outcome(enum.Enum):
     """A write was cut off: applied or not, nobody can say."""
 
     is_success: bool
-    """Whether the item is safe somewhere, so that nobody needs to send it again. A plain attribute, since every receipt reads it."""
+    """Whether the item is safe somewhere, so that nobody needs to send it again. A plain attribute,
+    since every receipt reads it.
+    """
 
     def __init__(self, value: str) -> None:
         self.is_success = value in {"delivered", "duplicate", "spooled", "dead_lettered"}
@@ -52,7 +54,8 @@ _BADNESS = (
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """The outcome of an item that went several ways at once.
 
-    The worst way wins. `unsent` promises that nothing was applied anywhere, so beside a success it becomes `unknown`.
+    The worst way wins. `unsent` promises that nothing was applied anywhere, so beside a success it
+    becomes `unknown`.
     """
     seen = set(outcomes)
     answer = max(seen, key=_BADNESS.index)

@@ -1,11 +1,15 @@
-"""How long a batch waits before its next try once a shutdown has begun, and how long a destination may ask it to wait. Pure.
+"""How long a batch waits before its next try once a shutdown has begun, and how long a destination
+may ask it to wait. Pure.
 
-1. Before a shutdown a backoff is taken as it is. When a shutdown begins, a waiting batch tries at once.
-2. After that, each wait is at most a quarter of the time that is left, so the tries come closer together towards the deadline and the time
-   is used to its end. With 24 s left that is at most 24 waits.
-3. A wait that the destination asked for (`Retry-After`) is kept whole if a try still fits behind it.
-4. A try fits while the time left is longer than the last try took. Once none fits, none is made: what is cut off at the destination would be
-   unknown instead of unsent.
+1. Before a shutdown a backoff is taken as it is. When a shutdown begins, a waiting batch tries at
+   once.
+2. After that, each wait is at most a quarter of the time that is left, so the tries come closer
+   together towards the deadline and the time is used to its end. With 24 s left that is at most 24
+   waits.
+3. A wait that the destination asked for (`Retry-After`) is kept whole if a try still fits behind
+   it.
+4. A try fits while the time left is longer than the last try took. Once none fits, none is made:
+   what is cut off at the destination would be unknown instead of unsent.
 """
 
 from __future__ import annotations
@@ -14,21 +18,31 @@ import math
 from typing import SupportsFloat
 
 SHORTEST = 0.02
-"""Seconds: the least that is left when a try should have ended, and the shortest of the shortened waits."""
+"""Seconds: the least that is left when a try should have ended, and the shortest of the shortened
+waits.
+"""
 SHARE = 0.25
 LONGEST_ASKED = 300.0
-"""Seconds: the most that a destination's own `Retry-After` is believed, unless a decorator says otherwise."""
+"""Seconds: the most that a destination's own `Retry-After` is believed, unless a decorator says
+otherwise.
+"""
 
 
 def latest_try(cut_at: float, lasts: float) -> float:
-    """The last moment at which a try of so many seconds may begin, if writes are cut at `cut_at`."""
+    """The last moment at which a try of so many seconds may begin, if writes are cut at
+    `cut_at`.
+    """
     return cut_at - lasts - SHORTEST
 
 
-def next_try(now: float, until: float, cut_at: float, *, not_before: float = 0.0, lasts: float = 0.0) -> float | None:
-    """When a batch that would wait until `until` tries again, if writes are cut at `cut_at`; `None` if no try fits any more.
+def next_try(
+    now: float, until: float, cut_at: float, *, not_before: float = 0.0, lasts: float = 0.0
+) -> float | None:
+    """When a batch that would wait until `until` tries again, if writes are cut at `cut_at`; `None`
+    if no try fits any more.
 
-    `not_before` is the time that the destination asked for, `lasts` how many seconds a try is expected to take.
+    `not_before` is the time that the destination asked for, `lasts` how many seconds a try is
+    expected to take.
     """
     latest = latest_try(cut_at, lasts)
     if now >= latest:
@@ -38,7 +52,9 @@ def next_try(now: float, until: float, cut_at: float, *, not_before: float = 0.0
 
 
 def asked_wait(error: BaseException, longest: float) -> float | None:
-    """The seconds of an error's `retry_after`, from 0 to `longest`; `None` where it has none, or one that is no number."""
+    """The seconds of an error's `retry_after`, from 0 to `longest`; `None` where it has none, or
+    one that is no number.
+    """
     asked = getattr(error, "retry_after", None)
     if isinstance(asked, bool) or not isinstance(asked, SupportsFloat):
         return None

@@ -3,12 +3,15 @@
 1. What has been settled already is not sent again; an empty batch is not written.
 2. Successes are settled before `send` returns, so a caller deals in failures only.
 3. An exception becomes an error for every item that is still unsettled.
-4. An answer that does not fit its batch is `ResultMismatch` for every unsettled item of the write, whatever the sink raises or returns
-   beside it. Items that an unreported one left in doubt are not sent.
-5. Cancellation passes through, and leaves the items that were at the destination marked as perhaps applied. A foreign exception that
-   comes instead of it means the same; only our own error classes are believed then.
+4. An answer that does not fit its batch is `ResultMismatch` for every unsettled item of the write,
+   whatever the sink raises or returns beside it. Items that an unreported one left in doubt are not
+   sent.
+5. Cancellation passes through, and leaves the items that were at the destination marked as perhaps
+   applied. A foreign exception that comes instead of it means the same; only our own error classes
+   are believed then.
 6. After a cut nothing is sent, even where a sink has swallowed its cancellation.
-7. Items that a batch of columns cannot hand out are refused when a sink first asks for one of them; the others are sent again without them.
+7. Items that a batch of columns cannot hand out are refused when a sink first asks for one of them;
+   the others are sent again without them.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ T = TypeVar("T")
 
 
 async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
-    """Write `batch` to `sink`; return an error for each item that failed, by this batch's index. Suspends as long as the write.
+    """Write `batch` to `sink`; return an error for each item that failed, by this batch's index.
+    Suspends as long as the write.
 
     Raises `CancelledError` only: the caller's own, or on a delivery that has been closed.
     """
@@ -66,7 +70,9 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         if is_cut():
             delivery.interrupted(roots)
             raise
-        error = UnknownOutcomeError("the sink's own work was cancelled from inside; nobody cancelled the write")
+        error = UnknownOutcomeError(
+            "the sink's own work was cancelled from inside; nobody cancelled the write"
+        )
         error.__cause__ = cancelled
         errors = dict.fromkeys(batch.unsettled(), error)
     except UnreadableRows as error:
@@ -82,16 +88,26 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     return errors
 
 
-async def _without_unreadable(sink: Sink[T], batch: Batch[T], raised: UnreadableRows) -> dict[int, BaseException]:
-    """Refuse the items that cannot be handed out, and send the others; nothing of them was sent, since all are made at once.
+async def _without_unreadable(
+    sink: Sink[T], batch: Batch[T], raised: UnreadableRows
+) -> dict[int, BaseException]:
+    """Refuse the items that cannot be handed out, and send the others; nothing of them was sent,
+    since all are made at once.
 
-    A sink that leaves out what is behind a failed item of its key does not see these fail, so their followers are left out here.
+    A sink that leaves out what is behind a failed item of its key does not see these fail, so their
+    followers are left out here.
     """
     left, unreadable = batch.unsettled(), batch.unreadable()
-    errors: dict[int, BaseException] = {index: unreadable.get(index, raised) for index in left if index in unreadable or not unreadable}
+    errors: dict[int, BaseException] = {
+        index: unreadable.get(index, raised)
+        for index in left
+        if index in unreadable or not unreadable
+    }
     if capabilities_of(sink).key_prefix_safe:
         errors.update(stopped_behind(batch.keys, errors))
-    batch.delivery.failed({root: error for index, error in errors.items() for root in batch.roots((index,))})
+    batch.delivery.failed(
+        {root: error for index, error in errors.items() for root in batch.roots((index,))}
+    )
     readable = [index for index in left if index not in errors]
     if readable:
         found = await _write(sink, batch.pick(readable))
@@ -100,7 +116,9 @@ async def _without_unreadable(sink: Sink[T], batch: Batch[T], raised: Unreadable
 
 
 def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseException]:
-    """Fail every unsettled item with an error that a `settle` of this write, or of an earlier one, left behind."""
+    """Fail every unsettled item with an error that a `settle` of this write, or of an earlier one,
+    left behind.
+    """
     delivery = batch.delivery
     errors: dict[int, BaseException] = dict.fromkeys(batch.unsettled(), doubt)
     roots = batch.roots(errors)
@@ -112,13 +130,18 @@ def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseExcepti
 def _called(sink: Sink[T], batch: Batch[T]) -> Awaitable[object]:
     answer: object = sink.write(batch)
     if not inspect.isawaitable(answer):
-        message = f"{repr_of(sink)}.write is not an async function (it returned {repr_of(answer)}); make it `async def write(self, batch)`"
+        message = (
+            f"{repr_of(sink)}.write is not an async function (it returned "
+            f"{repr_of(answer)}); make it `async def write(self, batch)`"
+        )
         raise ResultMismatch(message)
     return answer
 
 
 def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
-    """A client library made an error of its own of our cancellation; it does not say what the destination did."""
+    """A client library made an error of its own of our cancellation; it does not say what the
+    destination did.
+    """
     unknown = UnknownOutcomeError(f"the write was cut off, which ended in {repr_of(error)}")
     unknown.__cause__ = error
     return unknown
@@ -131,7 +154,9 @@ def is_cut() -> bool:
 
 
 def _book(batch: Batch[T], result: object) -> dict[int, BaseException]:
-    """Settle successes; return the errors of failures. Raises `ResultMismatch` for an answer that does not fit, of which nothing is booked."""
+    """Settle successes; return the errors of failures. Raises `ResultMismatch` for an answer that
+    does not fit, of which nothing is booked.
+    """
     delivery = batch.delivery
     if delivery.distrusts and (doubt := delivery.distrusted(batch.roots())) is not None:
         raise doubt
@@ -140,7 +165,9 @@ def _book(batch: Batch[T], result: object) -> dict[int, BaseException]:
             batch.book(batch.unsettled(), Outcome.DELIVERED)
         return {}
     if not isinstance(result, WriteResult):
-        message = f"a sink returned {repr_of(result)}; expected None (all delivered) or a WriteResult"
+        message = (
+            f"a sink returned {repr_of(result)}; expected None (all delivered) or a WriteResult"
+        )
         raise ResultMismatch(message)
     errors, outcomes, details = checked_result(result, batch)
     explicit: dict[Outcome, list[int]] = {}

@@ -20,21 +20,26 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Sink(Protocol[T_contra]):
-    """Anything that writes a batch: a destination, a decorator around one sink, or a combinator of several."""
+    """Anything that writes a batch: a destination, a decorator around one sink, or a combinator of
+    several.
+    """
 
     async def write(self, batch: Batch[T_contra]) -> WriteResult | None:
         """Write every item, once, in order.
 
-        `None` says that every item was delivered. A `WriteResult` answers per item. Raising fails every item that was not settled
-        before; the exception's class decides whether it may be tried again. The same batch may come again: `write` must not keep
-        state of it. Cancellation must pass through.
+        `None` says that every item was delivered. A `WriteResult` answers per item. Raising fails
+        every item that was not settled before; the exception's class decides whether it may be
+        tried again. The same batch may come again: `write` must not keep state of it. Cancellation
+        must pass through.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a sink promises beyond the protocol. A sink without `capabilities` promises nothing of it."""
+    """What a sink promises beyond the protocol. A sink without `capabilities` promises nothing of
+    it.
+    """
 
     key_prefix_safe: bool = False
     """If an item fails, no later item of its key in that write took effect."""
@@ -45,7 +50,9 @@ class Capabilities:
     columnar: bool = False
     """It writes columns without making rows."""
     several_destinations: bool = False
-    """Different items go to different places, so an accepted item says nothing about a refused one."""
+    """Different items go to different places, so an accepted item says nothing about a refused
+    one.
+    """
     max_concurrency: int | None = None
     """How many writes it can take at once; `None` is no limit."""
 
@@ -58,7 +65,9 @@ class TransactionalSink(Protocol):
     """A sink whose writes can commit together. Enter it by `penstock.transaction(sink, unit)`."""
 
     def transaction(self, unit: Unit | None) -> AbstractAsyncContextManager[Transaction[Any]]:
-        """A sink whose writes commit when the context ends, and not at all if it ends by an exception."""
+        """A sink whose writes commit when the context ends, and not at all if it ends by an
+        exception.
+        """
         ...
 
 

@@ -1,14 +1,18 @@
 """Writes of many processes that become visible together.
 
-1. Each attempt of a task writes into a *stage* of its own, which nobody reads. What an attempt that has died leaves there is an orphan.
-2. The driver *publishes* the stages of the attempts that have succeeded, in one transaction with the epoch's row in the ledger. Published
-   again, the epoch is found there, and nothing happens.
-3. Orphans are found by the names of their application and version: at the begin of the same version, and after a later one was published.
-4. Sinks around the destination stand around the stage (`staged`). Those that write to a second destination are refused: a task does not
-   know whether its epoch will be published.
-5. A destination may lose what is staged: in a crash, in a failover, by a hand. So a task takes its stage's *inventory* when it has written
-   everything, and publishing compares it with what is there. Rows that were lost before that, where their number proves nothing, are told
-   from the *mark* that beginning has left. Nothing is published then (`StagesLost`), and the tasks have to run again, from `begin`.
+1. Each attempt of a task writes into a *stage* of its own, which nobody reads. What an attempt that
+   has died leaves there is an orphan.
+2. The driver *publishes* the stages of the attempts that have succeeded, in one transaction with
+   the epoch's row in the ledger. Published again, the epoch is found there, and nothing happens.
+3. Orphans are found by the names of their application and version: at the begin of the same
+   version, and after a later one was published.
+4. Sinks around the destination stand around the stage (`staged`). Those that write to a second
+   destination are refused: a task does not know whether its epoch will be published.
+5. A destination may lose what is staged: in a crash, in a failover, by a hand. So a task takes its
+   stage's *inventory* when it has written everything, and publishing compares it with what is
+   there. Rows that were lost before that, where their number proves nothing, are told from the
+   *mark* that beginning has left. Nothing is published then (`StagesLost`), and the tasks have to
+   run again, from `begin`.
 """
 
 from __future__ import annotations
@@ -58,9 +62,11 @@ class OpenStage:
     sink: Sink[Any]
     """What writes into it."""
     inventory: Callable[[], Awaitable[Stage]]
-    """Take the inventory, after the last write has ended. Suspends; may be called again where the destination was not there.
+    """Take the inventory, after the last write has ended. Suspends; may be called again where the
+    destination was not there.
 
-    Raises `StagesLost` where the stage is gone, or does not hold the rows that were written, as far as their number tells.
+    Raises `StagesLost` where the stage is gone, or does not hold the rows that were written, as far
+    as their number tells.
     """
 
 
@@ -71,26 +77,35 @@ class Begun:
     before: Committed | None
     """What was published of it before."""
     mark: str = ""
-    """For `publish`, which finds by it that the destination may have lost rows since; empty where there is nothing to find out by."""
+    """For `publish`, which finds by it that the destination may have lost rows since; empty where
+    there is nothing to find out by.
+    """
 
 
 @runtime_checkable
 class StagingSink(Protocol):
-    """A destination with stages. `stage` is called in the tasks, the rest on the driver; open it before."""
+    """A destination with stages. `stage` is called in the tasks, the rest on the driver; open it
+    before.
+    """
 
     def stage(self, epoch: Epoch) -> AbstractAsyncContextManager[OpenStage]:
         """A new stage. Left by an exception or cancelled, it is dropped."""
         ...
 
     async def begin(self, epoch: Epoch) -> Begun:
-        """Collect orphans, and leave a mark unless the epoch was published before. Raises `ConfigError` for what cannot be overwritten."""
+        """Collect orphans, and leave a mark unless the epoch was published before. Raises
+        `ConfigError` for what cannot be overwritten.
+        """
         ...
 
-    async def publish(self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str) -> Committed | None:
+    async def publish(
+        self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
+    ) -> Committed | None:
         """Make these stages visible, and nothing else; drop them and what `mark` stands for.
 
-        Returns what another had published of this epoch; then nothing changed. Raises `StagesLost`, with nothing published, where a stage
-        is not as its inventory says, does not fit the target any more, or may have lost rows since `mark` was left.
+        Returns what another had published of this epoch; then nothing changed. Raises `StagesLost`,
+        with nothing published, where a stage is not as its inventory says, does not fit the target
+        any more, or may have lost rows since `mark` was left.
         """
         ...
 
@@ -100,10 +115,15 @@ class StagingSink(Protocol):
 
 
 def check_staging(sink: Sink[Any]) -> StagingSink:
-    """The destination of a stack that can write into stages. Raises `ConfigError`, naming the part that cannot and why."""
+    """The destination of a stack that can write into stages. Raises `ConfigError`, naming the part
+    that cannot and why.
+    """
     for part in walk(sink):
         if getattr(part, "inners", ()):
-            rule = 'would write to another destination before anything is committed; have dead rows returned (dead_letters="return")'
+            rule = (
+                "would write to another destination before anything is committed; have dead "
+                'rows returned (dead_letters="return")'
+            )
             raise bad("sink", part, rule)
         if isinstance(part, StagingSink):
             return part
@@ -112,12 +132,19 @@ def check_staging(sink: Sink[Any]) -> StagingSink:
             raise bad("sink", part, f"cannot write into a stage: {reason}")
         if not isinstance(part, WrappingSink):
             break
-    raise bad("sink", sink, "has no stages that become visible at once; use a destination that has, such as PostgresSink")
+    raise bad(
+        "sink",
+        sink,
+        "has no stages that become visible at once; use a destination that has, such as "
+        "PostgresSink",
+    )
 
 
 @asynccontextmanager
 async def staged(sink: Sink[Any], epoch: Epoch) -> AsyncGenerator[OpenStage]:
-    """A new stage, with the open stack around it instead of around its destination. Raises and suspends as the stage."""
+    """A new stage, with the open stack around it instead of around its destination. Raises and
+    suspends as the stage.
+    """
     around: list[WrappingSink[Any]] = []
     destination: Any = sink
     while isinstance(destination, WrappingSink):

@@ -41,7 +41,9 @@ class Tally:
 
     @property
     def enqueued(self) -> int:
-        """Accepted and not dropped by overflow; equals `flushed_ok + flushed_fail + dropped_on_shutdown + inside`."""
+        """Accepted and not dropped by overflow; equals `flushed_ok + flushed_fail +
+        dropped_on_shutdown + inside`.
+        """
         return self.accepted - self.dropped
 
     @property
@@ -66,10 +68,23 @@ class Tally:
     def verify(self) -> None:
         """Raise `AssertionError` unless the counts add up."""
         if self.accepted != self.settled + self.inside:
-            message = f"the tally does not add up: {self.accepted} accepted, {self.settled} settled, {self.inside} inside: {self}"
+            message = (
+                f"the tally does not add up: {self.accepted} accepted, {self.settled} "
+                f"settled, {self.inside} inside: {self}"
+            )
             raise AssertionError(message)
 
     def __str__(self) -> str:
-        names = [*(outcome.value for outcome in Outcome), "queued", "in_flight", "backing_off", "refused"]
-        parts = [f"{getattr(self, name)} {name.replace('_', ' ')}" for name in names if getattr(self, name)]
+        names = [
+            *(outcome.value for outcome in Outcome),
+            "queued",
+            "in_flight",
+            "backing_off",
+            "refused",
+        ]
+        parts = [
+            f"{getattr(self, name)} {name.replace('_', ' ')}"
+            for name in names
+            if getattr(self, name)
+        ]
         return f"{self.accepted} accepted" + (": " + ", ".join(parts) if parts else "")

@@ -15,13 +15,17 @@ R = TypeVar("R")
 
 
 async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call `function` in the loop's thread pool and return what it returns. Suspends until it has ended, even when cancelled.
+    """Call `function` in the loop's thread pool and return what it returns. Suspends until it has
+    ended, even when cancelled.
 
-    A thread cannot be stopped: what runs there is still writing. Cancellation is raised when it has ended, so no second write starts beside
-    it; the result is lost then, and the outcome of the write unknown.
+    A thread cannot be stopped: what runs there is still writing. Cancellation is raised when it has
+    ended, so no second write starts beside it; the result is lost then, and the outcome of the
+    write unknown.
     """
     context = contextvars.copy_context()
-    call = asyncio.get_running_loop().run_in_executor(None, partial(context.run, function, *args, **kwargs))
+    call = asyncio.get_running_loop().run_in_executor(
+        None, partial(context.run, function, *args, **kwargs)
+    )
     cancelled: asyncio.CancelledError | None = None
     while not call.done():
         try:

@@ -1,11 +1,12 @@
 """An exception as text, for people and for logs.
 
-1. `str()` and `repr()` of a foreign exception may raise, may hold a newline or a terminal's control characters, and may be long. Nothing
-   here raises.
-2. Log lines hold no item's values. A database's message quotes the row that it refuses (SQLSTATE classes 21, 22, 23, 44, 54, P0, and
-   whatever a trigger raises), and its DETAIL does so for others: such an error is shown by type, SQLSTATE and the names that its fields give.
-   A client's error about an argument quotes the argument, so it is shown by type alone. An error of ours says by its `summary` what a log
-   may show instead of its message.
+1. `str()` and `repr()` of a foreign exception may raise, may hold a newline or a terminal's control
+   characters, and may be long. Nothing here raises.
+2. Log lines hold no item's values. A database's message quotes the row that it refuses (SQLSTATE
+   classes 21, 22, 23, 44, 54, P0, and whatever a trigger raises), and its DETAIL does so for
+   others: such an error is shown by type, SQLSTATE and the names that its fields give. A client's
+   error about an argument quotes the argument, so it is shown by type alone. An error of ours says
+   by its `summary` what a log may show instead of its message.
 """
 
 from __future__ import annotations
@@ -25,15 +26,23 @@ _NAMES = ("table_name", "column_name", "constraint_name", "data_type_name")
 
 
 def storable(text: str) -> str:
-    """`text` with lone surrogates escaped: UTF-8 has no form for them, so a store would refuse the record."""
+    """`text` with lone surrogates escaped: UTF-8 has no form for them, so a store would refuse the
+    record.
+    """
     return text.encode(errors="backslashreplace").decode()
 
 
 def for_log(error: BaseException) -> str:
-    """One line of at most `LONGEST` characters for a log: the error's type, and as much of its message as holds no item's values."""
+    """One line of at most `LONGEST` characters for a log: the error's type, and as much of its
+    message as holds no item's values.
+    """
     name = type(error).__name__
     try:
-        told = error.summary if isinstance(error, SinkError) and error.summary is not None else _without_values(error)
+        told = (
+            error.summary
+            if isinstance(error, SinkError) and error.summary is not None
+            else _without_values(error)
+        )
         return f"{name}: {_on_one_line(told)}" if told else name
     except Exception as broken:  # a property of a foreign exception, say
         return f"{name}, which cannot be shown: looking at it raised {type(broken).__name__}"
@@ -44,14 +53,23 @@ def _without_values(error: BaseException) -> str:
     if not isinstance(state, str):
         return "" if _is_about_argument(error) else text_of(error)
     if state[:2] in _QUOTES_ROWS or getattr(error, "server_source_function", None) == _RAISED:
-        names = [f"{field.removesuffix('_name')} {value}" for field in _NAMES if isinstance(value := getattr(error, field, None), str)]
+        names = [
+            f"{field.removesuffix('_name')} {value}"
+            for field in _NAMES
+            if isinstance(value := getattr(error, field, None), str)
+        ]
         return ", ".join([f"SQLSTATE {state}", *names])
     return text_of(error).partition("\nDETAIL:")[0]
 
 
 def _is_about_argument(error: BaseException) -> bool:
-    """Whether a database's client refused a value before it sent anything (asyncpg's `DataError`, which has no SQLSTATE then)."""
-    return type(error).__name__ == "DataError" and type(error).__module__.partition(".")[0] == "asyncpg"
+    """Whether a database's client refused a value before it sent anything (asyncpg's `DataError`,
+    which has no SQLSTATE then).
+    """
+    return (
+        type(error).__name__ == "DataError"
+        and type(error).__module__.partition(".")[0] == "asyncpg"
+    )
 
 
 def _on_one_line(text: str) -> str:

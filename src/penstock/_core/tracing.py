@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ITEM_TRACES: ContextVar[Mapping[int, str]] = ContextVar("penstock item traces")
-"""The trace id of each item of the batch that is being written, by its index in the sealed batch."""
+"""The trace id of each item of the batch that is being written, by its index in the sealed
+batch.
+"""
 
 
 def trace_of(root: int) -> str | None:

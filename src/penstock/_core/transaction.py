@@ -1,15 +1,21 @@
 """Writes that commit together, once.
 
-1. `transaction(sink, unit)` is how everybody enters one. Left normally it commits, left by an exception or cancelled it rolls back.
-2. A `Unit` names what commits together. Its name is stored in the same transaction, in the destination's *ledger*, so that a second attempt
-   finds that the first has committed; one that comes while the first is under way waits for its end. What is written then is a
-   `duplicate`: nothing is written twice, whether or not the caller has looked.
-3. What a write answers inside holds if the transaction commits. An item that was refused is refused alone: its neighbours stay in.
-4. When the transaction itself is gone (its connection broke, it has ended), every write and the commit raise `TransactionLost`: nothing of
-   it was applied, and nothing that is tried again inside of it can be.
-5. Sinks around the destination stand around the transaction too, with the state they have outside (`enlisted`). One that cannot names its
-   reason in `refuses_transaction`, and `check_transactional` tells it before anything has been started.
-6. Dead letters are held until the commit and written after it. The ledger knows how many are held, so what was lost in between is seen.
+1. `transaction(sink, unit)` is how everybody enters one. Left normally it commits, left by an
+   exception or cancelled it rolls back.
+2. A `Unit` names what commits together. Its name is stored in the same transaction, in the
+   destination's *ledger*, so that a second attempt finds that the first has committed; one that
+   comes while the first is under way waits for its end. What is written then is a `duplicate`:
+   nothing is written twice, whether or not the caller has looked.
+3. What a write answers inside holds if the transaction commits. An item that was refused is refused
+   alone: its neighbours stay in.
+4. When the transaction itself is gone (its connection broke, it has ended), every write and the
+   commit raise `TransactionLost`: nothing of it was applied, and nothing that is tried again inside
+   of it can be.
+5. Sinks around the destination stand around the transaction too, with the state they have outside
+   (`enlisted`). One that cannot names its reason in `refuses_transaction`, and
+   `check_transactional` tells it before anything has been started.
+6. Dead letters are held until the commit and written after it. The ledger knows how many are held,
+   so what was lost in between is seen.
 """
 
 from __future__ import annotations
@@ -39,8 +45,14 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 logger = logging.getLogger("penstock.transaction")
 
-_LETTERS_LOST = "unit %s was committed before, but %d of its dead letters were perhaps never written, and are not written now"
-_OTHER_COLUMNS = "unit %s was committed with other columns (%s) than it has now (%s), so only the numbers of rows are compared"
+_LETTERS_LOST = (
+    "unit %s was committed before, but %d of its dead letters were perhaps never "
+    "written, and are not written now"
+)
+_OTHER_COLUMNS = (
+    "unit %s was committed with other columns (%s) than it has now (%s), so only "
+    "the numbers of rows are compared"
+)
 _OTHER_ROWS = "other rows than before come under the same name, so some of them would be lost"
 
 
@@ -48,23 +60,30 @@ _OTHER_ROWS = "other rows than before come under the same name, so some of them 
 class Unit:
     """What commits together, once. Raises `ConfigError` for a bad value.
 
-    Exactly once needs the same rows under the same name: cut the parts by the rows' content (a hash of their key), never by where a
-    partition happens to end.
+    Exactly once needs the same rows under the same name: cut the parts by the rows' content (a hash
+    of their key), never by where a partition happens to end.
     """
 
     application: str
-    """Whose versions these are: a job's or a streaming query's own name, the same after a restart."""
+    """Whose versions these are: a job's or a streaming query's own name, the same after a
+    restart.
+    """
     version: int
     """Which round of the application: a batch id, an epoch. Later ones are larger."""
     part: int = 0
     """Which part of the round, counted from 0."""
     parts: int = 1
-    """Of how many. Another number under the same application and version is refused: its parts would hold other rows."""
+    """Of how many. Another number under the same application and version is refused: its parts
+    would hold other rows.
+    """
     rule: str = ""
-    """How the parts are cut, as text. Another one under the same application and version is refused as well."""
+    """How the parts are cut, as text. Another one under the same application and version is refused
+    as well.
+    """
     types: str = ""
-    """The types of what the rule looks at, as text. Others are refused too: equal values of two types may fall into different parts. Empty:
-    not known, and not compared."""
+    """The types of what the rule looks at, as text. Others are refused too: equal values of two
+    types may fall into different parts. Empty: not known, and not compared.
+    """
 
     def __post_init__(self) -> None:
         checks.text("application", self.application)
@@ -77,7 +96,9 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """`application:version:part`: for ids of batches, idempotency keys and transactional ids of destinations without a ledger."""
+        """`application:version:part`: for ids of batches, idempotency keys and transactional ids of
+        destinations without a ledger.
+        """
         return f"{self.application}:{self.version}:{self.part}"
 
 
@@ -92,9 +113,13 @@ class Counts:
     dead_lettered: int = 0
     failed: int = 0
     content: int | None = None
-    """The sum of a hash of each row, wrapped to a signed number of 64 bits; `None`: not known. A replay must have the same."""
+    """The sum of a hash of each row, wrapped to a signed number of 64 bits; `None`: not known. A
+    replay must have the same.
+    """
     content_of: str = ""
-    """What is hashed of a row: its columns and their types, as text. Sums of different columns are not compared."""
+    """What is hashed of a row: its columns and their types, as text. Sums of different columns are
+    not compared.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,19 +141,23 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
 
     @property
     def committed(self) -> Committed | None:
-        """Inside: what an earlier attempt has committed under this unit, `None` if none has. After the commit: what is committed."""
+        """Inside: what an earlier attempt has committed under this unit, `None` if none has. After
+        the commit: what is committed.
+        """
         ...
 
     @property
     def history(self) -> str:
         """What the destination's writes go on from, as text; empty where it does not say.
 
-        Another one than a transaction had before means that another server took over, which may lack what that one had committed.
+        Another one than a transaction had before means that another server took over, which may
+        lack what that one had committed.
         """
         ...
 
     def record(self, counts: Counts) -> None:
-        """Have `counts` stored with the commit; the last call counts. Raises `NonDeterministicReplay` if the unit had other rows before.
+        """Have `counts` stored with the commit; the last call counts. Raises
+        `NonDeterministicReplay` if the unit had other rows before.
 
         Rows are compared by their number, and by their content where that is known on both sides.
         """
@@ -139,32 +168,40 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
         ...
 
     async def wrote_letters(self, count: int) -> None:
-        """After the commit: so many of those that were held are written. Raises what the ledger raises. Suspends."""
+        """After the commit: so many of those that were held are written. Raises what the ledger
+        raises. Suspends.
+        """
         ...
 
 
-def transaction(sink: Sink[T], unit: Unit | None = None) -> AbstractAsyncContextManager[Transaction[T]]:
+def transaction(
+    sink: Sink[T], unit: Unit | None = None
+) -> AbstractAsyncContextManager[Transaction[T]]:
     """Have all that is written inside commit together, once per unit.
 
     `async with transaction(sink, unit) as tx:`, and in it `await send(tx, batch)` for each batch.
 
     Args:
         sink: a stack that `check_transactional` takes, opened.
-        unit: the name under which it commits once. Without one nothing is stored beside what is written.
+        unit: the name under which it commits once. Without one nothing is stored beside what is
+            written.
 
-    Leaving it commits. Left by an exception or cancelled it is rolled back, and that exception goes on. Batches may be sent side by side;
-    the destination takes one after another. Whoever knows the counts gives them to `tx.record` before leaving.
+    Leaving it commits. Left by an exception or cancelled it is rolled back, and that exception goes
+    on. Batches may be sent side by side; the destination takes one after another. Whoever knows the
+    counts gives them to `tx.record` before leaving.
 
-    Raises, on entering: `ConfigError` as `check_transactional` does; `UnitRefused` where the ledger knows the version otherwise;
-    `UnavailableError` where the destination is not there. On leaving: `UnknownOutcomeError` where nobody knows whether it was applied; with
-    a unit the next attempt finds out. At either end: `TransactionLost` where it is certain that nothing was. Suspends.
+    Raises, on entering: `ConfigError` as `check_transactional` does; `UnitRefused` where the ledger
+    knows the version otherwise; `UnavailableError` where the destination is not there. On leaving:
+    `UnknownOutcomeError` where nobody knows whether it was applied; with a unit the next attempt
+    finds out. At either end: `TransactionLost` where it is certain that nothing was. Suspends.
     """
     check_transactional(sink)
     return cast("TransactionalSink", sink).transaction(unit)
 
 
 def check_transactional(sink: object) -> None:
-    """Raise `ConfigError` unless all of a stack can live in a transaction; the message names the part that cannot, and why.
+    """Raise `ConfigError` unless all of a stack can live in a transaction; the message names the
+    part that cannot, and why.
 
     Needs no open sink. Does not suspend.
     """
@@ -174,7 +211,10 @@ def check_transactional(sink: object) -> None:
         if reason is not None:
             raise bad("sink", part, f"cannot write in a transaction: {reason}")
         if not isinstance(part, TransactionalSink):
-            rule = "cannot write in a transaction: it has no `transaction(unit)`; use a destination that has, or do without"
+            rule = (
+                "cannot write in a transaction: it has no `transaction(unit)`; use a "
+                "destination that has, or do without"
+            )
             raise bad("sink", part, rule)
         inner = getattr(part, "inner", None)
         if inner is None:
@@ -234,7 +274,9 @@ class Attempt:
     async def wrote_letters(self, count: int) -> None:
         """So many fewer are held. Override it to tell the ledger."""
         if self._committed is not None:
-            self._committed = replace(self._committed, letters_held=self._committed.letters_held - count)
+            self._committed = replace(
+                self._committed, letters_held=self._committed.letters_held - count
+            )
 
 
 def all_duplicate(batch: Batch[object]) -> WriteResult:
@@ -249,29 +291,43 @@ def has_ended(unit: Unit | None) -> TransactionLost:
 
 
 def check_same_parts(unit: Unit, known: Unit) -> None:
-    """Raise `UnitRefused` if `known`, which is committed, belongs to the same version and was cut otherwise."""
+    """Raise `UnitRefused` if `known`, which is committed, belongs to the same version and was cut
+    otherwise.
+    """
     if (unit.application, unit.version) != (known.application, known.version):
         return
-    if unit.types != known.types and unit.types and known.types and (unit.parts, unit.rule) == (known.parts, known.rule):
+    if (
+        unit.types != known.types
+        and unit.types
+        and known.types
+        and (unit.parts, unit.rule) == (known.parts, known.rule)
+    ):
         raise UnitRefused(
-            f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in parts by {unit.rule!r} of {known.types!r}, "
-            f"and now comes by that of {unit.types!r}; equal values of other types fall into other parts, so some rows would be written twice "
+            f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed "
+            f"in parts by {unit.rule!r} of {known.types!r}, "
+            f"and now comes by that of {unit.types!r}; equal values of other types fall into "
+            "other parts, so some rows would be written twice "
             "and others never; go on with the old types until this version is complete"
         )
     if (unit.parts, unit.rule) == (known.parts, known.rule):
         return
     raise UnitRefused(
-        f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in {known.parts} parts by the rule "
-        f"{known.rule!r}, and now comes in {unit.parts} by {unit.rule!r}; other parts hold other rows, so some would be written twice and "
+        f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in "
+        f"{known.parts} parts by the rule "
+        f"{known.rule!r}, and now comes in {unit.parts} by {unit.rule!r}; other parts hold "
+        "other rows, so some would be written twice and "
         "others never; go on with the old ones until this version is complete"
     )
 
 
 def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:
-    """Raise `NonDeterministicReplay` if the rows of `unit` are not those that were committed as `known`, as far as counts tell."""
+    """Raise `NonDeterministicReplay` if the rows of `unit` are not those that were committed as
+    `known`, as far as counts tell.
+    """
     if known.rows != counts.rows:
         raise NonDeterministicReplay(
-            f"{unit} was committed with {known.rows} rows, and now has {counts.rows}: {_OTHER_ROWS}; what makes the rows must give the same "
+            f"{unit} was committed with {known.rows} rows, and now has {counts.rows}: "
+            f"{_OTHER_ROWS}; what makes the rows must give the same "
             "ones each time"
         )
     if known.content is None or counts.content is None or known.content == counts.content:
@@ -280,8 +336,10 @@ def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:
         logger.warning(_OTHER_COLUMNS, unit.name, known.content_of, counts.content_of)
         return
     raise NonDeterministicReplay(
-        f"{unit} was committed with {known.rows} rows of another content (of {known.content_of}): {_OTHER_ROWS}. A query with a deleted or "
-        "copied checkpoint counts from 0 again: give it another app_id. Or a column is made anew in each run, such as current_timestamp(): "
+        f"{unit} was committed with {known.rows} rows of another content (of "
+        f"{known.content_of}): {_OTHER_ROWS}. A query with a deleted or "
+        "copied checkpoint counts from 0 again: give it another app_id. Or a column is made "
+        "anew in each run, such as current_timestamp(): "
         "leave it out with content="
     )
 
@@ -332,7 +390,9 @@ class _Enlisted(Generic[T]):
 
 
 def enlisted(around: Callable[[Sink[T]], Sink[T]], within: Transaction[T]) -> Transaction[T]:
-    """The transaction with one more sink around its writes, which `around` makes of the sink that is to be inside."""
+    """The transaction with one more sink around its writes, which `around` makes of the sink that
+    is to be inside.
+    """
     if isinstance(within, _Enlisted):
         return _Enlisted(around(within.inner), within.within)
     return _Enlisted(around(within), within)

@@ -7,7 +7,15 @@ from .blocking import BlockingBatcher
 from .feedback import NoFeedback
 from .limits import Limits
 from .receipt import BlockingReceipt, Receipt, gather
-from .report import DestinationStats, ErrorStats, FlushReport, ShutdownReport, Stats, TenantStats, TimeSpent
+from .report import (
+    DestinationStats,
+    ErrorStats,
+    FlushReport,
+    ShutdownReport,
+    Stats,
+    TenantStats,
+    TimeSpent,
+)
 from .run import run
 from .tenancy import Tenants
 

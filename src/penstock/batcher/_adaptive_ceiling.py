@@ -1,9 +1,10 @@
 """What a destination has objected to is not tried again at once. Pure.
 
-1. Growth stops just below the last objection, for a number of decisions. Then the whole range is open again: the destination may have
-   changed, and only trying tells.
-2. An objection soon after that means that it has not: the next hold is twice as long, up to `LONGEST`. One during a hold lowers the
-   ceiling and does not lengthen the hold: a destination in trouble is asked again when it has recovered.
+1. Growth stops just below the last objection, for a number of decisions. Then the whole range is
+   open again: the destination may have changed, and only trying tells.
+2. An objection soon after that means that it has not: the next hold is twice as long, up to
+   `LONGEST`. One during a hold lowers the ceiling and does not lengthen the hold: a destination in
+   trouble is asked again when it has recovered.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
 | batches less than three tenths full | a quarter less, at least the floor |
 | anything else | stays |
 
-Every step is at least 1, or a size below 4 could never grow. A size that was answered as too large is
-not tried again at once; a timeout or a throttle may have had other reasons.
+Every step is at least 1, or a size below 4 could never grow. A size that was answered as too large
+is not tried again at once; a timeout or a throttle may have had other reasons.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ class ItemsControl:
         self._too_large = False
         self._silent = False
 
-    def heard(self, ended: float, began: float, items: int, *, fine: bool, too_much: bool, too_large: bool) -> None:
-        """A try has ended; decide if it is the tenth. One that began before the size was halved tells of the size before."""
+    def heard(
+        self, ended: float, began: float, items: int, *, fine: bool, too_much: bool, too_large: bool
+    ) -> None:
+        """A try has ended; decide if it is the tenth. One that began before the size was halved
+        tells of the size before.
+        """
         if began < self._since:
             return
         self._tries += 1

@@ -1,16 +1,18 @@
-"""When is a batch full, when is it due, which one goes next: decided here, without clock, task or I/O.
+"""When is a batch full, when is it due, which one goes next: decided here, without clock, task or
+I/O.
 
-An accumulator answers five questions. `offer` takes an item in; `due_at` says when something will be ready that is not ready now;
-`take` gives the next batch that may go; `done` hears that it has ended; `evict_oldest` gives up the oldest item that no worker
-has taken.
-This is the plain one: arrival order.
+An accumulator answers five questions. `offer` takes an item in; `due_at` says when something will
+be ready that is not ready now; `take` gives the next batch that may go; `done` hears that it has
+ended; `evict_oldest` gives up the oldest item that no worker has taken. This is the plain one:
+arrival order.
 
 1. A batch's time starts with its first item, and the first item always fits.
-2. The open batch never exceeds `max_items`. It is sealed when it is full, before an item that would take it over `max_bytes`, when it
-   is due and somebody takes it, or when told to.
+2. The open batch never exceeds `max_items`. It is sealed when it is full, before an item that would
+   take it over `max_bytes`, when it is due and somebody takes it, or when told to.
 3. A batch that is due while nobody takes it goes on filling.
-4. A new `max_items` holds for everything that nobody has taken: what is open and has reached it is sealed, and what was sealed larger is
-   cut when it is taken. The parts keep reason, number and times.
+4. A new `max_items` holds for everything that nobody has taken: what is open and has reached it is
+   sealed, and what was sealed larger is cut when it is taken. The parts keep reason, number and
+   times.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class Leftover(NamedTuple, Generic[T]):
 
 
 class Accumulator(Protocol[T]):
-    """What an engine asks. See the module's docstring for the five questions, and `PlainAccumulator` for what each member means."""
+    """What an engine asks. See the module's docstring for the five questions, and
+    `PlainAccumulator` for what each member means.
+    """
 
     items: list[T]
     receipts: dict[int, Slip]
@@ -113,7 +117,9 @@ class Accumulator(Protocol[T]):
     def wants(self, keys: Sequence[Hashable], sizes: Sequence[int]) -> Sequence[Want[T]]: ...
     def turn_away(self) -> list[Waiter]: ...
     def busiest(self, most: int, now: float) -> list[TenantStats]: ...
-    def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable) -> None: ...
+    def offer(
+        self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable
+    ) -> None: ...
     def offer_all(self, items: Sequence[T], now: float) -> None: ...
     def begin(self, now: float) -> None: ...
     def seal(self, reason: Reason, now: float) -> None: ...
@@ -134,7 +140,9 @@ class Accumulator(Protocol[T]):
 class PlainAccumulator(Generic[T]):
     """Items in arrival order. Times are monotonic seconds, given by the caller."""
 
-    def __init__(self, *, max_items: int, max_bytes: int | None, max_delay: float, sized: bool) -> None:
+    def __init__(
+        self, *, max_items: int, max_bytes: int | None, max_delay: float, sized: bool
+    ) -> None:
         self.max_items = max_items
         """Items in a batch, from now on."""
         self._max_bytes = max_bytes
@@ -148,7 +156,9 @@ class PlainAccumulator(Generic[T]):
         """The number of the batch sealed last."""
         self._sizes: list[int] | None = None
         self.items: list[T] = []
-        """The open batch. The batcher's fast path appends here while it is neither empty nor about to be full."""
+        """The open batch. The batcher's fast path appends here while it is neither empty nor about
+        to be full.
+        """
         self.receipts: dict[int, Slip] = {}
         """The receipts of the open batch's items, by index."""
         self._fresh()
@@ -230,7 +240,9 @@ class PlainAccumulator(Generic[T]):
     @property
     def spare(self) -> int:
         """How many items may come in by the short way before anything follows from that."""
-        return self.max_items - 1 - len(self.items) if self.items else 0  # the first one needs the time
+        return (
+            self.max_items - 1 - len(self.items) if self.items else 0
+        )  # the first one needs the time
 
     def begin(self, now: float) -> None:
         """The open batch has begun just now."""
@@ -240,7 +252,9 @@ class PlainAccumulator(Generic[T]):
         """Items have no keys here."""
         return None
 
-    def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable = None) -> None:
+    def offer(
+        self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable = None
+    ) -> None:
         """Take an item in; seal what that makes full."""
         if self._max_bytes is not None and self.items and self._open_bytes + size > self._max_bytes:
             self.seal(Reason.BYTES, now)
@@ -279,7 +293,16 @@ class PlainAccumulator(Generic[T]):
             return
         self.last_number += 1
         self._sealed.append(
-            Sealed(self.items, reason, self.last_number, self._oldest_at, now, self.receipts, self._sizes, self._open_bytes)
+            Sealed(
+                self.items,
+                reason,
+                self.last_number,
+                self._oldest_at,
+                now,
+                self.receipts,
+                self._sizes,
+                self._open_bytes,
+            )
         )
         self._sealed_items += len(self.items)
         self._fresh()
@@ -316,12 +339,16 @@ class PlainAccumulator(Generic[T]):
             receipts[index >= at][index if index < at else index - at] = receipt
         head, tail = (
             replace(batch, items=items, receipts=slips, sizes=lengths, bytes=sum(lengths or ()))
-            for items, slips, lengths in zip((batch.items[:at], batch.items[at:]), receipts, sizes, strict=True)
+            for items, slips, lengths in zip(
+                (batch.items[:at], batch.items[at:]), receipts, sizes, strict=True
+            )
         )
         return head, tail
 
     def settled(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """Items have ended while others of their batch back off. Arrival order alone holds nothing back, so nothing follows from it."""
+        """Items have ended while others of their batch back off. Arrival order alone holds nothing
+        back, so nothing follows from it.
+        """
 
     def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None:
         """Nothing that comes after these items of their keys goes on. There is none, here."""
@@ -363,7 +390,11 @@ class PlainAccumulator(Generic[T]):
     def clear(self, now: float) -> list[Leftover[T]]:
         """Give up everything that no worker has taken."""
         self.seal(Reason.SHUTDOWN, now)
-        gone = [Leftover(item, batch.receipts.get(i), batch.number) for batch in self._sealed for i, item in enumerate(batch.items)]
+        gone = [
+            Leftover(item, batch.receipts.get(i), batch.number)
+            for batch in self._sealed
+            for i, item in enumerate(batch.items)
+        ]
         self._sealed.clear()
         self._sealed_items = 0
         return gone

@@ -33,7 +33,9 @@ T = TypeVar("T")
 
 
 def refuse_misplaced(owner: type, given: Mapping[str, object]) -> None:
-    """Refuse keywords that `owner` does not have: say where the first of them belongs, or what was meant."""
+    """Refuse keywords that `owner` does not have: say where the first of them belongs, or what was
+    meant.
+    """
     for name, value in given.items():
         if name in inspect.signature(Limits).parameters:
             raise checks.bad(name, value, f"is one of the limits; pass limits=Limits({name}=...)")
@@ -56,11 +58,18 @@ def checked_limits(limits: object, sink: object) -> Limits:
         raise checks.bad("limits", limits, "must be a Limits(...)")
     most = capabilities_of(sink).max_concurrency
     if most is not None and limits.workers > most:
-        raise checks.bad("workers", limits.workers, f"the sink takes at most {most} writes at once (its max_concurrency)")
+        raise checks.bad(
+            "workers",
+            limits.workers,
+            f"the sink takes at most {most} writes at once (its max_concurrency)",
+        )
     for part in walk(sink):
         stretch = getattr(part, "stretch_limit", None)
         if stretch is not None and stretch >= limits.stretch:
-            rule = f"must be longer than the Timeout({stretch}) in the stack, or a try is cut before it can be tried again"
+            rule = (
+                f"must be longer than the Timeout({stretch}) in the stack, or a try is cut "
+                "before it can be tried again"
+            )
             raise checks.bad("flush_timeout", limits.stretch, rule)
     return limits
 
@@ -79,7 +88,11 @@ def checked_key(name: str, function: Callable[[T], object] | None) -> Callable[[
     """The function that tells an item's key, or its tenant."""
     given: object = function
     if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
-        raise checks.bad(name, given, f"must be a function of an item that returns its {name}, and not an async one")
+        raise checks.bad(
+            name,
+            given,
+            f"must be a function of an item that returns its {name}, and not an async one",
+        )
     return function
 
 
@@ -88,11 +101,18 @@ def checked_tenants(tenants: object, tenant: object, *, sized: bool) -> Tenants:
     if tenants is None:
         return Tenants()
     if tenant is None:
-        raise checks.bad("tenants", tenants, "has no meaning without tenant, the function from an item to its tenant")
+        raise checks.bad(
+            "tenants",
+            tenants,
+            "has no meaning without tenant, the function from an item to its tenant",
+        )
     if not isinstance(tenants, Tenants):
         raise checks.bad("tenants", tenants, "must be a Tenants(...)")
     if tenants.max_pending_bytes is not None and not sized:
-        rule = "needs sizes: give limits max_bytes or max_pending_bytes, and size_of unless items are bytes-like"
+        rule = (
+            "needs sizes: give limits max_bytes or max_pending_bytes, and size_of unless "
+            "items are bytes-like"
+        )
         raise checks.bad("max_pending_bytes", tenants.max_pending_bytes, rule)
     return tenants
 
@@ -116,21 +136,29 @@ def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Calla
     if size_of is None:
         return cast("Callable[[T], int]", _size_of_bytes)
     if not callable(size_of):
-        raise checks.bad("size_of", size_of, "must be a function of an item that returns its size in bytes")
+        raise checks.bad(
+            "size_of", size_of, "must be a function of an item that returns its size in bytes"
+        )
     if not sized:
-        raise checks.bad("size_of", size_of, "has no effect without max_bytes or max_pending_bytes in limits")
+        raise checks.bad(
+            "size_of", size_of, "has no effect without max_bytes or max_pending_bytes in limits"
+        )
     return size_of
 
 
 def checked_size(size: object) -> int:
-    """What `size_of` says of an item. Raises `TypeError` for what is no whole number, and `ValueError` for one below 0."""
+    """What `size_of` says of an item. Raises `TypeError` for what is no whole number, and
+    `ValueError` for one below 0.
+    """
     try:
         found = index(cast("SupportsIndex", size))
     except TypeError:
         found = None
     if found is None or found < 0:
         kind = TypeError if found is None else ValueError
-        raise kind(f"size_of returned {repr_of(size)}; it must return a whole number of bytes, 0 or more")
+        raise kind(
+            f"size_of returned {repr_of(size)}; it must return a whole number of bytes, 0 or more"
+        )
     return found
 
 
@@ -139,7 +167,10 @@ def _size_of_bytes(item: Any) -> int:
         return len(item)
     if isinstance(item, memoryview):
         return cast("memoryview[int]", item).nbytes
-    message = f"items must be bytes-like to be measured, not {type(item).__name__}; give Batcher(size_of=...)"
+    message = (
+        f"items must be bytes-like to be measured, not {type(item).__name__}; give "
+        "Batcher(size_of=...)"
+    )
     raise TypeError(message)
 
 
@@ -148,7 +179,11 @@ def checked_handler(handler: str | FailureHandler) -> str | FailureHandler:
     given: object = handler
     if given in ("log", "crash") or (callable(given) and not inspect.iscoroutinefunction(given)):
         return handler
-    raise checks.bad("on_failure", given, "must be 'log', 'crash' or a function of (items, error), and not an async one")
+    raise checks.bad(
+        "on_failure",
+        given,
+        "must be 'log', 'crash' or a function of (items, error), and not an async one",
+    )
 
 
 def checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
@@ -158,12 +193,16 @@ def checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     watchers = tuple(observers)
     for watcher in watchers:
         if isinstance(watcher, type):
-            raise checks.bad("observers", watcher, f"holds a class; pass an instance: {watcher.__name__}(...)")
+            raise checks.bad(
+                "observers", watcher, f"holds a class; pass an instance: {watcher.__name__}(...)"
+            )
     return watchers
 
 
 def dead_letters_of(sink: Sink[T]) -> Sink[T]:
-    """What writes an item that is too large to the dead letters of the stack, whatever it would have done to it otherwise."""
+    """What writes an item that is too large to the dead letters of the stack, whatever it would
+    have done to it otherwise.
+    """
 
     async def refuse(batch: Batch[T]) -> None:
         message = f"an item of {batch.size_bytes} bytes is larger than max_bytes"
@@ -173,17 +212,25 @@ def dead_letters_of(sink: Sink[T]) -> Sink[T]:
 
 
 def parked_dead_letters_of(sink: Sink[T]) -> Sink[T]:
-    """What writes items that were parked behind a failed one of their key to the dead letters of the stack."""
+    """What writes items that were parked behind a failed one of their key to the dead letters of
+    the stack.
+    """
 
     async def refuse(batch: Batch[T]) -> None:
         whose = "" if batch.tenant is None else f" of tenant {repr_of(batch.tenant)}"
-        message = f"parked behind an earlier failed item of its key {repr_of(batch.keys[0])}{whose}" if batch.keys else "parked"
+        message = (
+            f"parked behind an earlier failed item of its key {repr_of(batch.keys[0])}{whose}"
+            if batch.keys
+            else "parked"
+        )
         raise ParkedBehind(message)
 
     return _dead_letters_around(sink, refuse, "on_key_failure", "park")
 
 
-def _dead_letters_around(sink: Sink[T], refuse: Callable[[Batch[T]], Awaitable[None]], name: str, value: str) -> Sink[T]:
+def _dead_letters_around(
+    sink: Sink[T], refuse: Callable[[Batch[T]], Awaitable[None]], name: str, value: str
+) -> Sink[T]:
     for part in walk(sink):
         around: Callable[[Sink[T]], Sink[T]] | None = getattr(part, "dead_letters_around", None)
         if around is not None:

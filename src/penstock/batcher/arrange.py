@@ -35,7 +35,8 @@ def arranged(
 ) -> Accumulator[T]:
     """A plain one, a keyed one, or one of either per tenant.
 
-    `repeats` lets a batch have several items of one key; `evicts` says whether the oldest items may have to make room.
+    `repeats` lets a batch have several items of one key; `evicts` says whether the oldest items may
+    have to make room.
     """
 
     def keyed(key: Callable[[T], object], max_items: int) -> KeyedAccumulator[T]:
@@ -53,14 +54,21 @@ def arranged(
     if tenant is None:
         if key is not None:
             return keyed(key, limits.max_items)
-        return PlainAccumulator(max_items=limits.max_items, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
+        return PlainAccumulator(
+            max_items=limits.max_items,
+            max_bytes=limits.max_bytes,
+            max_delay=limits.delay,
+            sized=sized,
+        )
 
     def of_one(house: TenantAccumulator[T]) -> Accumulator[T]:
         if key is None:
             return Tenanted(house, max_bytes=limits.max_bytes, max_delay=limits.delay, sized=sized)
         made = keyed(key, house.max_items)
         made.last_number = house.last_number
-        made.odd_keys = True  # for all that it knows: its first key was looked at before it was made
+        made.odd_keys = (
+            True  # for all that it knows: its first key was looked at before it was made
+        )
         return made
 
     return TenantAccumulator(

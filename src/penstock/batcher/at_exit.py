@@ -1,8 +1,9 @@
 """What runs on a thread of its own is ended before the interpreter stops threads.
 
-`atexit` comes too late for it: by then `concurrent.futures` takes no more work, so a sink that is a plain function could not write. The
-hook of `threading` comes before; the one registered last comes first, and that of `concurrent.futures` is registered as its thread pool is
-imported: here, before ours.
+`atexit` comes too late for it: by then `concurrent.futures` takes no more work, so a sink that is a
+plain function could not write. The hook of `threading` comes before; the one registered last comes
+first, and that of `concurrent.futures` is registered as its thread pool is imported: here, before
+ours.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from .._core.text import repr_of
 logger = logging.getLogger("penstock.batcher")
 
 INTERRUPTS = 1000
-"""How often the end of one thing may be interrupted before it is given up; each time it has to end at once."""
+"""How often the end of one thing may be interrupted before it is given up; each time it has to end
+at once.
+"""
 
 
 class Ends(Protocol):
@@ -56,7 +59,9 @@ def _end_all() -> None:
 
 
 def _end(thing: Ends) -> None:
-    """End it. An interrupt means *now*: the shutdown has been told so, and is waited for all the same."""
+    """End it. An interrupt means *now*: the shutdown has been told so, and is waited for all the
+    same.
+    """
     for _ in range(INTERRUPTS):
         with contextlib.suppress(KeyboardInterrupt):
             thing.end_at_exit()

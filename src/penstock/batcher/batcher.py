@@ -1,7 +1,8 @@
 """The batcher's public face: how items get in, and how it is opened and closed.
 
-*Yield first, append last*: whatever a producer has to wait for comes before its item is appended, and nothing is awaited after. So a
-cancelled `add` has either put its item in, and returned, or has not.
+*Yield first, append last*: whatever a producer has to wait for comes before its item is appended,
+and nothing is awaited after. So a cancelled `add` has either put its item in, and returned, or has
+not.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from typing import TYPE_CHECKING, Generic, Literal, Never, TypeVar
 
 from .._core import checks, forks
 from .._core.clock import LOOP_CLOCK, Clock, LoopClock
-from .._core.errors import AddTimeout, ClosedError, ConfigError, DrainTimeout, ForkedError, ItemTooLarge, KeyFailedError, LedgerFull
+from .._core.errors import (
+    AddTimeout,
+    ClosedError,
+    ConfigError,
+    DrainTimeout,
+    ForkedError,
+    ItemTooLarge,
+    KeyFailedError,
+    LedgerFull,
+)
 from .._core.function_sink import as_sink
 from .._core.keys import identity
 from .._core.opening import opened
@@ -75,44 +85,58 @@ Oversize = Literal["alone", "dead_letter", "reject"]
 
 
 class Batcher(Generic[T]):
-    """Gathers items and writes them to a sink in batches; every accepted item has exactly one outcome.
+    """Gathers items and writes them to a sink in batches; every accepted item has exactly one
+    outcome.
 
-    Use it as `async with Batcher(sink) as batcher:`; leaving the block drains it, keeps the report in `report`, and raises `DrainTimeout`
-    if something was left (unless `shutdown` was called inside and told so, or an exception is on its way: then it gets a note). It may be constructed anywhere: it needs a running
-    loop only when entered, and may be entered again after it was closed.
+    Use it as `async with Batcher(sink) as batcher:`; leaving the block drains it, keeps the report
+    in `report`, and raises `DrainTimeout` if something was left (unless `shutdown` was called
+    inside and told so, or an exception is on its way: then it gets a note). It may be constructed
+    anywhere: it needs a running loop only when entered, and may be entered again after it was
+    closed.
 
     Args:
         sink: a sink, or a function of a batch (async, or plain: then it runs in a thread).
         limits: sizes, times and workers; see `Limits`.
         name: appears in logs, metrics and reports.
-        overflow: with the ledger full, `"block"` makes `add` wait, `"reject"` makes it raise `LedgerFull`, `"drop_newest"` accepts and
-            drops the new items, and `"drop_oldest"` makes room by dropping the oldest items that no worker has taken (the new ones, where
-            there are none). What is dropped ends `dropped`, is counted, and its receipts say so.
-        oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises `ItemTooLarge` (`"reject"`), or it goes to the
-            dead letters without having been tried (`"dead_letter"`; the stack must have a `DeadLetter`).
-        size_of: measures an item in bytes; needed with `max_bytes` or `max_pending_bytes` unless items are bytes-like.
-        key: a function from an item to its key. Items of one key are then written in the order in which they were accepted, with as many
-            workers as you like: a key is in at most one batch at a time, and waits while an item of it backs off. A sink that is not
-            `key_prefix_safe` gets at most one item of a key per batch. See `penstock._core.keys` for when two keys are the same; an item
-            whose key cannot be one is refused with `TypeError`. The function must not use this batcher.
-        on_key_failure: what becomes of a key's later items when one has ended dead-lettered or rejected: `"skip"`, they go on; `"pause"`,
-            they stay inside until `resume(key)`; `"park"`, the same with a bound, beyond which they go to the dead letters of the stack,
-            oldest first and in order, until `unpark(key)`; `"fail"`, those inside end rejected and new ones are refused with
-            `KeyFailedError`, until `resume(key)`. What is held takes room in the ledger, no flush waits for it, and a shutdown hands it
-            back unsent. With `tenant` a key is a key within its tenant: only that tenant's is held, and `resume` and `unpark` take
-            `tenant=` as well.
+        overflow: with the ledger full, `"block"` makes `add` wait, `"reject"` makes it raise
+            `LedgerFull`, `"drop_newest"` accepts and drops the new items, and `"drop_oldest"` makes
+            room by dropping the oldest items that no worker has taken (the new ones, where there
+            are none). What is dropped ends `dropped`, is counted, and its receipts say so.
+        oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises
+            `ItemTooLarge` (`"reject"`), or it goes to the dead letters without having been tried
+            (`"dead_letter"`; the stack must have a `DeadLetter`).
+        size_of: measures an item in bytes; needed with `max_bytes` or `max_pending_bytes` unless
+            items are bytes-like.
+        key: a function from an item to its key. Items of one key are then written in the order in
+            which they were accepted, with as many workers as you like: a key is in at most one
+            batch at a time, and waits while an item of it backs off. A sink that is not
+            `key_prefix_safe` gets at most one item of a key per batch. See `penstock._core.keys`
+            for when two keys are the same; an item whose key cannot be one is refused with
+            `TypeError`. The function must not use this batcher.
+        on_key_failure: what becomes of a key's later items when one has ended dead-lettered or
+            rejected: `"skip"`, they go on; `"pause"`, they stay inside until `resume(key)`;
+            `"park"`, the same with a bound, beyond which they go to the dead letters of the stack,
+            oldest first and in order, until `unpark(key)`; `"fail"`, those inside end rejected and
+            new ones are refused with `KeyFailedError`, until `resume(key)`. What is held takes room
+            in the ledger, no flush waits for it, and a shutdown hands it back unsent. With `tenant`
+            a key is a key within its tenant: only that tenant's is held, and `resume` and `unpark`
+            take `tenant=` as well.
         max_parked_items: with `"park"`, how many items of a key are held at most; 1,000 by default.
-        tenant: a function from an item to its tenant. A batch then belongs to one tenant, whose own time and size end it, and tenants that
-            have something to send share the workers fairly; one that backs off or is throttled costs the others nothing. With one worker
-            and no `key` a tenant's items are in order. Tenants are told apart as keys are, and the same key in two of them is two keys.
+        tenant: a function from an item to its tenant. A batch then belongs to one tenant, whose own
+            time and size end it, and tenants that have something to send share the workers fairly;
+            one that backs off or is throttled costs the others nothing. With one worker and no
+            `key` a tenant's items are in order. Tenants are told apart as keys are, and the same
+            key in two of them is two keys.
         tenants: what each tenant may have, and its weight; see `Tenants`.
-        on_failure: what to do with items that end rejected or unknown, beyond counting and logging them: `"log"` nothing, `"crash"`
-            stop for good, or a function of (items, error).
+        on_failure: what to do with items that end rejected or unknown, beyond counting and logging
+            them: `"log"` nothing, `"crash"` stop for good, or a function of (items, error).
         shutdown_deadline: seconds that leaving the block may take, everything included.
-        last_resort: a sink (or function) that is given what is known not to be applied when a shutdown's deadline nears, within a
-            fifth of the deadline; what it takes ends `dead_lettered`, the rest `unsent`. Opened and closed with the batcher.
-        adaptive: let the batcher find its concurrency and batch size below the limits; see `Adaptive`. Off by default. With `workers=1` only
-            the size adapts, and order stays total.
+        last_resort: a sink (or function) that is given what is known not to be applied when a
+            shutdown's deadline nears, within a fifth of the deadline; what it takes ends
+            `dead_lettered`, the rest `unsent`. Opened and closed with the batcher.
+        adaptive: let the batcher find its concurrency and batch size below the limits; see
+            `Adaptive`. Off by default. With `workers=1` only the size adapts, and order stays
+            total.
         observers: watchers of this batcher.
         clock: where the time comes from; the running loop by default.
 
@@ -149,12 +173,18 @@ class Batcher(Generic[T]):
         self._tenant = checked_key("tenant", tenant)
         self._on_key_failure: OnKeyFailure = checked_key_failure(on_key_failure, key)
         self._max_parked_items = checked_most_parked(max_parked_items, self._on_key_failure)
-        self._sink_of_parked = parked_dead_letters_of(self._sink) if on_key_failure == "park" else None
+        self._sink_of_parked = (
+            parked_dead_letters_of(self._sink) if on_key_failure == "park" else None
+        )
         self._name = checked_name(name)
-        self._overflow = checks.choice("overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest"))
+        self._overflow = checks.choice(
+            "overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest")
+        )
         self._oversize = checks.choice("oversize", oversize, ("alone", "dead_letter", "reject"))
         self._sink_of_oversize = dead_letters_of(self._sink) if oversize == "dead_letter" else None
-        self._sized = self._limits.max_bytes is not None or self._limits.max_pending_bytes is not None
+        self._sized = (
+            self._limits.max_bytes is not None or self._limits.max_pending_bytes is not None
+        )
         self._tenants = checked_tenants(tenants, tenant, sized=self._sized)
         self._measure = checked_measure(size_of, sized=self._sized)
         self._on_failure = checked_handler(on_failure)
@@ -197,16 +227,22 @@ class Batcher(Generic[T]):
             sink_of_parked=self._sink_of_parked,
         )
         if isinstance(accumulator, KeyedAccumulator):
-            accumulator.begun, accumulator.passed, accumulator.over = engine.begun, engine.passed, engine.slot_given
+            accumulator.begun, accumulator.passed, accumulator.over = (
+                engine.begun,
+                engine.passed,
+                engine.slot_given,
+            )
             accumulator.raised = engine.unlisted.raised_by_function
         return engine
 
-    # -- opening and closing ------------------------------------------------------------------------------------------
+    # -- opening and closing -----------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         self._check_here()
         if self._state not in {"new", "closed"}:
-            message = f"batcher {self._name!r} is {self._state}; enter it once, and share the object"
+            message = (
+                f"batcher {self._name!r} is {self._state}; enter it once, and share the object"
+            )
             raise ConfigError(message)
         self._state = "opening"
         engine = self._new_engine()
@@ -222,7 +258,9 @@ class Batcher(Generic[T]):
         forks.watch(self)
         self._loop = asyncio.get_running_loop()
         if isinstance(engine.clock, LoopClock):
-            engine.clock = LoopClock(self._loop)  # so that a thread that scrapes metrics can read it as well
+            engine.clock = LoopClock(
+                self._loop
+            )  # so that a thread that scrapes metrics can read it as well
         self._engine, self._drain, self.report = engine, None, None
         engine.accepting = True
         self._state = "open"
@@ -230,8 +268,15 @@ class Batcher(Generic[T]):
         engine.observers.tell(lambda observer: observer.on_state(self._name, "open"))
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        was_told = self.report is not None  # a shutdown inside the block has handed its report over already
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        was_told = (
+            self.report is not None
+        )  # a shutdown inside the block has handed its report over already
         report = await self.shutdown()
         if report.complete or was_told:
             return
@@ -239,15 +284,25 @@ class Batcher(Generic[T]):
             raise DrainTimeout(report)
         error.add_note(str(report))
 
-    async def shutdown(self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False) -> ShutdownReport[T]:
-        """Stop accepting, write what is inside, close the sink; return where every item ended, within `deadline` seconds.
+    async def shutdown(
+        self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
+    ) -> ShutdownReport[T]:
+        """Stop accepting, write what is inside, close the sink; return where every item ended,
+        within `deadline` seconds.
 
-        `deadline` defaults to the batcher's `shutdown_deadline`. Any number may call: there is one shutdown, all get its report, and the
-        earliest deadline wins. Producers that wait for room get `ClosedError`; with `admit_waiting` (of the first call) they are let in as
-        room comes free: the open batch is sealed as `shutdown_request` and their items as `shutdown`. It never raises for the deadline; see `report.complete`. Suspends until the shutdown has ended. Being
-        cancelled means *now*: the deadline becomes the present, the shutdown ends, then the cancellation goes on.
+        `deadline` defaults to the batcher's `shutdown_deadline`. Any number may call: there is one
+        shutdown, all get its report, and the earliest deadline wins. Producers that wait for room
+        get `ClosedError`; with `admit_waiting` (of the first call) they are let in as room comes
+        free: the open batch is sealed as `shutdown_request` and their items as `shutdown`. It never
+        raises for the deadline; see `report.complete`. Suspends until the shutdown has ended. Being
+        cancelled means *now*: the deadline becomes the present, the shutdown ends, then the
+        cancellation goes on.
         """
-        seconds = self._shutdown_deadline if deadline is None else checks.seconds("deadline", deadline, zero=True)
+        seconds = (
+            self._shutdown_deadline
+            if deadline is None
+            else checks.seconds("deadline", deadline, zero=True)
+        )
         self._check_here()
         if self._state in {"new", "opening"}:
             raise ClosedError(f"batcher {self._name!r} is not open: use `async with batcher:`")
@@ -256,7 +311,13 @@ class Batcher(Generic[T]):
         if self._drain is None:
             self._state = "closing"
             self._engine.observers.tell(lambda observer: observer.on_state(self._name, "closing"))
-            self._drain = Drain(self._engine, self._close_sink, seconds, admit_waiting=admit_waiting, last_resort=self._last_resort)
+            self._drain = Drain(
+                self._engine,
+                self._close_sink,
+                seconds,
+                admit_waiting=admit_waiting,
+                last_resort=self._last_resort,
+            )
         else:
             self._drain.hasten(seconds)
         return await self._wait_for(self._drain)
@@ -288,14 +349,16 @@ class Batcher(Generic[T]):
         if self._opened is not None:
             await self._opened.aclose()
 
-    # -- items --------------------------------------------------------------------------------------------------------
+    # -- items -------------------------------------------------------------------------------------
 
     async def add(self, item: T, *, timeout: float | timedelta | None = None) -> None:
         """Accept `item` in memory; wait while the ledger is full.
 
-        `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it ends, `ClosedError` once the batcher is
-        closed, `ItemTooLarge` for what can never fit, `KeyFailedError` for a key that failed (`on_key_failure="fail"`); in each case, and on cancellation, the item was not accepted. Usually returns
-        without suspending; now and then it lets other tasks run first.
+        `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it ends,
+        `ClosedError` once the batcher is closed, `ItemTooLarge` for what can never fit,
+        `KeyFailedError` for a key that failed (`on_key_failure="fail"`); in each case, and on
+        cancellation, the item was not accepted. Usually returns without suspending; now and then it
+        lets other tasks run first.
         """
         engine = self._engine
         items = engine.items
@@ -307,9 +370,9 @@ class Batcher(Generic[T]):
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; never waits.
 
-        False when the ledger is full, somebody else waits for room, its key has failed, it is too large, or the batcher is closed: it counts
-        as refused then. With `overflow="drop_newest"` what finds no room counts as dropped; with `"drop_oldest"` it takes the place of older
-        ones.
+        False when the ledger is full, somebody else waits for room, its key has failed, it is too
+        large, or the batcher is closed: it counts as refused then. With `overflow="drop_newest"`
+        what finds no room counts as dropped; with `"drop_oldest"` it takes the place of older ones.
         """
         engine = self._engine
         items = engine.items
@@ -331,16 +394,23 @@ class Batcher(Generic[T]):
             engine.refused += 1
         return False
 
-    async def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
-        """Accept all of `items`, in order and together, or none; wait while they do not fit. Raises and suspends as `add`."""
+    async def add_many(
+        self, items: Iterable[T], *, timeout: float | timedelta | None = None
+    ) -> None:
+        """Accept all of `items`, in order and together, or none; wait while they do not fit. Raises
+        and suspends as `add`.
+        """
         together = tuple(items)
         if together:
             await self._accept(together, (None,) * len(together), timeout)
 
-    async def add_from(self, source: AsyncIterable[T] | Iterable[T], *, timeout: float | timedelta | None = None) -> int:
+    async def add_from(
+        self, source: AsyncIterable[T] | Iterable[T], *, timeout: float | timedelta | None = None
+    ) -> int:
         """Add every item of `source` as fast as the sink takes them; return how many.
 
-        `timeout` bounds the wait of each item. On an exception or cancellation what was added before stays added.
+        `timeout` bounds the wait of each item. On an exception or cancellation what was added
+        before stays added.
         """
         added = 0
         if isinstance(source, AsyncIterable):
@@ -354,7 +424,9 @@ class Batcher(Generic[T]):
         return added
 
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
-        """As `add`, and return a receipt: `await receipt` gives the item's outcome or raises `ItemFailed`."""
+        """As `add`, and return a receipt: `await receipt` gives the item's outcome or raises
+        `ItemFailed`.
+        """
         receipt = Receipt()
         engine = self._engine
         items = engine.items
@@ -369,11 +441,17 @@ class Batcher(Generic[T]):
     async def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
         """Add `item` and wait for its outcome; raises `ItemFailed` unless it is safe somewhere.
 
-        `timeout` bounds the wait for room only. Cancellation after the item was accepted leaves it inside.
+        `timeout` bounds the wait for room only. Cancellation after the item was accepted leaves it
+        inside.
         """
         return await (await self.submit(item, timeout=timeout))
 
-    async def _accept(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...], timeout: float | timedelta | None) -> None:
+    async def _accept(
+        self,
+        items: tuple[T, ...],
+        receipts: tuple[Slip | None, ...],
+        timeout: float | timedelta | None,
+    ) -> None:
         """The long way in: measure, let others run, wait for room; then, in one stretch, append."""
         engine = self._engine
         seconds = checks.optional_seconds("timeout", timeout, zero=True)
@@ -398,7 +476,9 @@ class Batcher(Generic[T]):
         return self._overflow in {"drop_newest", "drop_oldest"}
 
     def _parcel(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]) -> Parcel[T]:
-        """Items with what belongs to them. Raises `ItemTooLarge`, `KeyFailedError`, and whatever the functions that are asked raise."""
+        """Items with what belongs to them. Raises `ItemTooLarge`, `KeyFailedError`, and whatever
+        the functions that are asked raise.
+        """
         try:
             sizes = self._measured(items)
             self._check_sizes(sizes)
@@ -412,10 +492,14 @@ class Batcher(Generic[T]):
         return Parcel(items, sizes, receipts, keys)
 
     def _takes_at_once(self, parcel: Parcel[T]) -> bool:
-        """Take it in if there is room everywhere, or older items make some. None of those go where that would not do."""
+        """Take it in if there is room everywhere, or older items make some. None of those go where
+        that would not do.
+        """
         engine = self._engine
         wants = self._wants(parcel)
-        if engine.admits(len(parcel.items), sum(parcel.sizes)) and (not wants or all(want.fits for want in wants)):
+        if engine.admits(len(parcel.items), sum(parcel.sizes)) and (
+            not wants or all(want.fits for want in wants)
+        ):
             engine.accept(parcel)
             return True
         bounds = self._bounds(parcel)
@@ -446,15 +530,21 @@ class Batcher(Generic[T]):
         raise kind(f"batcher {self._name!r}: {full}", retry_after=self._retry_after())
 
     async def _wait_for_room(self, parcel: Parcel[T], seconds: float | None) -> None:
-        """Have room in one bound after the other; what is had of the first is kept meanwhile, and handed on by whoever gives up."""
+        """Have room in one bound after the other; what is had of the first is kept meanwhile, and
+        handed on by whoever gives up.
+        """
         engine = self._engine
         joined: list[tuple[Bound[T], Waiter]] = []
         is_in = False
         engine.waits += 1
         try:
-            async with self._clock.timeout_at(None if seconds is None else self._clock.now() + seconds):
+            async with self._clock.timeout_at(
+                None if seconds is None else self._clock.now() + seconds
+            ):
                 for bound in self._bounds(parcel):
-                    waiter = Waiter(bound.items, bound.size, asyncio.get_running_loop().create_future())
+                    waiter = Waiter(
+                        bound.items, bound.size, asyncio.get_running_loop().create_future()
+                    )
                     joined.append((bound, waiter))
                     bound.join(waiter)
                     if not waiter.granted:
@@ -484,7 +574,11 @@ class Batcher(Generic[T]):
             self._check_open()
 
     def _measured(self, items: tuple[T, ...]) -> tuple[int, ...]:
-        return tuple(checked_size(self._measure(item)) for item in items) if self._sized else (0,) * len(items)
+        return (
+            tuple(checked_size(self._measure(item)) for item in items)
+            if self._sized
+            else (0,) * len(items)
+        )
 
     def _check_sizes(self, sizes: tuple[int, ...]) -> None:
         """Raise `ItemTooLarge` for what may not come in, or could never fit."""
@@ -503,7 +597,10 @@ class Batcher(Generic[T]):
 
     def _check_fork(self) -> None:
         if self._state == "forked":
-            message = f"batcher {self._name!r} was opened by the parent of this forked process; make a new Batcher here (its sink may be used again)"
+            message = (
+                f"batcher {self._name!r} was opened by the parent of this forked "
+                "process; make a new Batcher here (its sink may be used again)"
+            )
             raise ForkedError(message)
 
     def _check_here(self) -> None:
@@ -511,7 +608,8 @@ class Batcher(Generic[T]):
         self._check_fork()
         if self._state in {"open", "closing"} and running_loop() is not self._loop:
             message = (
-                f"batcher {self._name!r} is open on another event loop, and may be used only there; for threads, use a BlockingBatcher"
+                f"batcher {self._name!r} is open on another event loop, and may be used "
+                "only there; for threads, use a BlockingBatcher"
             )
             raise ConfigError(message)
 
@@ -525,13 +623,15 @@ class Batcher(Generic[T]):
     def _retry_after(self) -> float:
         return max(RETRY_AFTER, self._engine.throttled_until - self._clock.now())
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- asking ------------------------------------------------------------------------------------
 
     async def flush(self, timeout: float | timedelta | None = None) -> FlushReport:
-        """Write everything accepted before this call, and wait for its outcomes; items added later are not dragged in.
+        """Write everything accepted before this call, and wait for its outcomes; items added later
+        are not dragged in.
 
-        `timeout` in seconds (default: none) bounds the wait; the report then says how many remained. On a closed batcher it returns
-        what remained at once. Raises `BatcherBroken` on a broken one. Cancellation leaves the batches on their way.
+        `timeout` in seconds (default: none) bounds the wait; the report then says how many
+        remained. On a closed batcher it returns what remained at once. Raises `BatcherBroken` on a
+        broken one. Cancellation leaves the batches on their way.
         """
         engine = self._engine
         seconds = checks.optional_seconds("timeout", timeout, zero=True)
@@ -557,10 +657,12 @@ class Batcher(Generic[T]):
         return FlushReport(remaining=engine.before(fence) + held, outcomes=dict(fence.outcomes))
 
     def resume(self, key: object, *, tenant: object = ...) -> int:
-        """Let a key go on that `on_key_failure` has paused or failed; return how many items were held.
+        """Let a key go on that `on_key_failure` has paused or failed; return how many items were
+        held.
 
-        What is held goes first, in order. A key that is not held stays as it is. `tenant` is the key's tenant, and needed where the batcher
-        has tenants. Raises `ConfigError` unless the policy is `"pause"` or `"fail"`, and for a tenant that is missing or has no meaning;
+        What is held goes first, in order. A key that is not held stays as it is. `tenant` is the
+        key's tenant, and needed where the batcher has tenants. Raises `ConfigError` unless the
+        policy is `"pause"` or `"fail"`, and for a tenant that is missing or has no meaning;
         `TypeError` for what cannot be a key or a tenant. Never suspends.
         """
         return self._let_go("resume", key, tenant, ("pause", "fail"))
@@ -568,17 +670,22 @@ class Batcher(Generic[T]):
     def unpark(self, key: object, *, tenant: object = ...) -> int:
         """Let a key go on that `on_key_failure` has parked; return how many items were held.
 
-        What is held goes first, in order. What was spilled to the dead letters comes before it: bring that back first. A key that is not
-        parked stays as it is. `tenant` is the key's tenant, and needed where the batcher has tenants. Raises `ConfigError` unless the
-        policy is `"park"`, and for a tenant that is missing or has no meaning; `TypeError` for what cannot be a key or a tenant. Never
-        suspends.
+        What is held goes first, in order. What was spilled to the dead letters comes before it:
+        bring that back first. A key that is not parked stays as it is. `tenant` is the key's
+        tenant, and needed where the batcher has tenants. Raises `ConfigError` unless the policy is
+        `"park"`, and for a tenant that is missing or has no meaning; `TypeError` for what cannot be
+        a key or a tenant. Never suspends.
         """
         return self._let_go("unpark", key, tenant, ("park",))
 
     def _let_go(self, name: str, key: object, tenant: object, policies: tuple[str, ...]) -> int:
         self._check_here()
         if self._on_key_failure not in policies:
-            raise checks.bad("on_key_failure", self._on_key_failure, f"{name}() needs one of {', '.join(policies)}")
+            raise checks.bad(
+                "on_key_failure",
+                self._on_key_failure,
+                f"{name}() needs one of {', '.join(policies)}",
+            )
         known = self._known(name, key, tenant)
         return self._engine.let_go(known) if self._state == "open" else 0
 
@@ -586,10 +693,15 @@ class Batcher(Generic[T]):
         """What the accumulator knows a key by."""
         if self._tenant is None:
             if tenant is not ...:
-                raise checks.bad("tenant", tenant, f"{name}() takes none, since the batcher has no tenant=")
+                raise checks.bad(
+                    "tenant", tenant, f"{name}() takes none, since the batcher has no tenant="
+                )
             return identity(key)
         if tenant is ...:
-            raise ConfigError(f"{name}({key!r}) needs tenant=, since the batcher has tenants: a key is a key within its tenant")
+            raise ConfigError(
+                f"{name}({key!r}) needs tenant=, since the batcher has tenants: a key is a key "
+                "within its tenant"
+            )
         return Belonging(identity(tenant, "tenant"), identity(key))
 
     @property
@@ -607,9 +719,11 @@ class Batcher(Generic[T]):
         return self._engine.tally()
 
     def stats(self) -> Stats:
-        """A snapshot of the batcher. Never suspends; works before opening and after closing, and from any thread.
+        """A snapshot of the batcher. Never suspends; works before opening and after closing, and
+        from any thread.
 
-        From another thread than the loop's it may catch the batcher in the middle of a step: then its counts need not add up.
+        From another thread than the loop's it may catch the batcher in the middle of a step: then
+        its counts need not add up.
         """
         engine = self._engine
         accumulator = engine.accumulator
@@ -644,7 +758,8 @@ class Batcher(Generic[T]):
         """Say so when items are inside: nobody can drain them any more."""
         if getattr(self, "_state", "new") in {"open", "closing"} and self._engine.inside:
             message = (
-                f"batcher {self._name!r} was dropped with items inside ({self._engine.tally()}); use `async with`, or await shutdown()"
+                f"batcher {self._name!r} was dropped with items inside "
+                f"({self._engine.tally()}); use `async with`, or await shutdown()"
             )
             log.dropped(message)
             _warn(message, ResourceWarning, source=self)
@@ -652,6 +767,8 @@ class Batcher(Generic[T]):
     def __repr__(self) -> str:
         tally = self._engine.tally()
         return (
-            f"Batcher(name={self._name!r}, state={self._state!r}, queue={tally.queued}, enq={tally.enqueued}, "
-            f"ok={tally.flushed_ok}, fail={tally.flushed_fail}, drop={tally.dropped + tally.unsent})"
+            f"Batcher(name={self._name!r}, state={self._state!r}, queue={tally.queued}, "
+            f"enq={tally.enqueued}, "
+            f"ok={tally.flushed_ok}, fail={tally.flushed_fail}, "
+            f"drop={tally.dropped + tally.unsent})"
         )

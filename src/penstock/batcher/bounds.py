@@ -1,4 +1,6 @@
-"""What has to have room before anything comes in: the part of the ledger of each tenant that it is for, where those are bounded, and the whole."""
+"""What has to have room before anything comes in: the part of the ledger of each tenant that it is
+for, where those are bounded, and the whole.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ T = TypeVar("T")
 
 
 class Bound(Protocol[T]):
-    """Something that may be full, and what is to come into it: a tenant's part of the ledger, or the whole."""
+    """Something that may be full, and what is to come into it: a tenant's part of the ledger, or
+    the whole.
+    """
 
     items: int
     size: int
@@ -57,7 +61,8 @@ class Whole(Generic[T]):
     def full(self) -> str:
         """How full it is, in words."""
         return (
-            f"the ledger is full ({self._engine.inside} of {self._engine.room.max_items} items){behind(self._engine.accumulator.held_keys)}"
+            f"the ledger is full ({self._engine.inside} of {self._engine.room.max_items} "
+            f"items){behind(self._engine.accumulator.held_keys)}"
         )
 
     @property
@@ -70,7 +75,9 @@ class Whole(Generic[T]):
         """Whether there would be if all went that no worker has taken."""
         engine = self._engine
         queued = engine.accumulator
-        return engine.room.fits(engine.inside - queued.queued, self.items, self.size - queued.queued_bytes)
+        return engine.room.fits(
+            engine.inside - queued.queued, self.items, self.size - queued.queued_bytes
+        )
 
     def evict(self) -> Evicted[T] | None:
         """Give up the oldest item that no worker has taken, whosever it is."""

@@ -1,10 +1,12 @@
 """The states of a batcher's destinations, and when a log line is due about them. Pure.
 
-1. Each decorator that knows a destination (a retry, a breaker) reports it; a stack may have several.
-2. A destination that becomes unavailable, refused, throttled, or is kept off by a breaker, is told of once, then each `EVERY` seconds, and
-   once more when it is available again.
-3. A trouble that comes back within `FLAP` seconds of its end is not told of again unless it lasts: one item that is refused alone makes many
-   of them in a second. Throttling comes and goes as a matter of course, so for it the time is `EVERY` seconds after the last line.
+1. Each decorator that knows a destination (a retry, a breaker) reports it; a stack may have
+   several.
+2. A destination that becomes unavailable, refused, throttled, or is kept off by a breaker, is told
+   of once, then each `EVERY` seconds, and once more when it is available again.
+3. A trouble that comes back within `FLAP` seconds of its end is not told of again unless it lasts:
+   one item that is refused alone makes many of them in a second. Throttling comes and goes as a
+   matter of course, so for it the time is `EVERY` seconds after the last line.
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ class Conditions:
     @property
     def worst(self) -> Trouble | None:
         """The trouble to show where there is room for one."""
-        return max(self.troubles.values(), key=lambda trouble: SEVERITY[trouble.condition.state], default=None)
+        return max(
+            self.troubles.values(),
+            key=lambda trouble: SEVERITY[trouble.condition.state],
+            default=None,
+        )
 
     @property
     def state(self) -> DestinationState:
@@ -71,7 +77,12 @@ class Conditions:
         was_told = known is not None and not known.is_quiet
         is_quiet = not was_told and now < (told + EVERY if is_throttle else ended + FLAP)
         due = told + EVERY if is_throttle else min(now + FLAP, told + EVERY)
-        trouble = Trouble(condition, now if known is None else known.since, due if is_quiet else now + EVERY, is_quiet)
+        trouble = Trouble(
+            condition,
+            now if known is None else known.since,
+            due if is_quiet else now + EVERY,
+            is_quiet,
+        )
         self.troubles[source] = trouble
         if is_quiet:
             return None
@@ -101,7 +112,9 @@ class Conditions:
         return due
 
     def seconds(self, now: float) -> Mapping[DestinationState, float]:
-        """For how long, in all, the worst state was which; without the time when all destinations were available."""
+        """For how long, in all, the worst state was which; without the time when all destinations
+        were available.
+        """
         self._count(now)
         return dict(self._seconds)
 

@@ -15,7 +15,9 @@ T = TypeVar("T")
 
 
 class Door(list[T]):
-    """A list that asks for the key of what is appended to it: if something of that is on its way elsewhere, the item goes into its lane."""
+    """A list that asks for the key of what is appended to it: if something of that is on its way
+    elsewhere, the item goes into its lane.
+    """
 
     __slots__ = ("_accumulator", "_active", "_key", "_repeats", "keys", "open_keys")
 
@@ -30,10 +32,14 @@ class Door(list[T]):
         self.keys: list[Hashable] = []
         """The items' keys, by index."""
         self.open_keys: set[Hashable] = set()
-        """The keys of which more may join: those in it, where a batch may have several items of a key."""
+        """The keys of which more may join: those in it, where a batch may have several items of a
+        key.
+        """
 
     def append(self, item: T, /) -> None:
-        """Take an item in, or put it into its lane. Raises what its key function raises; it is not in then."""
+        """Take an item in, or put it into its lane. Raises what its key function raises; it is not
+        in then.
+        """
         key_of = self._key
         try:
             key = key_of(item)

@@ -1,13 +1,16 @@
-"""What every batcher shares: the ledger, the flush slots, the flights, the one timer. A thin shell around the pure parts.
+"""What every batcher shares: the ledger, the flush slots, the flights, the one timer. A thin shell
+around the pure parts.
 
-1. State changes in one stretch without `await`; every stretch ends with `advance`, which starts what may start, sets the timer and works
-   out `limit`.
-2. `limit` is what keeps the way of an ordinary item short: while the open batch is shorter than it, an item is simply appended. It covers
-   at once: the batch is empty (the first item needs the time) or about to be full, the ledger is full, somebody waits for room, items have
-   to be measured, it is time to let other tasks run, the batcher is closed.
+1. State changes in one stretch without `await`; every stretch ends with `advance`, which starts
+   what may start, sets the timer and works out `limit`.
+2. `limit` is what keeps the way of an ordinary item short: while the open batch is shorter than it,
+   an item is simply appended. It covers at once: the batch is empty (the first item needs the time)
+   or about to be full, the ledger is full, somebody waits for room, items have to be measured, it
+   is time to let other tasks run, the batcher is closed.
 3. Counts are kept per batch, never per item: how many were accepted follows from the lengths.
-4. A flight's items leave the ledger when they are settled; its slot is free when its write has ended. A sink that ignores its
-   cancellation keeps its slot: a second write beside it would break order and concurrency.
+4. A flight's items leave the ledger when they are settled; its slot is free when its write has
+   ended. A sink that ignores its cancellation keeps its slot: a second write beside it would break
+   order and concurrency.
 """
 
 from __future__ import annotations
@@ -20,7 +23,14 @@ from uuid import uuid4
 
 from .._core.batch import Reason
 from .._core.clock import Signal, wait_until
-from .._core.errors import BatcherBroken, ClosedError, DeadLetterLimit, KeyStopped, StoppedError, UnknownOutcomeError
+from .._core.errors import (
+    BatcherBroken,
+    ClosedError,
+    DeadLetterLimit,
+    KeyStopped,
+    StoppedError,
+    UnknownOutcomeError,
+)
 from .._core.exits import exit_later
 from .._core.observer import Observer, Observers
 from .._core.outcome import Outcome
@@ -53,9 +63,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 YIELD_EVERY = 128
-"""Items that a producer may add without letting other tasks run: a producer in a tight loop never suspends otherwise."""
+"""Items that a producer may add without letting other tasks run: a producer in a tight loop never
+suspends otherwise.
+"""
 LONG_WAY = 8
-"""As how many of those an item counts that comes by the long way, which takes at least as many times as long as the short one."""
+"""As how many of those an item counts that comes by the long way, which takes at least as many
+times as long as the short one.
+"""
 
 FailureHandler = Callable[[list[Any], BaseException], object]
 
@@ -68,7 +82,9 @@ class Fence:
         self.outcomes: dict[Outcome, int] = {}
         self.passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.not_before = 0
-        """How many items, at least, have their outcome by the time that this opens: counting what is in front of it means looking everywhere."""
+        """How many items, at least, have their outcome by the time that this opens: counting what
+        is in front of it means looking everywhere.
+        """
 
     def add(self, outcomes: Mapping[Outcome, int]) -> None:
         """Count what one batch came to."""
@@ -110,7 +126,9 @@ class Engine(Generic[T]):
         self.limit = 0
         """While that is shorter than this, an item may simply be appended to it."""
         self.try_limit = 0
-        """The same for `try_add`, which cannot let other tasks run and so need not stop for them."""
+        """The same for `try_add`, which cannot let other tasks run and so need not stop for
+        them.
+        """
         self.counts: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.refused = 0
         self.flushes: dict[str, int] = {}
@@ -123,9 +141,13 @@ class Engine(Generic[T]):
         self.deadline: float | None = None
         self.throttled_until = 0.0
         self.unsent: list[T] = []
-        """Items handed back: known not to be applied. What was on a flight stands before what no worker had taken, as it came in."""
+        """Items handed back: known not to be applied. What was on a flight stands before what no
+        worker had taken, as it came in.
+        """
         self.held: list[Leftover[T]] | None = None
-        """Items known not to be applied that a last resort may still take; `None` where there is no last resort."""
+        """Items known not to be applied that a last resort may still take; `None` where there is no
+        last resort.
+        """
         self.parked = 0
         """How many of what was given up had been held behind a failed item of its key."""
         self.unknown: list[T] = []
@@ -162,7 +184,7 @@ class Engine(Generic[T]):
         if self._governor is not None:
             self.slots.limit, self.accumulator.max_items = self._governor.setting
 
-    # -- what is inside -----------------------------------------------------------------------------------------------
+    # -- what is inside ----------------------------------------------------------------------------
 
     @property
     def inside(self) -> int:
@@ -176,8 +198,12 @@ class Engine(Generic[T]):
 
     @property
     def keeps_slot(self) -> bool:
-        """Whether a batch keeps its slot while it backs off: with one worker, order would be lost otherwise, unless the accumulator keeps it."""
-        return self._keeps_batches_in_order and not any(flight.batch.delivery.lets_pass for flight in self.flights)
+        """Whether a batch keeps its slot while it backs off: with one worker, order would be lost
+        otherwise, unless the accumulator keeps it.
+        """
+        return self._keeps_batches_in_order and not any(
+            flight.batch.delivery.lets_pass for flight in self.flights
+        )
 
     @property
     def _keeps_batches_in_order(self) -> bool:
@@ -185,8 +211,12 @@ class Engine(Generic[T]):
 
     @property
     def _must_wait_in_order(self) -> bool:
-        """Whether a fresh batch may not start, since one in front of it that has no slot at the moment does not let it pass."""
-        return self._keeps_batches_in_order and not all(flight.batch.delivery.lets_pass for flight in self.flights)
+        """Whether a fresh batch may not start, since one in front of it that has no slot at the
+        moment does not let it pass.
+        """
+        return self._keeps_batches_in_order and not all(
+            flight.batch.delivery.lets_pass for flight in self.flights
+        )
 
     def tally(self) -> Tally:
         """The counts at this moment."""
@@ -205,17 +235,20 @@ class Engine(Generic[T]):
         """Why nothing is accepted."""
         if self.broken is None:
             return ClosedError(f"batcher {self.name!r} is closed and takes no more items")
-        error = BatcherBroken(f"batcher {self.name!r} has stopped after a failure: {repr_of(self.broken)}")
+        error = BatcherBroken(
+            f"batcher {self.name!r} has stopped after a failure: {repr_of(self.broken)}"
+        )
         error.__cause__ = self.broken
         return error
 
-    # -- in -----------------------------------------------------------------------------------------------------------
+    # -- in ----------------------------------------------------------------------------------------
 
     @property
     def is_drained(self) -> bool:
         """Whether nothing is inside, on its way in, or at the destination.
 
-        What is held does not go by itself, so neither that nor who waits for its room is waited for.
+        What is held does not go by itself, so neither that nor who waits for its room is waited
+        for.
         """
         queued = self.accumulator
         if self.flights or queued.queued != queued.held:
@@ -237,7 +270,9 @@ class Engine(Generic[T]):
         self._counted = len(self.items)
 
     def came(self, items: int) -> None:
-        """So many come by the long way, and have not let other tasks run; those that find no room count as well."""
+        """So many come by the long way, and have not let other tasks run; those that find no room
+        count as well.
+        """
         self._unyielded += LONG_WAY * items
 
     def _count_short_way(self) -> None:
@@ -249,7 +284,9 @@ class Engine(Generic[T]):
         now = self.clock.now()
         self._count_short_way()
         self.room.bytes_inside += sum(parcel.sizes)
-        for item, size, receipt, key in zip(parcel.items, parcel.sizes, parcel.receipts, parcel.keys, strict=True):
+        for item, size, receipt, key in zip(
+            parcel.items, parcel.sizes, parcel.receipts, parcel.keys, strict=True
+        ):
             self.accumulator.offer(item, size, receipt, now, key)
         self._counted = len(self.items)
         self._fail_keys()
@@ -291,7 +328,9 @@ class Engine(Generic[T]):
         return [evicted.item for evicted in gone]
 
     def advance(self, now: float) -> None:
-        """Start what may start, set the timer, and work out the short way in. Every change of state ends here."""
+        """Start what may start, set the timer, and work out the short way in. Every change of state
+        ends here.
+        """
         self._pump(now)
         self._arm(now)
         self.refresh()
@@ -330,7 +369,9 @@ class Engine(Generic[T]):
         self._arm(now)
 
     def passed(self) -> None:
-        """The short way in has put an item past the open batch, into a lane: it takes room all the same."""
+        """The short way in has put an item past the open batch, into a lane: it takes room all the
+        same.
+        """
         self._unyielded += 1
         self.limit -= 1
         self.try_limit -= 1
@@ -339,7 +380,7 @@ class Engine(Generic[T]):
         self._timer = None
         self.advance(self.clock.now())
 
-    # -- out ----------------------------------------------------------------------------------------------------------
+    # -- out ---------------------------------------------------------------------------------------
 
     def _pump(self, now: float) -> None:
         while self.slots.free:
@@ -355,10 +396,11 @@ class Engine(Generic[T]):
             self._launch(sealed)
 
     def _take_early(self, now: float) -> Sealed[T] | None:
-        """The open batch before it is due: because the batcher closes, or because somebody waits for room and a worker has nothing to do.
+        """The open batch before it is due: because the batcher closes, or because somebody waits
+        for room and a worker has nothing to do.
 
-        Room that was granted and not yet used will fill the batch, so it is waited for: sealing on every free slot would make batches of
-        one for ever.
+        Room that was granted and not yet used will fill the batch, so it is waited for: sealing on
+        every free slot would make batches of one for ever.
         """
         if not self.accumulator.queued:
             return None
@@ -370,7 +412,9 @@ class Engine(Generic[T]):
 
     def _launch(self, sealed: Sealed[T]) -> None:
         batch_id = f"{self._id}-{next(self._serial)}"
-        flight = Flight(self, sealed, batch_id=batch_id, name=self.name, stretch=self.limits.stretch)
+        flight = Flight(
+            self, sealed, batch_id=batch_id, name=self.name, stretch=self.limits.stretch
+        )
         self.slots.take()
         flight.has_slot = True
         self.try_begins(flight)
@@ -379,7 +423,9 @@ class Engine(Generic[T]):
         self.flushes[sealed.reason.value] = self.flushes.get(sealed.reason.value, 0) + 1
         flight.watch(flight.batch.delivery)
         loop = asyncio.get_running_loop()
-        flight.task = loop.create_task(self._fly(flight), name=f"penstock flush {batch_id}", context=self._context.copy())
+        flight.task = loop.create_task(
+            self._fly(flight), name=f"penstock flush {batch_id}", context=self._context.copy()
+        )
         flight.task.add_done_callback(lambda task: self._landed(flight, task))
         if self.observers:
             self.observers.tell(lambda observer: observer.on_sealed(flight.batch))
@@ -424,8 +470,12 @@ class Engine(Generic[T]):
         if self.on_change is not None:
             self.on_change()
 
-    def _put_back(self, flight: Flight[T], errors: dict[int, BaseException]) -> dict[int, BaseException]:
-        """Let what only stands behind a failed item of its key wait again, to be sent after it; return the other errors."""
+    def _put_back(
+        self, flight: Flight[T], errors: dict[int, BaseException]
+    ) -> dict[int, BaseException]:
+        """Let what only stands behind a failed item of its key wait again, to be sent after it;
+        return the other errors.
+        """
         delivery = flight.batch.delivery
         if not delivery.keeps_prefix or delivery.closed or not errors:
             return errors
@@ -438,12 +488,16 @@ class Engine(Generic[T]):
             delivery.withdraw(back)
             self._flying -= len(back)
             self.accumulator.put_back(flight.sealed, back)
-            if back and flight.left == 0:  # its last items have gone back, and nothing more of it is to be settled
+            if (
+                back and flight.left == 0
+            ):  # its last items have gone back, and nothing more of it is to be settled
                 self._pass_fences(flight)
         gone = set(back)
         return {i: error for i, error in errors.items() if i not in gone}
 
-    def _book_failures(self, flight: Flight[T], errors: dict[int, BaseException]) -> dict[int, BaseException]:
+    def _book_failures(
+        self, flight: Flight[T], errors: dict[int, BaseException]
+    ) -> dict[int, BaseException]:
         """Give every item that is left its outcome; return the errors of those that ended badly."""
         delivery = flight.batch.delivery
         if delivery.closed:
@@ -463,7 +517,11 @@ class Engine(Generic[T]):
     def _cut_items(flight: Flight[T]) -> dict[int, BaseException]:
         delivery = flight.batch.delivery
         cause = flight.cut_cause or UnknownOutcomeError("the write was cut off")
-        return {index: delivery.error(index) or cause for index in range(len(flight.batch)) if not delivery.verdict(index).is_success}
+        return {
+            index: delivery.error(index) or cause
+            for index in range(len(flight.batch))
+            if not delivery.verdict(index).is_success
+        }
 
     def _tell_flushed(self, flight: Flight[T], failed: Mapping[int, BaseException]) -> None:
         if self.observers:
@@ -472,7 +530,9 @@ class Engine(Generic[T]):
 
     def _report_failure(self, flight: Flight[T], failed: dict[int, BaseException]) -> None:
         log.failed_flush(flight.batch, failed)
-        limit = next((error for error in failed.values() if isinstance(error, DeadLetterLimit)), None)
+        limit = next(
+            (error for error in failed.values() if isinstance(error, DeadLetterLimit)), None
+        )
         if limit is not None:
             self.break_down(limit)
         elif self._on_failure == "crash":
@@ -482,22 +542,39 @@ class Engine(Generic[T]):
             for index, error in failed.items():
                 by_error.setdefault(id(error), []).append(index)
             for indices in by_error.values():
-                self._hand_over([flight.batch[i] for i in indices], failed[indices[0]], self._on_failure)
+                self._hand_over(
+                    [flight.batch[i] for i in indices], failed[indices[0]], self._on_failure
+                )
 
     def _hand_over(self, items: list[T], error: BaseException, handler: FailureHandler) -> None:
-        """Call the program's failure handler. Whatever it raises stops the batcher, and it still gets the other items of the batch."""
+        """Call the program's failure handler. Whatever it raises stops the batcher, and it still
+        gets the other items of the batch.
+        """
         try:
             handler(items, error)
         except BaseException as raised:  # told to every producer
             self.break_down(raised)
             exit_later(raised)
 
-    def item_settled(self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
-        """Book outcomes of a flight's items: they leave the ledger now, and their receipts resolve."""
+    def item_settled(
+        self,
+        flight: Flight[T],
+        indices: Sequence[int],
+        outcome: Outcome,
+        details: Mapping[int, object] | None,
+    ) -> None:
+        """Book outcomes of a flight's items: they leave the ledger now, and their receipts
+        resolve.
+        """
         self._flying -= len(indices)
         if outcome is Outcome.UNSENT and self.held is not None:
             sealed = flight.sealed
-            back = [Leftover(flight.batch[i], sealed.receipts.get(i), sealed.number, tenant=sealed.tenant) for i in indices]
+            back = [
+                Leftover(
+                    flight.batch[i], sealed.receipts.get(i), sealed.number, tenant=sealed.tenant
+                )
+                for i in indices
+            ]
             self.held[self._handed_back : self._handed_back] = back
             self._handed_back += len(back)
             self.accumulator.stop(flight.sealed, indices)
@@ -513,7 +590,9 @@ class Engine(Generic[T]):
             self.unknown.extend(flight.batch[i] for i in indices)
         sizes = flight.sealed.sizes
         if sizes is not None:
-            self.room.bytes_inside -= sum(sizes) if len(indices) == len(sizes) else sum(sizes[i] for i in indices)
+            self.room.bytes_inside -= (
+                sum(sizes) if len(indices) == len(sizes) else sum(sizes[i] for i in indices)
+            )
         receipts = flight.sealed.receipts
         if receipts:
             for index in indices:
@@ -522,7 +601,9 @@ class Engine(Generic[T]):
                     cause = None if outcome.is_success else flight.cause(index)
                     receipt.resolve(outcome, cause, details.get(index) if details else None)
         if self.observers:
-            self.observers.tell(lambda observer: observer.on_outcome(flight.batch, outcome, indices))
+            self.observers.tell(
+                lambda observer: observer.on_outcome(flight.batch, outcome, indices)
+            )
         if self._stops_keys(flight, outcome):
             self.accumulator.stop(flight.sealed, indices)
         self.room_freed()
@@ -530,7 +611,9 @@ class Engine(Generic[T]):
             self._pass_fences(flight)
 
     def _stops_keys(self, flight: Flight[T], outcome: Outcome) -> bool:
-        """Whether what comes after items that ended so has to wait: they are handed back, or failed for good."""
+        """Whether what comes after items that ended so has to wait: they are handed back, or failed
+        for good.
+        """
         if outcome is Outcome.UNSENT:
             return self.stopping
         if not self.accumulator.holds_keys or flight.sealed.spilled:
@@ -538,7 +621,9 @@ class Engine(Generic[T]):
         return outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}
 
     def let_go(self, key: Hashable) -> int:
-        """Let what is held of a key go; return how many items that are. `key` is what the accumulator's `identity` says of its items."""
+        """Let what is held of a key go; return how many items that are. `key` is what the
+        accumulator's `identity` says of its items.
+        """
         now = self.clock.now()
         count = self.accumulator.let_go(key, now)
         self.advance(now)
@@ -557,13 +642,17 @@ class Engine(Generic[T]):
         self.check_fences()
 
     def backs_off(self, flight: Flight[T]) -> None:
-        """A flight is not at its destination: keys whose items have ended need not wait for the rest of their batch.
+        """A flight is not at its destination: keys whose items have ended need not wait for the
+        rest of their batch.
 
         Unless a branch that nobody waits for may still be behind with them.
         """
         delivery = flight.batch.delivery
         if self.accumulator.keeps_order and not delivery.is_fresh and not delivery.has_stragglers:
-            self.accumulator.settled(flight.sealed, [index for index in range(len(flight.batch)) if delivery.is_settled(index)])
+            self.accumulator.settled(
+                flight.sealed,
+                [index for index in range(len(flight.batch)) if delivery.is_settled(index)],
+            )
             self._fail_keys()
 
     def room_freed(self) -> None:
@@ -585,7 +674,9 @@ class Engine(Generic[T]):
             self.end(items, Outcome.UNSENT, cause)
         self.check_fences()
 
-    def end(self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None) -> None:
+    def end(
+        self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
+    ) -> None:
         """Give items that are on no flight their outcome; the caller then calls `check_fences`."""
         self.counts[outcome] += len(items)
         if outcome is Outcome.UNSENT:
@@ -602,7 +693,7 @@ class Engine(Generic[T]):
         """Seal the open batch because somebody asked for it."""
         self.accumulator.seal(Reason.MANUAL, now)
 
-    # -- adapting -----------------------------------------------------------------------------------------------------
+    # -- adapting ----------------------------------------------------------------------------------
 
     def try_begins(self, flight: Flight[T]) -> None:
         """A flight has its slot, and goes to its destination."""
@@ -626,7 +717,9 @@ class Engine(Generic[T]):
         if self._governor is None or flight.running is None:
             return
         one, flight.running = flight.running, None
-        if self._governor.ends(one, self.clock.now(), rests=rests, told=flight.cut_cause is None or not self.stopping):
+        if self._governor.ends(
+            one, self.clock.now(), rests=rests, told=flight.cut_cause is None or not self.stopping
+        ):
             self._follow(self._governor)
 
     def _follow(self, governor: Governor) -> None:
@@ -638,7 +731,7 @@ class Engine(Generic[T]):
         self.accumulator.resize(max_items, self.clock.now())
         self.refresh()
 
-    # -- fences -------------------------------------------------------------------------------------------------------
+    # -- fences ------------------------------------------------------------------------------------
 
     def fence(self) -> Fence:
         """A fence around everything accepted so far."""
@@ -648,7 +741,9 @@ class Engine(Generic[T]):
         return fence
 
     def before(self, fence: Fence) -> int:
-        """Items in front of the fence that are still inside, and not held until somebody says otherwise."""
+        """Items in front of the fence that are still inside, and not held until somebody says
+        otherwise.
+        """
         flying = sum(flight.left for flight in self.flights if flight.sealed.number <= fence.number)
         held = sum(1 for item in self.held or () if item.number <= fence.number)
         return flying + held + self.accumulator.queued_until(fence.number)
@@ -678,10 +773,12 @@ class Engine(Generic[T]):
                 self._fences.remove(fence)
                 fence.open()
 
-    # -- pauses, throttling, stopping ---------------------------------------------------------------------------------
+    # -- pauses, throttling, stopping --------------------------------------------------------------
 
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
-        """Wait until the clock reads `until`, one of `signals` fires, or stopping begins, unless that is waited through."""
+        """Wait until the clock reads `until`, one of `signals` fires, or stopping begins, unless
+        that is waited through.
+        """
         stop = () if through_stop else (self._stop_signal,)
         await wait_until(self.clock, until, *stop, *signals)
 
@@ -694,7 +791,9 @@ class Engine(Generic[T]):
         self.throttled_until = max(self.throttled_until, until)
 
     def stop_accepting(self, *, admit_waiting: bool = False) -> None:
-        """No more items. Whoever waits for room is told so, or with `admit_waiting` is still let in as room comes free."""
+        """No more items. Whoever waits for room is told so, or with `admit_waiting` is still let in
+        as room comes free.
+        """
         self.accepting = False
         self.admitting = admit_waiting
         if self._timer is not None:
@@ -723,7 +822,9 @@ class Engine(Generic[T]):
         self._stop_signal.fire()
 
     def break_down(self, error: BaseException) -> None:
-        """Stop for good: nothing more is accepted or started; what waits for a worker is handed back as unsent."""
+        """Stop for good: nothing more is accepted or started; what waits for a worker is handed
+        back as unsent.
+        """
         if self.broken is not None:
             return
         self.broken = error
@@ -737,7 +838,9 @@ class Engine(Generic[T]):
 
 
 def _exit_of(task: asyncio.Task[Any]) -> UnknownOutcomeError | None:
-    """Why the items of a write are unknown that ended with an exception `send` does not keep: a sink asked the process to end."""
+    """Why the items of a write are unknown that ended with an exception `send` does not keep: a
+    sink asked the process to end.
+    """
     raised = None if task.cancelled() else task.exception()
     if raised is None:
         return None

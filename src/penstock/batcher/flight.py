@@ -45,11 +45,19 @@ class Engine(Protocol[T]):
     @property
     def monitor(self) -> Monitor: ...
     def try_ends(self, flight: Flight[T], *, rests: bool = False) -> None: ...
-    def item_settled(self, flight: Flight[T], indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None: ...
+    def item_settled(
+        self,
+        flight: Flight[T],
+        indices: Sequence[int],
+        outcome: Outcome,
+        details: Mapping[int, object] | None,
+    ) -> None: ...
 
 
 class Flight(Generic[T]):
-    """A batch between being taken by a worker and the end of its write. The host of its delivery."""
+    """A batch between being taken by a worker and the end of its write. The host of its
+    delivery.
+    """
 
     __slots__ = (
         "_engine",
@@ -67,7 +75,9 @@ class Flight(Generic[T]):
         "task",
     )
 
-    def __init__(self, engine: Engine[T], sealed: Sealed[T], *, batch_id: str, name: str, stretch: float) -> None:
+    def __init__(
+        self, engine: Engine[T], sealed: Sealed[T], *, batch_id: str, name: str, stretch: float
+    ) -> None:
         self.sealed = sealed
         self.has_slot = False
         self.backing_off = False
@@ -106,13 +116,15 @@ class Flight(Generic[T]):
         """Why an item failed, as far as anybody knows."""
         return self.batch.delivery.error(index) or self.cut_cause
 
-    # -- cutting ------------------------------------------------------------------------------------------------------
+    # -- cutting -----------------------------------------------------------------------------------
 
     def watch(self, activity: Delivery) -> None:
         """A new stretch begins: cut the write if it lasts longer than the flush timeout."""
         self.unwatch(activity)
         if self.cut_cause is None:
-            self._timers[activity] = self.clock.call_at(self.clock.now() + self._stretch, self._timed_out)
+            self._timers[activity] = self.clock.call_at(
+                self.clock.now() + self._stretch, self._timed_out
+            )
 
     def unwatch(self, activity: Delivery) -> None:
         """The stretch has ended."""
@@ -138,7 +150,9 @@ class Flight(Generic[T]):
         self.cut(error, self.clock.now() + GRACE)
 
     def cut(self, cause: BaseException, verdict_at: float) -> None:
-        """Cancel the write; at `verdict_at` its items get their verdicts, whether or not it has ended."""
+        """Cancel the write; at `verdict_at` its items get their verdicts, whether or not it has
+        ended.
+        """
         if self.cut_cause is not None:
             return
         self.cut_cause = cause
@@ -147,7 +161,7 @@ class Flight(Generic[T]):
             self.task.cancel()
         self._verdict = self.clock.call_at(verdict_at, self.batch.delivery.close)
 
-    # -- the delivery's host ------------------------------------------------------------------------------------------
+    # -- the delivery's host -----------------------------------------------------------------------
 
     @property
     def clock(self) -> Clock:
@@ -169,7 +183,13 @@ class Flight(Generic[T]):
         """A batcher waits, and its log tells of it."""
         return True
 
-    def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
+    def settled(
+        self,
+        delivery: Delivery,
+        indices: Sequence[int],
+        outcome: Outcome,
+        details: Mapping[int, object] | None,
+    ) -> None:
         """Book outcomes."""
         self._engine.item_settled(self, indices, outcome, details)
 

@@ -1,11 +1,14 @@
-"""Between the engine and what decides: when a try begins and ends, and what its errors say about load.
+"""Between the engine and what decides: when a try begins and ends, and what its errors say about
+load.
 
-A try is one stretch of a batch's write with a flush slot, from the slot to the backoff or to the end. One that ends in a backoff
-without an error has only waited, for a rate limit say, and is not told. Nor is one that a shutdown cuts off: a cancellation is nobody's
-objection. The others of a batcher that stops are, since what it drains may need more workers than it had found.
+A try is one stretch of a batch's write with a flush slot, from the slot to the backoff or to the
+end. One that ends in a backoff without an error has only waited, for a rate limit say, and is not
+told. Nor is one that a shutdown cuts off: a cancellation is nobody's objection. The others of a
+batcher that stops are, since what it drains may need more workers than it had found.
 
-Where items belong to tenants, a throttle is that tenant's own affair, as it is for a `Retry`: its try is not told. Nor does a tenant's batch
-that was not full say anything about the size: with many tenants most are not, while one of them sends full ones.
+Where items belong to tenants, a throttle is that tenant's own affair, as it is for a `Retry`: its
+try is not told. Nor does a tenant's batch that was not full say anything about the size: with many
+tenants most are not, while one of them sends full ones.
 """
 
 from __future__ import annotations
@@ -15,7 +18,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core.classify import classified
-from .._core.errors import CircuitOpenError, ErrorClass, RefusedError, TimedOutError, TooLargeError, UnavailableError
+from .._core.errors import (
+    CircuitOpenError,
+    ErrorClass,
+    RefusedError,
+    TimedOutError,
+    TooLargeError,
+    UnavailableError,
+)
 from .._core.sink import walk
 from .adaptive import AdaptiveControl, Load, Try
 
@@ -58,7 +68,9 @@ class Governor:
         """What is in force."""
         return self._control.setting
 
-    def begins(self, items: int, now: float, *, of_tenant: bool = False, full: bool = True) -> Running:
+    def begins(
+        self, items: int, now: float, *, of_tenant: bool = False, full: bool = True
+    ) -> Running:
         """A batch has a flush slot."""
         pause = 0.0 if self._running else now - self._quiet_since
         self._running += 1
@@ -73,7 +85,9 @@ class Governor:
                 one.load = max(one.load, load_of(error, self._classify))
 
     def ends(self, one: Running, now: float, *, rests: bool, told: bool) -> bool:
-        """A try has ended, in a backoff if it `rests`; say whether the setting has changed. It is heard of only if `told`."""
+        """A try has ended, in a backoff if it `rests`; say whether the setting has changed. It is
+        heard of only if `told`.
+        """
         in_flight = self._running
         self._running -= 1
         if not self._running:
@@ -112,7 +126,9 @@ def load_of(error: BaseException, classify: Classifier | None = None) -> Load:
 
 
 def _asks_for_time(error: BaseException) -> bool:
-    """Whether a server says when to come again, as one does that sheds load (HTTP 503 with `Retry-After`)."""
+    """Whether a server says when to come again, as one does that sheds load (HTTP 503 with
+    `Retry-After`).
+    """
     is_other = isinstance(error, (CircuitOpenError, RefusedError))
     return isinstance(error, UnavailableError) and not is_other and error.retry_after is not None
 

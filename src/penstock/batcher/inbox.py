@@ -1,14 +1,18 @@
-"""What threads have handed in and the loop has not yet taken over: the part of the ledger that lies outside the loop.
+"""What threads have handed in and the loop has not yet taken over: the part of the ledger that lies
+outside the loop.
 
-1. The loop lends room; threads fill it. An item is in when it was appended, and no more is appended than was lent, so the ledger's bound
-   holds with both sides at work.
+1. The loop lends room; threads fill it. An item is in when it was appended, and no more is appended
+   than was lent, so the ledger's bound holds with both sides at work.
 2. The loop is woken once between two takings, or a few times if several threads come at once.
-3. The lock is held for a few steps of our own, never while anything is called that could wait for a thread that wants it.
-4. Those steps may be interrupted by themselves: a signal handler or a finalizer that logs, say, may put an item in from between any two
-   of them. So the lock is reentrant, an item comes in with all that belongs to it by one append, and the order of the steps in `put` and
-   `take` sees to it that nothing is left lying without a wake-up. Only the bound may be passed then, by that item.
-5. An exception may strike between any two of them as well: `KeyboardInterrupt`, in the main thread. So a wake-up is noted after it was
-   made, for the taking it asks for; one that was struck is made by the next call.
+3. The lock is held for a few steps of our own, never while anything is called that could wait for a
+   thread that wants it.
+4. Those steps may be interrupted by themselves: a signal handler or a finalizer that logs, say, may
+   put an item in from between any two of them. So the lock is reentrant, an item comes in with all
+   that belongs to it by one append, and the order of the steps in `put` and `take` sees to it that
+   nothing is left lying without a wake-up. Only the bound may be passed then, by that item.
+5. An exception may strike between any two of them as well: `KeyboardInterrupt`, in the main thread.
+   So a wake-up is noted after it was made, for the taking it asks for; one that was struck is made
+   by the next call.
 """
 
 from __future__ import annotations
@@ -34,7 +38,9 @@ class Entry(NamedTuple, Generic[T]):
 
 
 class Inbox(Generic[T]):
-    """Items on their way to the loop, each plain or as an entry. `wake` asks the loop to take them, and must not block."""
+    """Items on their way to the loop, each plain or as an entry. `wake` asks the loop to take them,
+    and must not block.
+    """
 
     __slots__ = (
         "_announced",
@@ -87,7 +93,10 @@ class Inbox(Generic[T]):
         ticket = None
         try:
             with self._lock:
-                if len(self._items) + len(entries) > self._limit or self._bytes + size > self._limit_bytes:
+                if (
+                    len(self._items) + len(entries) > self._limit
+                    or self._bytes + size > self._limit_bytes
+                ):
                     return False
                 if self._woken != self._takings:
                     ticket = self._takings
@@ -100,7 +109,8 @@ class Inbox(Generic[T]):
                 self._wake_up(ticket)
 
     def announce(self, item: T, most: int) -> bool:
-        """Hand over an item for which the loop has to make room, or which it drops; nothing comes in before the loop has taken it.
+        """Hand over an item for which the loop has to make room, or which it drops; nothing comes
+        in before the loop has taken it.
 
         False once the inbox is shut, or with `most` of them announced: the loop does not keep up.
         """
@@ -127,10 +137,12 @@ class Inbox(Generic[T]):
         with self._lock:
             self._refused += count
 
-    # -- the loop's side ----------------------------------------------------------------------------------------------
+    # -- the loop's side ---------------------------------------------------------------------------
 
     def take(self) -> tuple[list[T], list[Entry[T]]]:
-        """Take everything over, all plain or all as entries: one of the lists is empty. What is taken uses up room that was lent."""
+        """Take everything over, all plain or all as entries: one of the lists is empty. What is
+        taken uses up room that was lent.
+        """
         fresh: list[Any] = []
         with self._lock:
             self._takings += 1  # first: what comes in from here on asks for a taking of its own

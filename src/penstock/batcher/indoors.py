@@ -1,9 +1,10 @@
 """The loop's side of a batcher for threads: a `Batcher` whose ledger reaches out into an inbox.
 
-1. What lies in the inbox is accepted. Whatever asks the batcher something first takes the inbox in, in the same stretch, so that answers
-   and fences cover it.
-2. The room that is left is lent to the inbox after every change of state. While somebody takes the long way in, none is: that one looks
-   at room which nobody else can use meanwhile, and nobody overtakes it.
+1. What lies in the inbox is accepted. Whatever asks the batcher something first takes the inbox in,
+   in the same stretch, so that answers and fences cover it.
+2. The room that is left is lent to the inbox after every change of state. While somebody takes the
+   long way in, none is: that one looks at room which nobody else can use meanwhile, and nobody
+   overtakes it.
 3. The inbox is shut until the batcher is open, and for good before a shutdown begins.
 """
 
@@ -32,12 +33,17 @@ T = TypeVar("T")
 
 
 class Indoors(Batcher[T]):
-    """A batcher with an inbox for threads. Only `entries` and the properties may be used off the loop."""
+    """A batcher with an inbox for threads. Only `entries` and the properties may be used off the
+    loop.
+    """
 
     def __init__(self, sink: SinkLike[T], *, wake: Callable[[], object], **options: Any) -> None:
         super().__init__(sink, **options)
         if self._tenants.has_caps:
-            rule = "caps per tenant need a Batcher: what threads hand in lies in one inbox, and belongs to no tenant until it is taken over"
+            rule = (
+                "caps per tenant need a Batcher: what threads hand in lies in one inbox, "
+                "and belongs to no tenant until it is taken over"
+            )
             raise checks.bad("tenants", self._tenants, rule)
         self.inbox: Inbox[T] = Inbox(wake)
         self._is_shut = True
@@ -68,19 +74,25 @@ class Indoors(Batcher[T]):
         """Seconds for a shutdown, by default."""
         return self._shutdown_deadline
 
-    def entries(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]) -> list[Entry[T]] | None:
-        """The items as entries, measured; `None` if one of them is refused for its size, or because its key has failed."""
+    def entries(
+        self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]
+    ) -> list[Entry[T]] | None:
+        """The items as entries, measured; `None` if one of them is refused for its size, or because
+        its key has failed.
+        """
         try:
             sizes = self._measured(items)
             self._check_sizes(sizes)
-            return list(map(Entry, items, sizes, receipts, map(self._engine.accumulator.identity, items)))
+            return list(
+                map(Entry, items, sizes, receipts, map(self._engine.accumulator.identity, items))
+            )
         except (ItemTooLarge, KeyFailedError):
             return None
         except Exception as error:
             self._engine.unlisted.raised_by_function(error)
             raise
 
-    # -- the inbox ----------------------------------------------------------------------------------------------------
+    # -- the inbox ---------------------------------------------------------------------------------
 
     def _lend(self) -> None:
         engine = self._engine
@@ -106,14 +118,18 @@ class Indoors(Batcher[T]):
         self._lend()
 
     def _take_late(self, items: list[T]) -> None:
-        """Announced items: each takes the place of older ones, or is dropped. No room is lent meanwhile."""
+        """Announced items: each takes the place of older ones, or is dropped. No room is lent
+        meanwhile.
+        """
         self._holders += 1
         for item in items:
             is_in = False
             try:
                 is_in = self.makes_room and self._state == "open" and self._engine.accepting
                 if is_in:
-                    self.try_add(item)  # which drops it where not even the older ones would make room
+                    self.try_add(
+                        item
+                    )  # which drops it where not even the older ones would make room
             except Exception:  # a function of the item has raised this time; it is logged there
                 is_in = False
             if not is_in:
@@ -138,7 +154,7 @@ class Indoors(Batcher[T]):
         self.inbox.shut(shut=True)
         self._lend()
 
-    # -- calls --------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Open, and lend the room for the first time."""
@@ -148,7 +164,12 @@ class Indoors(Batcher[T]):
         self.inbox.shut(shut=False)
         self._lend()
 
-    async def let_in(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...], timeout: float | timedelta | None) -> None:
+    async def let_in(
+        self,
+        items: tuple[T, ...],
+        receipts: tuple[Slip | None, ...],
+        timeout: float | timedelta | None,
+    ) -> None:
         """The long way in: accept all or none, waiting or dropping as the overflow policy says."""
         with self._held():
             self._engine.yielded()  # others have run; from here to the append nobody may

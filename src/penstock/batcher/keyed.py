@@ -1,22 +1,28 @@
 """The keyed accumulator: many keys in a batch, a key in at most one batch at a time.
 
-It is a plain accumulator of what may go, and lanes for what may not go yet. It answers the same five questions:
+It is a plain accumulator of what may go, and lanes for what may not go yet. It answers the same
+five questions:
 
-- `offer` puts an item into the open batch if its key is idle; otherwise it waits in its key's lane, where it neither starts the time of a
-  batch nor fills one;
-- `due_at` is about the open batch, whose age is that of its oldest item, also of one that has waited in a lane before;
+- `offer` puts an item into the open batch if its key is idle; otherwise it waits in its key's lane,
+  where it neither starts the time of a batch nor fills one;
+- `due_at` is about the open batch, whose age is that of its oldest item, also of one that has
+  waited in a lane before;
 - `take` gives the oldest sealed batch, or the open one if it is due;
-- `done` ends the turns of a batch's keys, so that the next of their lanes come into the open batch. `settled` does so for items that have
-  ended while others of their batch back off: a key that backs off holds back only itself;
+- `done` ends the turns of a batch's keys, so that the next of their lanes come into the open batch.
+  `settled` does so for items that have ended while others of their batch back off: a key that backs
+  off holds back only itself;
 - `evict_oldest` gives up an item of the oldest batch, or the first of a lane that is older.
 
 1. A batch has one item of a key, or with `repeats` any number of them, in order.
-2. `seal(MANUAL)` is a fence through all lanes. It ends an *era*; a batch's number is the number of its era, and no batch mixes two. So
-   what came later goes along with nothing that the fence covers, and what has waited in a lane since before it does not linger.
-3. A key is free when all its items in a batch have ended and the batch is not at its destination. What was cut off has not ended until its write has: it may still take effect.
-4. With `repeats`, what stands behind a failed item of its key in a batch waits again, and goes after it (`put_back`).
-5. A key of which an item was handed back `unsent` sends nothing more: what comes after it is handed back as well. What happens after one
-   that failed for good is said in `parking`.
+2. `seal(MANUAL)` is a fence through all lanes. It ends an *era*; a batch's number is the number of
+   its era, and no batch mixes two. So what came later goes along with nothing that the fence
+   covers, and what has waited in a lane since before it does not linger.
+3. A key is free when all its items in a batch have ended and the batch is not at its destination.
+   What was cut off has not ended until its write has: it may still take effect.
+4. With `repeats`, what stands behind a failed item of its key in a batch waits again, and goes
+   after it (`put_back`).
+5. A key of which an item was handed back `unsent` sends nothing more: what comes after it is handed
+   back as well. What happens after one that failed for good is said in `parking`.
 """
 
 from __future__ import annotations
@@ -49,7 +55,9 @@ class Waiting(Entry, Generic[T]):
 
     __slots__ = ("at", "era", "item", "receipt")
 
-    def __init__(self, key: Hashable, item: T, size: int, receipt: Slip | None, *, at: float, era: int) -> None:
+    def __init__(
+        self, key: Hashable, item: T, size: int, receipt: Slip | None, *, at: float, era: int
+    ) -> None:
         self.key = key  # all in one: it is made for every item that waits
         self.size = size
         self.behind = None
@@ -72,7 +80,8 @@ class KeyedBatch(Sealed[T]):
 class KeyedAccumulator(PlainAccumulator[T]):
     """Items in arrival order per key. Times are monotonic seconds, given by the caller.
 
-    `key` gives an item's key; `repeats` lets a batch have several items of one key; `evicts` keeps what `evict_oldest` needs.
+    `key` gives an item's key; `repeats` lets a batch have several items of one key; `evicts` keeps
+    what `evict_oldest` needs.
     """
 
     keeps_order = True
@@ -124,7 +133,7 @@ class KeyedAccumulator(PlainAccumulator[T]):
         self._door = Door(self)
         self.items: list[T] = self._door
 
-    # -- what waits ---------------------------------------------------------------------------------------------------
+    # -- what waits --------------------------------------------------------------------------------
 
     @property
     def queued(self) -> int:
@@ -139,12 +148,18 @@ class KeyedAccumulator(PlainAccumulator[T]):
     @property
     def is_ready(self) -> bool:
         """Whether there is a batch that may go, whatever the time."""
-        return bool(self._sealed or self._late) or (self.holds_keys and self.parking.spills and not self.is_stopping)
+        return bool(self._sealed or self._late) or (
+            self.holds_keys and self.parking.spills and not self.is_stopping
+        )
 
     @property
     def held(self) -> int:
         """Items in lanes that are held."""
-        return sum(lane.length for _, lane in self.lanes.lanes() if lane.held) if self.lanes.held else 0
+        return (
+            sum(lane.length for _, lane in self.lanes.lanes() if lane.held)
+            if self.lanes.held
+            else 0
+        )
 
     @property
     def held_keys(self) -> int:
@@ -165,21 +180,30 @@ class KeyedAccumulator(PlainAccumulator[T]):
     def queued_until(self, number: int) -> int:
         """Items of eras up to this number that no worker has taken, and nobody holds."""
         behind = sum(count for era, count in self._earlier.items() if era <= number)
-        late = sum(len(group) for era, groups in self._late.items() if era <= number for group in groups)
+        late = sum(
+            len(group) for era, groups in self._late.items() if era <= number for group in groups
+        )
         return super().queued_until(number) + behind + late - self.held_until(number)
 
     def held_until(self, number: int) -> int:
         """Items of eras up to this number that are held."""
         if not self.lanes.held:
             return 0
-        return sum(1 for _, lane in self.lanes.lanes() if lane.held for entry in lane if entry.era <= number)
+        return sum(
+            1
+            for _, lane in self.lanes.lanes()
+            if lane.held
+            for entry in lane
+            if entry.era <= number
+        )
 
-    # -- in -----------------------------------------------------------------------------------------------------------
+    # -- in ----------------------------------------------------------------------------------------
 
     def identity(self, item: T) -> Hashable:
         """What stands for the item's key.
 
-        Raises `TypeError` for what cannot be one, `KeyFailedError` for one that takes no more items, and whatever the key function raises.
+        Raises `TypeError` for what cannot be one, `KeyFailedError` for one that takes no more
+        items, and whatever the key function raises.
         """
         key = self.key(item)
         known = self.known(key)
@@ -205,7 +229,9 @@ class KeyedAccumulator(PlainAccumulator[T]):
         """The open batch has begun just now."""
         self.now = self._oldest_at = now
 
-    def offer(self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable = None) -> None:
+    def offer(
+        self, item: T, size: int, receipt: Slip | None, now: float, key: Hashable = None
+    ) -> None:
         """Take an item in; seal what that makes full. `key` is what `identity` says of it."""
         self.now = now
         if self._has_place(key, size):
@@ -235,8 +261,12 @@ class KeyedAccumulator(PlainAccumulator[T]):
             self.offer(item, 0, None, now, self.identity(item))
 
     def _has_place(self, key: Hashable, size: int) -> bool:
-        """Whether an item may join the open batch, which is sealed first if that is too full for it."""
-        is_full = self._max_bytes is not None and self.items and self._open_bytes + size > self._max_bytes
+        """Whether an item may join the open batch, which is sealed first if that is too full for
+        it.
+        """
+        is_full = (
+            self._max_bytes is not None and self.items and self._open_bytes + size > self._max_bytes
+        )
         if is_full and (key in self._door.open_keys or key not in self.lanes.active):
             self.seal(Reason.BYTES, self.now)
         if key in self._door.open_keys:
@@ -264,10 +294,15 @@ class KeyedAccumulator(PlainAccumulator[T]):
             self.seal(Reason.BYTES, self.now)
 
     def _join_all(self, entries: Sequence[Waiting[T]]) -> None:
-        """As `_join` of one after the other, for items that nothing measures; where a batch may repeat keys it has theirs already."""
+        """As `_join` of one after the other, for items that nothing measures; where a batch may
+        repeat keys it has theirs already.
+        """
         while entries:
             filled = len(self.items)
-            fitting, entries = entries[: self.max_items - filled], entries[self.max_items - filled :]
+            fitting, entries = (
+                entries[: self.max_items - filled],
+                entries[self.max_items - filled :],
+            )
             oldest_at = min([entry.at for entry in fitting])
             if not filled or oldest_at < self._oldest_at:
                 self._oldest_at = oldest_at
@@ -280,7 +315,9 @@ class KeyedAccumulator(PlainAccumulator[T]):
                 self.seal(Reason.SIZE, self.now)
 
     def seal(self, reason: Reason, now: float) -> None:
-        """End the open batch, if it holds anything; `MANUAL` and `SHUTDOWN_REQUEST` are for all that waits behind its keys, too."""
+        """End the open batch, if it holds anything; `MANUAL` and `SHUTDOWN_REQUEST` are for all
+        that waits behind its keys, too.
+        """
         self.now = now
         era = self.last_number + 1
         if self.items:
@@ -312,12 +349,18 @@ class KeyedAccumulator(PlainAccumulator[T]):
         """The keys as they were given."""
         return [shown(key) for key in keys] if self.odd_keys else list(keys)
 
-    # -- out ----------------------------------------------------------------------------------------------------------
+    # -- out ---------------------------------------------------------------------------------------
 
     def take(self, now: float) -> Sealed[T] | None:
-        """The next batch that may go: of an era that has ended, or the oldest sealed one, or the open one if it is due."""
+        """The next batch that may go: of an era that has ended, or the oldest sealed one, or the
+        open one if it is due.
+        """
         self.now = now
-        if self.parking.spills and not self.is_stopping and (spilled := self._take_spilled()) is not None:
+        if (
+            self.parking.spills
+            and not self.is_stopping
+            and (spilled := self._take_spilled()) is not None
+        ):
             return spilled
         return self._take_late() if self._late else super().take(now)
 
@@ -333,7 +376,9 @@ class KeyedAccumulator(PlainAccumulator[T]):
         return replace(self._sealed_from(entries, entries[0].era), keeps_prefix=False, spilled=True)
 
     def _take_late(self) -> KeyedBatch[T]:
-        """What may go of the earliest era that has ended, as much as fits. A key's items are never torn apart."""
+        """What may go of the earliest era that has ended, as much as fits. A key's items are never
+        torn apart.
+        """
         era = min(self._late)
         groups = self._late[era]
         entries = groups.popleft()
@@ -358,7 +403,11 @@ class KeyedAccumulator(PlainAccumulator[T]):
             number=era,
             oldest_at=min(entry.at for entry in entries),
             sealed_at=self.now,
-            receipts={index: entry.receipt for index, entry in enumerate(entries) if entry.receipt is not None},
+            receipts={
+                index: entry.receipt
+                for index, entry in enumerate(entries)
+                if entry.receipt is not None
+            },
             sizes=[entry.size for entry in entries] if self._sized else None,
             bytes=sum(entry.size for entry in entries),
             keys=self._names(cast("list[Hashable]", keys)),
@@ -367,7 +416,9 @@ class KeyedAccumulator(PlainAccumulator[T]):
         )
 
     def _cut(self, batch: Sealed[T], at: int) -> tuple[Sealed[T], Sealed[T]]:
-        """In two, but no key: what is behind the cut and has its key before it goes back to its lane."""
+        """In two, but no key: what is behind the cut and has its key before it goes back to its
+        lane.
+        """
         assert isinstance(batch, KeyedBatch)
         lanes = cast("list[Hashable]", batch.lanes)
         head_keys = set(lanes[:at])
@@ -390,7 +441,11 @@ class KeyedAccumulator(PlainAccumulator[T]):
         return replace(
             batch,
             items=[batch.items[index] for index in indices],
-            receipts={place: batch.receipts[index] for place, index in enumerate(indices) if index in batch.receipts},
+            receipts={
+                place: batch.receipts[index]
+                for place, index in enumerate(indices)
+                if index in batch.receipts
+            },
             sizes=sizes,
             bytes=sum(sizes or ()),
             keys=self._names(cast("list[Hashable]", keys)),
@@ -405,7 +460,9 @@ class KeyedAccumulator(PlainAccumulator[T]):
                 self._earlier[entry.era] = self._earlier.get(entry.era, 0) + 1
 
     def settled(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """These items have ended, while others of the batch back off: their keys are free. Those told of before are passed over."""
+        """These items have ended, while others of the batch back off: their keys are free. Those
+        told of before are passed over.
+        """
         assert isinstance(batch, KeyedBatch)
         for index in indices:
             key = batch.lanes[index]
@@ -432,7 +489,9 @@ class KeyedAccumulator(PlainAccumulator[T]):
                 self.lanes.hold(cast("Hashable", key))
 
     def let_go(self, key: Hashable, now: float) -> int:
-        """What is held of this key may go; return how many that are. Without any it is idle again."""
+        """What is held of this key may go; return how many that are. Without any it is idle
+        again.
+        """
         self.now = now
         lane = self.lanes.lane(key)
         count = 0 if lane is None or not lane.held else lane.length
@@ -453,18 +512,29 @@ class KeyedAccumulator(PlainAccumulator[T]):
         return list(map(_leftover, gone))
 
     def put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """These items were not applied, since an earlier one of their key failed: they wait for their turn again, in front of their lanes."""
+        """These items were not applied, since an earlier one of their key failed: they wait for
+        their turn again, in front of their lanes.
+        """
         assert isinstance(batch, KeyedBatch)
         back: dict[Hashable, list[Waiting[T]]] = {}
         for index in indices:
-            back.setdefault(cast("Hashable", batch.lanes[index]), []).append(self._waiting_again(batch, index))
+            back.setdefault(cast("Hashable", batch.lanes[index]), []).append(
+                self._waiting_again(batch, index)
+            )
         for key, entries in back.items():
             self._put_back(key, entries)
 
     def _waiting_again(self, batch: KeyedBatch[T], index: int) -> Waiting[T]:
         size = batch.sizes[index] if batch.sizes is not None else 0
         key = cast("Hashable", batch.lanes[index])
-        return Waiting(key, batch.items[index], size, batch.receipts.get(index), at=batch.oldest_at, era=batch.number)
+        return Waiting(
+            key,
+            batch.items[index],
+            size,
+            batch.receipts.get(index),
+            at=batch.oldest_at,
+            era=batch.number,
+        )
 
     def done(self, batch: Sealed[T], failed: Sequence[int]) -> None:
         """A batch has ended: its keys are free."""
@@ -502,7 +572,11 @@ class KeyedAccumulator(PlainAccumulator[T]):
             self._go_late(entry)
             return
         key = entry.key
-        if self._max_bytes is not None and self.items and self._open_bytes + entry.size > self._max_bytes:
+        if (
+            self._max_bytes is not None
+            and self.items
+            and self._open_bytes + entry.size > self._max_bytes
+        ):
             self.seal(Reason.BYTES, self.now)
         self._join(entry.item, entry.size, entry.receipt, entry.at, key)
         if not self.repeats:
@@ -523,7 +597,11 @@ class KeyedAccumulator(PlainAccumulator[T]):
         size = entry.size
         while self.repeats and len(group) < self.max_items:
             behind = self.lanes.first(entry.key)
-            if behind is None or behind.era != entry.era or (self._max_bytes is not None and size + behind.size > self._max_bytes):
+            if (
+                behind is None
+                or behind.era != entry.era
+                or (self._max_bytes is not None and size + behind.size > self._max_bytes)
+            ):
                 break
             self.lanes.next(entry.key)
             group.append(behind)
@@ -539,10 +617,12 @@ class KeyedAccumulator(PlainAccumulator[T]):
             if not self._earlier[era]:
                 del self._earlier[era]
 
-    # -- given up -----------------------------------------------------------------------------------------------------
+    # -- given up ----------------------------------------------------------------------------------
 
     def evict_oldest(self) -> Evicted[T] | None:
-        """Give up the first item of the oldest batch, or the first of a lane if that is older; `None` if nothing waits."""
+        """Give up the first item of the oldest batch, or the first of a lane if that is older;
+        `None` if nothing waits.
+        """
         if self._late:
             return self._evict_late()
         waiting = self.lanes.oldest

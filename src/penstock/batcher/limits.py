@@ -17,23 +17,32 @@ LEAST_LEDGER = 10_000
 class Limits:
     """When a batch is sealed, how much may be inside, and how long a write may take.
 
-    `None` means the default. Durations are seconds or `timedelta`. Raises `ConfigError` for a value out of range.
+    `None` means the default. Durations are seconds or `timedelta`. Raises `ConfigError` for a value
+    out of range.
     """
 
     max_items: int = 500
     """Items in a batch."""
     max_bytes: int | None = None
-    """Bytes in a batch, as `size_of` measures them; no limit by default. A packing estimate, not a ceiling on a request body."""
+    """Bytes in a batch, as `size_of` measures them; no limit by default. A packing estimate, not a
+    ceiling on a request body.
+    """
     max_delay: float | timedelta = 0.2
     """Seconds from a batch's first item until it is due."""
     max_pending_items: int | None = None
-    """Items inside at once: open, sealed, in flight and backing off. Default: the larger of 10,000 and 2 x (workers + 1) x max_items."""
+    """Items inside at once: open, sealed, in flight and backing off. Default: the larger of 10,000
+    and 2 x (workers + 1) x max_items.
+    """
     max_pending_bytes: int | None = None
     """Bytes inside at once, as `size_of` measures them; no limit by default."""
     workers: int = 1
-    """Batches in flight at once. One worker keeps total order; with more, batches may finish out of order."""
+    """Batches in flight at once. One worker keeps total order; with more, batches may finish out of
+    order.
+    """
     flush_timeout: float | timedelta = 30.0
-    """Seconds for every stretch of a write that is not backing off; a backstop, so longer than any `Timeout` in the stack."""
+    """Seconds for every stretch of a write that is not backing off; a backstop, so longer than any
+    `Timeout` in the stack.
+    """
 
     def __post_init__(self) -> None:
         checks.count("max_items", self.max_items)
@@ -42,16 +51,25 @@ class Limits:
         checks.optional_count("max_pending_bytes", self.max_pending_bytes)
         checks.optional_count("max_pending_items", self.max_pending_items)
         object.__setattr__(self, "max_delay", checks.seconds("max_delay", self.max_delay))
-        object.__setattr__(self, "flush_timeout", checks.seconds("flush_timeout", self.flush_timeout))
+        object.__setattr__(
+            self, "flush_timeout", checks.seconds("flush_timeout", self.flush_timeout)
+        )
         self._check_ledger()
 
     def _check_ledger(self) -> None:
         least = (self.workers + 1) * self.max_items
         if self.max_pending_items is not None and self.max_pending_items < least:
-            rule = f"must be at least (workers + 1) x max_items = {least}, so that every worker and the open batch can be full"
+            rule = (
+                f"must be at least (workers + 1) x max_items = {least}, so that every "
+                "worker and the open batch can be full"
+            )
             raise checks.bad("max_pending_items", self.max_pending_items, rule)
         if self.max_bytes and self.max_pending_bytes and self.max_pending_bytes < self.max_bytes:
-            raise checks.bad("max_pending_bytes", self.max_pending_bytes, f"must be at least max_bytes = {self.max_bytes}")
+            raise checks.bad(
+                "max_pending_bytes",
+                self.max_pending_bytes,
+                f"must be at least max_bytes = {self.max_bytes}",
+            )
 
     @property
     def ledger_items(self) -> int:

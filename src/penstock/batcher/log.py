@@ -1,16 +1,18 @@
 """The batcher's own log lines: on by default, one per event that an operator should know of.
 
 1. A line holds no item's values: errors are shown by `for_log`.
-2. An exception that neither the stack's classifiers nor ours list is probably a bug. Its kind (type and place) is logged once with its
-   traceback, where it is first met, whatever a retry or a dead letter makes of it.
-3. Nothing here raises: a filter or a handler of the program's may, and a batcher does not end because of it.
+2. An exception that neither the stack's classifiers nor ours list is probably a bug. Its kind (type
+   and place) is logged once with its traceback, where it is first met, whatever a retry or a dead
+   letter makes of it.
+3. Nothing here raises: a filter or a handler of the program's may, and a batcher does not end
+   because of it.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._core.classify import classified
 from .._core.errors import ErrorClass, PermanentError, StoppedError
@@ -38,7 +40,8 @@ Kind = tuple[str, str, str, int]
 def failed_flush(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None:
     """A flush has ended with failed items: say how many, and one error of each kind.
 
-    At level `DEBUG` if all were given up because the batcher stops: those are handed back, and the shutdown's own line counts them.
+    At level `DEBUG` if all were given up because the batcher stops: those are handed back, and the
+    shutdown's own line counts them.
     """
     is_stop = all(isinstance(error, StoppedError) for error in errors.values())
     distinct = {id(error): error for error in errors.values()}.values()
@@ -72,27 +75,62 @@ def shutdown(report: ShutdownReport[Any]) -> None:
 
 def broken(name: str, error: BaseException) -> None:
     """A batcher has stopped for good."""
-    say(logger, logging.CRITICAL, "batcher %r is broken and takes no more items: %s", name, for_log(error), error=_traced(error))
+    say(
+        logger,
+        logging.CRITICAL,
+        "batcher %r is broken and takes no more items: %s",
+        name,
+        for_log(error),
+        error=_traced(error),
+    )
 
 
 def left_behind(name: str, writes: int) -> None:
     """Writes ignored their cancellation."""
-    say(logger, logging.ERROR, "batcher %r: %d writes ignored their cancellation and are still running", name, writes)
+    say(
+        logger,
+        logging.ERROR,
+        "batcher %r: %d writes ignored their cancellation and are still running",
+        name,
+        writes,
+    )
 
 
 def close_failed(name: str, error: BaseException) -> None:
     """The sink could not be closed."""
-    say(logger, logging.ERROR, "batcher %r: closing the sink failed: %s", name, for_log(error), error=_traced(error))
+    say(
+        logger,
+        logging.ERROR,
+        "batcher %r: closing the sink failed: %s",
+        name,
+        for_log(error),
+        error=_traced(error),
+    )
 
 
 def keys_failed(name: str, count: int) -> None:
     """Items failed because an earlier one of their key had."""
-    say(logger, logging.ERROR, "batcher %r: %d items are rejected behind one of their key that failed", name, count)
+    say(
+        logger,
+        logging.ERROR,
+        "batcher %r: %d items are rejected behind one of their key that failed",
+        name,
+        count,
+    )
 
 
 def adapted(name: str, before: Setting, after: Setting) -> None:
     """An adaptive batcher has another setting."""
-    say(logger, logging.DEBUG, "batcher %r adapts: workers %d -> %d, max_items %d -> %d", name, before[0], after[0], before[1], after[1])
+    say(
+        logger,
+        logging.DEBUG,
+        "batcher %r adapts: workers %d -> %d, max_items %d -> %d",
+        name,
+        before[0],
+        after[0],
+        before[1],
+        after[1],
+    )
 
 
 def dropped(message: str) -> None:
@@ -102,31 +140,50 @@ def dropped(message: str) -> None:
 
 def exit_ignored(name: str, error: BaseException) -> None:
     """Code on a batcher's own thread asked the process to end, which it cannot from there."""
-    message = "%s: %s was raised on its thread, where it ends nothing; a write that it ended has an unknown outcome"
+    message = (
+        "%s: %s was raised on its thread, where it ends nothing; a write that it ended "
+        "has an unknown outcome"
+    )
     say(logger, logging.ERROR, message, name, type(error).__name__, error=error)
 
 
 class Unlisted:
-    """The unlisted exceptions of one batcher: each kind is logged once, with its traceback, and at most `MOST_KINDS` of them.
+    """The unlisted exceptions of one batcher: each kind is logged once, with its traceback, and at
+    most `MOST_KINDS` of them.
 
-    An exception is unlisted if no `classify` in the stack knows it, it is none of our classes and none of the network's. The cause of a
-    `PermanentError` counts as well, if it is one of Python's own exceptions: a function of an item has raised it.
+    An exception is unlisted if no `classify` in the stack knows it, it is none of our classes and
+    none of the network's. The cause of a `PermanentError` counts as well, if it is one of Python's
+    own exceptions: a function of an item has raised it.
     """
 
     def __init__(self, name: str, sink: object) -> None:
         self._name = name
-        self._classifiers: list[Classifier] = [part.classify for part in walk(sink) if callable(getattr(part, "classify", None))]  # type: ignore[attr-defined]
+        self._classifiers: list[Classifier] = [
+            classify
+            for part in walk(sink)
+            if (classify := cast("Classifier | None", getattr(part, "classify", None))) is not None
+        ]
         self._kinds: set[Kind] = set()
 
     def look_at(self, errors: Iterable[BaseException]) -> None:
         """A write has ended with these errors: log those that are unlisted and of a new kind."""
         for error in {id(error): error for error in errors}.values():
-            found = error.__cause__ if isinstance(error, PermanentError) and _is_pythons_own(error.__cause__) else error
-            if found is not None and (kind := _kind(found)) not in self._kinds and self._is_unlisted(found):
+            found = (
+                error.__cause__
+                if isinstance(error, PermanentError) and _is_pythons_own(error.__cause__)
+                else error
+            )
+            if (
+                found is not None
+                and (kind := _kind(found)) not in self._kinds
+                and self._is_unlisted(found)
+            ):
                 self._tell(kind, found, "in a write")
 
     def raised_by_function(self, error: BaseException) -> None:
-        """A function that was given for key, tenant, weight or size has raised; the producer gets it, and may swallow it."""
+        """A function that was given for key, tenant, weight or size has raised; the producer gets
+        it, and may swallow it.
+        """
         kind = _kind(error)
         if kind not in self._kinds and not kind[2].startswith(_OURS):
             self._tell(kind, error, "in a function of an item (key=, tenant= or size_of=)")
@@ -136,14 +193,20 @@ class Unlisted:
             return False
         try:
             return classified(error, *self._classifiers) is ErrorClass.UNLISTED
-        except Exception:  # a classifier that raises lists nothing; its own error is a retry's to tell
+        except (
+            Exception
+        ):  # a classifier that raises lists nothing; its own error is a retry's to tell
             return True
 
     def _tell(self, kind: Kind, error: BaseException, where: str) -> None:
         if len(self._kinds) >= MOST_KINDS:
             return
         self._kinds.add(kind)
-        rest = "it is not logged again" if len(self._kinds) < MOST_KINDS else "further kinds are not logged"
+        rest = (
+            "it is not logged again"
+            if len(self._kinds) < MOST_KINDS
+            else "further kinds are not logged"
+        )
         message = "batcher %r: an exception %s that nothing lists, probably a bug: %s (%s)"
         say(logger, logging.ERROR, message, self._name, where, for_log(error), rest, error=error)
 
@@ -158,11 +221,17 @@ def _kind(error: BaseException) -> Kind:
 
 
 def _is_pythons_own(error: BaseException | None) -> bool:
-    return error is not None and type(error).__module__ == "builtins" and not isinstance(error, OSError)
+    return (
+        error is not None
+        and type(error).__module__ == "builtins"
+        and not isinstance(error, OSError)
+    )
 
 
 def _is_a_servers(error: BaseException) -> bool:
-    """Whether it has a server's code: its message may quote a row, and a traceback would show that."""
+    """Whether it has a server's code: its message may quote a row, and a traceback would show
+    that.
+    """
     try:
         return isinstance(getattr(error, "sqlstate", None), str)
     except Exception:
@@ -170,5 +239,7 @@ def _is_a_servers(error: BaseException) -> bool:
 
 
 def _traced(error: BaseException) -> BaseException | None:
-    """The error, if its traceback may and should be shown: nothing lists it, so the place tells more than the message."""
+    """The error, if its traceback may and should be shown: nothing lists it, so the place tells
+    more than the message.
+    """
     return error if not _is_a_servers(error) and classified(error) is ErrorClass.UNLISTED else None

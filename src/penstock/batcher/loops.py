@@ -11,6 +11,8 @@ running_loop = asyncio._get_running_loop  # noqa: SLF001  # pyright: ignore[repo
 
 
 def refuse_in_a_loop(call: str, instead: str) -> None:
-    """Raise `ConfigError` where an event loop runs in this thread: a call that blocks would stop everything that runs on it."""
+    """Raise `ConfigError` where an event loop runs in this thread: a call that blocks would stop
+    everything that runs on it.
+    """
     if running_loop() is not None:
         raise ConfigError(f"{call} would block the event loop that runs in this thread; {instead}")

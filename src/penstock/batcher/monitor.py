@@ -1,4 +1,6 @@
-"""Reports the state of the destination by log lines, observers and `stats()`. A thin shell around `Conditions`."""
+"""Reports the state of the destination by log lines, observers and `stats()`. A thin shell around
+`Conditions`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ logger = logging.getLogger("penstock.batcher")
 
 _BEGINS = {
     DestinationState.THROTTLED: "the destination throttles",
-    DestinationState.CIRCUIT_OPEN: "the circuit breaker has opened and keeps writes from the destination",
+    DestinationState.CIRCUIT_OPEN: "the circuit breaker has opened and keeps writes from the "
+    "destination",
     DestinationState.UNAVAILABLE: "the destination is unavailable",
     DestinationState.REFUSED: "the destination refuses every write",
 }
@@ -65,7 +68,7 @@ class Monitor:
         self.retries = 0
         """How often a batch was sent again."""
 
-    # -- what decorators tell -----------------------------------------------------------------------------------------
+    # -- what decorators tell ----------------------------------------------------------------------
 
     def reported(self, source: object, condition: Condition | None) -> None:
         """A decorator tells the state of its destination; `None`: it is available."""
@@ -87,19 +90,28 @@ class Monitor:
     def retrying(self, batch: Batch[Any], kind: ErrorClass, items: int, delay: float) -> None:
         """A batch is to be sent again."""
         self.retries += 1
-        self._batcher.observers.tell(lambda observer: observer.on_retry(batch, kind.value, items, delay))
+        self._batcher.observers.tell(
+            lambda observer: observer.on_retry(batch, kind.value, items, delay)
+        )
 
     def heard(self, errors: Iterable[BaseException]) -> None:
         """A write has ended with these errors."""
         error = next(iter(errors), None)
-        if error is None or isinstance(error, StoppedError):  # what was given up says nothing about the destination
+        if error is None or isinstance(
+            error, StoppedError
+        ):  # what was given up says nothing about the destination
             return
         try:
             kind = classified(error, self._classify)
         except Exception:  # a classifier that raises knows nothing
             kind = ErrorClass.UNLISTED
         if kind is not ErrorClass.STOPPED:
-            shown = ErrorStats(error_type=type(error).__name__, error_class=kind.value, message=for_log(error), age=0.0)
+            shown = ErrorStats(
+                error_type=type(error).__name__,
+                error_class=kind.value,
+                message=for_log(error),
+                age=0.0,
+            )
             self._last_error = (self._batcher.clock.now(), shown)
 
     def close(self) -> None:
@@ -112,7 +124,7 @@ class Monitor:
             self._timer.cancel()
             self._timer = None
 
-    # -- what others ask ----------------------------------------------------------------------------------------------
+    # -- what others ask ---------------------------------------------------------------------------
 
     def destination(self, now: float) -> DestinationStats:
         """The worst state of all destinations."""
@@ -121,7 +133,10 @@ class Monitor:
             return DestinationStats()
         condition = worst.condition
         return DestinationStats(
-            state=condition.state.value, seconds=max(0.0, now - worst.since), reason=condition.reason, repair=condition.repair
+            state=condition.state.value,
+            seconds=max(0.0, now - worst.since),
+            reason=condition.reason,
+            repair=condition.repair,
         )
 
     def last_error(self, now: float) -> ErrorStats | None:
@@ -129,17 +144,30 @@ class Monitor:
         if self._last_error is None:
             return None
         at, shown = self._last_error
-        return ErrorStats(error_type=shown.error_type, error_class=shown.error_class, message=shown.message, age=max(0.0, now - at))
+        return ErrorStats(
+            error_type=shown.error_type,
+            error_class=shown.error_class,
+            message=shown.message,
+            age=max(0.0, now - at),
+        )
 
     def last_error_since(self, when: float) -> str:
-        """Type and text of the last error of any write, if that was not before `when`; otherwise empty."""
-        return "" if self._last_error is None or self._last_error[0] < when else self._last_error[1].message
+        """Type and text of the last error of any write, if that was not before `when`; otherwise
+        empty.
+        """
+        return (
+            ""
+            if self._last_error is None or self._last_error[0] < when
+            else self._last_error[1].message
+        )
 
     def seconds(self, now: float) -> Mapping[DestinationState, float]:
-        """For how long the destination was in which state other than available, since the batcher opened."""
+        """For how long the destination was in which state other than available, since the batcher
+        opened.
+        """
         return self._conditions.seconds(now)
 
-    # -- telling ------------------------------------------------------------------------------------------------------
+    # -- telling -----------------------------------------------------------------------------------
 
     def _tell_state(self) -> None:
         worst = self._conditions.worst
@@ -162,8 +190,14 @@ class Monitor:
 
     def _log_trouble(self, trouble: Trouble, now: float) -> None:
         condition, seconds = trouble.condition, now - trouble.since
-        began = datetime.fromtimestamp(self._batcher.clock.wall_time() - seconds, UTC).isoformat(timespec="seconds")
-        repair = condition.repair if condition.repair and condition.repair not in condition.reason else ""
+        began = datetime.fromtimestamp(self._batcher.clock.wall_time() - seconds, UTC).isoformat(
+            timespec="seconds"
+        )
+        repair = (
+            condition.repair
+            if condition.repair and condition.repair not in condition.reason
+            else ""
+        )
         say(
             logger,
             logging.ERROR if condition.state is DestinationState.REFUSED else logging.WARNING,

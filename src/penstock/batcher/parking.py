@@ -1,12 +1,16 @@
-"""What becomes of a key's later items when one of them has failed for good: decided here, without clock, task or I/O.
+"""What becomes of a key's later items when one of them has failed for good: decided here, without
+clock, task or I/O.
 
-An item has failed for good when it ends `dead_lettered` or `rejected`. With tenants, each has lanes and a `Parking` of its own.
+An item has failed for good when it ends `dead_lettered` or `rejected`. With tenants, each has lanes
+and a `Parking` of its own.
 
 - `skip`: nothing. The later items go on.
 - `pause`: the later items stay in the ledger until `resume(key)`.
-- `park`: the same, but of each key at most `max_parked_items`. What is more is *spilled*: the oldest go to the dead letters, in order and
-  one write of a key at a time, so that the dead letters always hold what comes before, and the ledger what comes after.
-- `fail`: the later items that are inside end `rejected`, and new ones are refused with `KeyFailedError`, until `resume(key)`.
+- `park`: the same, but of each key at most `max_parked_items`. What is more is *spilled*: the
+  oldest go to the dead letters, in order and one write of a key at a time, so that the dead letters
+  always hold what comes before, and the ledger what comes after.
+- `fail`: the later items that are inside end `rejected`, and new ones are refused with
+  `KeyFailedError`, until `resume(key)`.
 """
 
 from __future__ import annotations
@@ -57,7 +61,9 @@ class Parking:
             self._over.append(key)
 
     def next(self, lanes: Lanes[Any]) -> tuple[Hashable, int] | None:
-        """A key that has to spill, and how many; each is told of once, until `look_at` finds it again."""
+        """A key that has to spill, and how many; each is told of once, until `look_at` finds it
+        again.
+        """
         while self._over:
             key = self._over.popleft()
             self._listed.discard(key)

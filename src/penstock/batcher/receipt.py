@@ -24,7 +24,9 @@ class Slip:
         self.outcome: Outcome | None = None
         """How the item ended; `None` while it is inside."""
         self.detail: object = None
-        """What the sink said of this item: a returned row, an offset, an id; `None` where it said nothing."""
+        """What the sink said of this item: a returned row, an offset, an id; `None` where it said
+        nothing.
+        """
         self._cause: BaseException | None = None
 
     @property
@@ -54,8 +56,8 @@ class Slip:
 class Receipt(Slip):
     """What `submit` gives for an item: `await` it for the item's outcome.
 
-    Awaiting returns a success outcome or raises a new `ItemFailed(outcome, cause)` each time. Any number may wait; cancelling one
-    touches nobody else. A receipt that nobody awaits is silent.
+    Awaiting returns a success outcome or raises a new `ItemFailed(outcome, cause)` each time. Any
+    number may wait; cancelling one touches nobody else. A receipt that nobody awaits is silent.
     """
 
     __slots__ = ("_waiters",)
@@ -70,7 +72,9 @@ class Receipt(Slip):
         return self.result()
 
     async def settled(self) -> Outcome:
-        """Wait for the outcome and return it, good or bad. Cancellation leaves the item where it is."""
+        """Wait for the outcome and return it, good or bad. Cancellation leaves the item where it
+        is.
+        """
         while self.outcome is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if self._waiters is None:
@@ -81,7 +85,9 @@ class Receipt(Slip):
         return self.outcome
 
     def result(self) -> Outcome:
-        """The success outcome, or raise `ItemFailed`. Raises `InvalidStateError` while the item is inside."""
+        """The success outcome, or raise `ItemFailed`. Raises `InvalidStateError` while the item is
+        inside.
+        """
         if self.outcome is None:
             message = "the item has no outcome yet; await the receipt"
             raise asyncio.InvalidStateError(message)
@@ -99,9 +105,11 @@ _JOINING = threading.RLock()
 
 
 class BlockingReceipt(Slip):
-    """What `BlockingBatcher.submit` gives for an item: `result()` waits for the item's outcome. Any number of threads may wait.
+    """What `BlockingBatcher.submit` gives for an item: `result()` waits for the item's outcome. Any
+    number of threads may wait.
 
-    They share nothing but raw locks with the loop: one that is interrupted as it waits must not leave anything held that the loop wants.
+    They share nothing but raw locks with the loop: one that is interrupted as it waits must not
+    leave anything held that the loop wants.
     """
 
     __slots__ = ("_waiters",)
@@ -111,10 +119,11 @@ class BlockingReceipt(Slip):
         self._waiters: tuple[threading.Lock, ...] | None = ()
 
     def result(self, timeout: float | None = None) -> Outcome:
-        """Block until the item has its outcome; return a success, raise a new `ItemFailed` for anything else.
+        """Block until the item has its outcome; return a success, raise a new `ItemFailed` for
+        anything else.
 
-        `timeout` in seconds (default: none) bounds the wait: `TimeoutError` leaves the item where it is. Raises `ConfigError` instead of
-        waiting where an event loop runs in this thread.
+        `timeout` in seconds (default: none) bounds the wait: `TimeoutError` leaves the item where
+        it is. Raises `ConfigError` instead of waiting where an event loop runs in this thread.
         """
         if self.outcome is None:
             refuse_in_a_loop("result()", "await a Batcher's receipt")
@@ -125,14 +134,18 @@ class BlockingReceipt(Slip):
         return self._success(self.outcome)
 
     def _wait(self, timeout: float | None) -> None:
-        """The lock is there before the outcome is looked at, and the outcome is set before the locks are looked for: none is missed."""
+        """The lock is there before the outcome is looked at, and the outcome is set before the
+        locks are looked for: none is missed.
+        """
         arrived = threading.Lock()
         arrived.acquire()
         with _JOINING:
             if self._waiters is not None:
                 self._waiters = (*self._waiters, arrived)
         if self.outcome is None:
-            arrived.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
+            arrived.acquire(
+                timeout=-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+            )
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, None
@@ -141,9 +154,11 @@ class BlockingReceipt(Slip):
 
 
 async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:
-    """Wait for many receipts, without a task for any; return each item's outcome, failures included, in order.
+    """Wait for many receipts, without a task for any; return each item's outcome, failures
+    included, in order.
 
-    Suspends until the last has its outcome. Raises nothing of its own; cancellation leaves the items where they are.
+    Suspends until the last has its outcome. Raises nothing of its own; cancellation leaves the
+    items where they are.
     """
     outcomes: list[Outcome] = []
     for receipt in receipts:

@@ -28,7 +28,9 @@ class TenantStats:
 
     tenant: object
     inside: int
-    """Its items that have not left the ledger; those of a write leave together, when it has ended."""
+    """Its items that have not left the ledger; those of a write leave together, when it has
+    ended.
+    """
     queued: int
     """Those of them that no worker has taken."""
     in_flight_batches: int
@@ -45,7 +47,9 @@ class TenantStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationStats:
-    """What a batcher's decorators know of its destination; with several, of the one in the worst state."""
+    """What a batcher's decorators know of its destination; with several, of the one in the worst
+    state.
+    """
 
     state: str = "available"
     """`available`, `throttled`, `circuit_open`, `unavailable` or `refused`."""
@@ -64,7 +68,9 @@ class ErrorStats:
     error_type: str
     """The name of the exception's class."""
     error_class: str
-    """What it means for the next try: `permanent`, `transient`, `throttle`, `unavailable`, `refused`, `unknown`, `stopped` or `unlisted`."""
+    """What it means for the next try: `permanent`, `transient`, `throttle`, `unavailable`,
+    `refused`, `unknown`, `stopped` or `unlisted`.
+    """
     message: str
     """Type and text, without items' values."""
     age: float
@@ -77,12 +83,16 @@ class Stats:
 
     name: str
     state: str
-    """`new`, `open`, `closing`, `closed`, `broken`, or `forked`: open in the parent of this process."""
+    """`new`, `open`, `closing`, `closed`, `broken`, or `forked`: open in the parent of this
+    process.
+    """
     tally: Tally
     capacity_items: int
     """The ledger's bound."""
     max_items: int
-    """Items in a batch, as they are in force: the limit, or what an adaptive batcher has found below it."""
+    """Items in a batch, as they are in force: the limit, or what an adaptive batcher has found
+    below it.
+    """
     workers: int
     """Batches in flight at once, as they are in force."""
     open_items: int
@@ -95,7 +105,9 @@ class Stats:
     oldest_age: float | None
     """Seconds since the oldest item that no worker has taken was accepted."""
     held_keys: int = 0
-    """Keys of which nothing goes since an item of them has failed for good; see `Batcher(on_key_failure=...)`."""
+    """Keys of which nothing goes since an item of them has failed for good; see
+    `Batcher(on_key_failure=...)`.
+    """
     held_items: int = 0
     """Items that wait behind those; they are among the queued ones."""
     tenants: int = 0
@@ -117,7 +129,9 @@ class Stats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushReport:
-    """How a flush ended. True in a boolean context when every item accepted before the call has its outcome."""
+    """How a flush ended. True in a boolean context when every item accepted before the call has its
+    outcome.
+    """
 
     remaining: int
     """Items accepted before the call that were still inside when the timeout struck."""
@@ -138,7 +152,9 @@ class TimeSpent:
     """What a shutdown spent its time on. Durations are seconds; the phases add up to the whole."""
 
     drain: float = 0.0
-    """Writing what was inside, with retries and backoffs, until nothing was left or writes had to be cut."""
+    """Writing what was inside, with retries and backoffs, until nothing was left or writes had to
+    be cut.
+    """
     cut: float = 0.0
     """Waiting for writes that were cut to end."""
     last_resort: float = 0.0
@@ -146,7 +162,9 @@ class TimeSpent:
     close: float = 0.0
     """Closing the sink."""
     destination: Mapping[str, float] = field(default_factory=dict[str, float])
-    """For how long the destination was `unavailable`, `refused`, `throttled` or kept off by a breaker (`circuit_open`)."""
+    """For how long the destination was `unavailable`, `refused`, `throttled` or kept off by a
+    breaker (`circuit_open`).
+    """
     retries: int = 0
     """How often a batch was sent again."""
     last_error: str = ""
@@ -158,7 +176,10 @@ class TimeSpent:
             for name in ("drain", "cut", "last_resort", "close")
             if (seconds := getattr(self, name)) >= SHOWN_FROM
         ]
-        states = [f"{state.replace('_', ' ')} for {seconds:.3f} s" for state, seconds in self.destination.items()]
+        states = [
+            f"{state.replace('_', ' ')} for {seconds:.3f} s"
+            for state, seconds in self.destination.items()
+        ]
         parts = [
             *phases,
             *([f"destination {', '.join(states)}"] if states else ()),
@@ -181,7 +202,9 @@ class ShutdownReport(Generic[T]):
     unknown: tuple[T, ...] = field(repr=False)
     """The items whose outcome became unknown during the shutdown: their write was cut off."""
     parked: int = 0
-    """How many of the items that were never sent had been held behind a failed item of their key."""
+    """How many of the items that were never sent had been held behind a failed item of their
+    key.
+    """
     left_behind: int = 0
     """Writes that ignored their cancellation and were still running at the deadline."""
     spent: TimeSpent = field(default_factory=TimeSpent)
@@ -207,6 +230,7 @@ class ShutdownReport(Generic[T]):
     def __str__(self) -> str:
         state = "complete" if self.complete else "INCOMPLETE"
         spent = str(self.spent)
-        return f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s: {self.tally}" + (
-            f" (spent on: {spent})" if spent else ""
+        return (
+            f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s: {self.tally}"
+            + (f" (spent on: {spent})" if spent else "")
         )

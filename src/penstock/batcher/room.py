@@ -1,6 +1,7 @@
 """The ledger: how much may be inside, and who waits for room.
 
-1. Inside is what is queued, in flight or backing off, plus room that has been granted and not yet used.
+1. Inside is what is queued, in flight or backing off, plus room that has been granted and not yet
+   used.
 2. Waiters are served in order; nobody overtakes them, however small.
 3. A waiter that leaves after its grant hands the room on.
 """
@@ -39,7 +40,9 @@ class Room:
 
     @property
     def contended(self) -> bool:
-        """Whether somebody waits for room: newcomers must queue behind. Room that was granted is kept for its owner, and no reason to wait."""
+        """Whether somebody waits for room: newcomers must queue behind. Room that was granted is
+        kept for its owner, and no reason to wait.
+        """
         return bool(self._waiters)
 
     @property
@@ -59,7 +62,11 @@ class Room:
     @property
     def left_bytes(self) -> float:
         """Bytes that still fit; infinite where nothing bounds them."""
-        return math.inf if self.max_bytes is None else self.max_bytes - self.bytes_inside - self._granted_bytes
+        return (
+            math.inf
+            if self.max_bytes is None
+            else self.max_bytes - self.bytes_inside - self._granted_bytes
+        )
 
     def fits(self, inside: int, items: int, size: int) -> bool:
         """Whether so much fits now."""

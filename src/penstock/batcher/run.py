@@ -22,16 +22,20 @@ logger = logging.getLogger("penstock.run")
 
 
 def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R | None:
-    """Run `main` to its end on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers drain.
+    """Run `main` to its end on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers
+    drain.
 
-    A second signal cancels again, which means now. A task that raises `SystemExit` or `KeyboardInterrupt` cancels `main` too, and `run`
-    raises it in the end. Returns what `main` returns; `None` if a signal ended it. Unlike `asyncio.run` it
-    ends although a task swallows its cancellation: whatever lives on after `patience` seconds is left behind, and said so.
-    Blocks the calling thread, which must be the main one for the signals to be caught. Raises `ConfigError` for anything but a coroutine,
-    and where an event loop runs already.
+    A second signal cancels again, which means now. A task that raises `SystemExit` or
+    `KeyboardInterrupt` cancels `main` too, and `run` raises it in the end. Returns what `main`
+    returns; `None` if a signal ended it. Unlike `asyncio.run` it ends although a task swallows its
+    cancellation: whatever lives on after `patience` seconds is left behind, and said so. Blocks the
+    calling thread, which must be the main one for the signals to be caught. Raises `ConfigError`
+    for anything but a coroutine, and where an event loop runs already.
     """
     if not asyncio.iscoroutine(main):
-        raise checks.bad("main", main, "must be a coroutine: call the async function, as in run(main())")
+        raise checks.bad(
+            "main", main, "must be a coroutine: call the async function, as in run(main())"
+        )
     try:
         seconds = checks.seconds("patience", patience, zero=True)
         refuse_in_a_loop("run()", "await the coroutine there")
@@ -41,11 +45,18 @@ def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R
     return run_on_new_loop(_with_signals(main), seconds)
 
 
-def run_on_new_loop(main: Coroutine[Any, Any, R], patience: float, *, ignored: Callable[[BaseException], object] | None = None) -> R:
-    """Run `main` to its end on a new event loop of this thread; then cancel whatever is left, and wait `patience` seconds for it.
+def run_on_new_loop(
+    main: Coroutine[Any, Any, R],
+    patience: float,
+    *,
+    ignored: Callable[[BaseException], object] | None = None,
+) -> R:
+    """Run `main` to its end on a new event loop of this thread; then cancel whatever is left, and
+    wait `patience` seconds for it.
 
-    A task or callback that raises `SystemExit` or `KeyboardInterrupt` ends `main` too, and the exception is raised here, unless `ignored`
-    is given: it is called with the exception then, and everything goes on.
+    A task or callback that raises `SystemExit` or `KeyboardInterrupt` ends `main` too, and the
+    exception is raised here, unless `ignored` is given: it is called with the exception then, and
+    everything goes on.
     """
     loop = asyncio.new_event_loop()
     try:
@@ -53,19 +64,26 @@ def run_on_new_loop(main: Coroutine[Any, Any, R], patience: float, *, ignored: C
         return _completed(loop, main, ignored)
     finally:
         try:
-            _completed(loop, _cancel_rest(patience), lambda _: None)  # the first exit is on its way already
+            _completed(
+                loop, _cancel_rest(patience), lambda _: None
+            )  # the first exit is on its way already
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             asyncio.set_event_loop(None)
             loop.close()
 
 
-def _completed(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, R], ignored: Callable[[BaseException], object] | None) -> R:
+def _completed(
+    loop: asyncio.AbstractEventLoop,
+    main: Coroutine[Any, Any, R],
+    ignored: Callable[[BaseException], object] | None,
+) -> R:
     task = loop.create_task(main)
     while True:
         try:
             return loop.run_until_complete(task)
-        except Exit as error:  # from a task or a callback: asyncio stops the loop with it, and the loop can go on
+        # from a task or a callback: asyncio stops the loop with it, and the loop can go on
+        except Exit as error:
             if ignored is None or task.done():
                 raise
             ignored(error)
@@ -96,7 +114,11 @@ async def _with_signals(main: Coroutine[Any, Any, R]) -> R | None:
 def _catch(loop: asyncio.AbstractEventLoop, sign: signal.Signals, handler: Any) -> bool:
     try:
         loop.add_signal_handler(sign, handler, sign.name)
-    except (NotImplementedError, ValueError, RuntimeError):  # not the main thread, or a platform without it
+    except (
+        NotImplementedError,
+        ValueError,
+        RuntimeError,
+    ):  # not the main thread, or a platform without it
         return False
     return True
 

@@ -1,7 +1,9 @@
 """Who may write now: flush slots, first come first served.
 
-1. A flight holds at most one slot. Flights that come back from a backoff go before fresh batches, in the order in which they came back.
-2. A flight may force a slot over the limit; then nobody else gets one until the count is below the limit again.
+1. A flight holds at most one slot. Flights that come back from a backoff go before fresh batches,
+   in the order in which they came back.
+2. A flight may force a slot over the limit; then nobody else gets one until the count is below the
+   limit again.
 """
 
 from __future__ import annotations

@@ -15,19 +15,27 @@ LEAST_WEIGHT = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenants:
-    """What each tenant of a batcher may have, beside `Limits`, which hold for every batch and for all tenants together.
+    """What each tenant of a batcher may have, beside `Limits`, which hold for every batch and for
+    all tenants together.
 
     `None` means no cap of its own. Raises `ConfigError` for a value out of range.
     """
 
-    weights: Mapping[Any, float] | Callable[[Any], float] = field(default_factory=dict[object, float])
-    """A tenant's share of the flush slots: a mapping, or a function from a tenant. 1 for whoever is not in the mapping; at least 0.01.
+    weights: Mapping[Any, float] | Callable[[Any], float] = field(
+        default_factory=dict[object, float]
+    )
+    """A tenant's share of the flush slots: a mapping, or a function from a tenant. 1 for whoever is
+    not in the mapping; at least 0.01.
 
     Asked for whenever something comes in of a tenant of which nothing is inside.
 
-    Where items are measured, shares are of bytes, otherwise of items. They count while several tenants have something to send."""
+    Where items are measured, shares are of bytes, otherwise of items. They count while several
+    tenants have something to send.
+    """
     max_pending_items: int | None = None
-    """Items of one tenant inside at once: queued, held, in flight and backing off. A flight's items count until its write has ended."""
+    """Items of one tenant inside at once: queued, held, in flight and backing off. A flight's items
+    count until its write has ended.
+    """
     max_pending_bytes: int | None = None
     """Their bytes, as `size_of` measures them."""
 
@@ -39,7 +47,12 @@ class Tenants:
             for tenant, weight in cast("Mapping[object, object]", given).items():
                 _checked({tenant: weight}, weight)
         elif not callable(given):
-            raise checks.bad("weights", given, "must be a mapping from tenants to numbers, or a function that returns a tenant's number")
+            raise checks.bad(
+                "weights",
+                given,
+                "must be a mapping from tenants to numbers, or a function that returns a "
+                "tenant's number",
+            )
 
     @property
     def has_caps(self) -> bool:
@@ -47,13 +60,23 @@ class Tenants:
         return self.max_pending_items is not None or self.max_pending_bytes is not None
 
     def weight(self, tenant: object) -> float:
-        """A tenant's share as it is now. Raises `ConfigError` where that is not a number of at least 0.01."""
+        """A tenant's share as it is now. Raises `ConfigError` where that is not a number of at
+        least 0.01.
+        """
         weights: object = self.weights
-        found: object = weights(tenant) if callable(weights) else cast("Mapping[object, object]", weights).get(tenant, 1.0)
+        found: object = (
+            weights(tenant)
+            if callable(weights)
+            else cast("Mapping[object, object]", weights).get(tenant, 1.0)
+        )
         return _checked(f"{repr_of(found)} for tenant {repr_of(tenant)}", found)
 
 
 def _checked(shown: object, weight: object) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not LEAST_WEIGHT <= weight <= sys.float_info.max:
+    if (
+        isinstance(weight, bool)
+        or not isinstance(weight, (int, float))
+        or not LEAST_WEIGHT <= weight <= sys.float_info.max
+    ):
         raise checks.bad("weights", shown, f"must be a finite number, {LEAST_WEIGHT} or more")
     return float(weight)

@@ -1,17 +1,22 @@
-"""Tenants: a batch belongs to one tenant, and flush slots are shared fairly among those who have something to send.
+"""Tenants: a batch belongs to one tenant, and flush slots are shared fairly among those who have
+something to send.
 
-An accumulator per tenant answers the five questions for its own items; this one asks the tenant whose turn it is.
+An accumulator per tenant answers the five questions for its own items; this one asks the tenant
+whose turn it is.
 
-1. Turns go by deficit round robin. Whoever comes to the front without credit gets `quantum` times its weight. It sends while it has credit,
-   from which each batch is taken (its bytes where items are measured, at least one for each item), and goes to the back without. So over any stretch in
-   which two tenants have something to send, what they sent differs from their weights' ratio by a turn of each at most.
-2. A quantum is a full batch, so a tenant of weight 1 has something to send at each of its turns. Credit is not saved: a tenant with nothing
-   to send loses it. What it owes stays for as long as it has items inside.
+1. Turns go by deficit round robin. Whoever comes to the front without credit gets `quantum` times
+   its weight. It sends while it has credit, from which each batch is taken (its bytes where items
+   are measured, at least one for each item), and goes to the back without. So over any stretch in
+   which two tenants have something to send, what they sent differs from their weights' ratio by a
+   turn of each at most.
+2. A quantum is a full batch, so a tenant of weight 1 has something to send at each of its turns.
+   Credit is not saved: a tenant with nothing to send loses it. What it owes stays for as long as it
+   has items inside.
 3. One agenda holds the times at which tenants' open batches are due.
-4. A tenant has an entry only while an item of its is inside (queued, in flight or backing off) or a key of its is held. Nothing is left of
-   an idle one.
-5. With one worker and no keys a tenant has one batch in flight at most, also while that backs off, so its items are in order; its slot
-   serves the others meanwhile.
+4. A tenant has an entry only while an item of its is inside (queued, in flight or backing off) or a
+   key of its is held. Nothing is left of an idle one.
+5. With one worker and no keys a tenant has one batch in flight at most, also while that backs off,
+   so its items are in order; its slot serves the others meanwhile.
 6. Batch numbers count over all tenants, so that a fence stands for a moment and not for a tenant.
 """
 
@@ -59,14 +64,18 @@ class Share(Generic[T]):
 
     __slots__ = ("accumulator", "credit", "flying", "inside", "room", "tenant", "weight")
 
-    def __init__(self, tenant: Hashable, accumulator: Accumulator[T], weight: float, room: Room) -> None:
+    def __init__(
+        self, tenant: Hashable, accumulator: Accumulator[T], weight: float, room: Room
+    ) -> None:
         self.tenant = tenant
         self.accumulator = accumulator
         self.weight = weight
         self.room = room
         """Its part of the ledger."""
         self.inside = 0
-        """Items that have not left the ledger; those of a flight leave together, when it has ended."""
+        """Items that have not left the ledger; those of a flight leave together, when it has
+        ended.
+        """
         self.flying = 0
         """Batches in flight or backing off."""
         self.credit = 0.0
@@ -91,7 +100,9 @@ class Want(Generic[T]):
 
     __slots__ = ("_house", "belonging", "items", "size")
 
-    def __init__(self, house: TenantAccumulator[T], belonging: Belonging, items: int, size: int) -> None:
+    def __init__(
+        self, house: TenantAccumulator[T], belonging: Belonging, items: int, size: int
+    ) -> None:
         self._house = house
         self.belonging = belonging
         self.items = items
@@ -106,14 +117,23 @@ class Want(Generic[T]):
     def full(self) -> str:
         """How full it is, in words."""
         share = self._house.known(self.belonging)
-        inside, held = (0, "") if share is None else (share.inside, behind(share.accumulator.held_keys))
-        return f"tenant {repr_of(self.name)} has {inside} items inside, and its part of the ledger is full{held}"
+        inside, held = (
+            (0, "") if share is None else (share.inside, behind(share.accumulator.held_keys))
+        )
+        return (
+            f"tenant {repr_of(self.name)} has {inside} items inside, and its part of the "
+            f"ledger is full{held}"
+        )
 
     @property
     def fits(self) -> bool:
-        """Whether there is room now, without overtaking anybody. There is in the part of a tenant of which nothing is inside."""
+        """Whether there is room now, without overtaking anybody. There is in the part of a tenant
+        of which nothing is inside.
+        """
         share = self._house.known(self.belonging)
-        return share is None or (not share.room.contended and share.room.fits(share.inside, self.items, self.size))
+        return share is None or (
+            not share.room.contended and share.room.fits(share.inside, self.items, self.size)
+        )
 
     @property
     def may_fit(self) -> bool:
@@ -122,7 +142,9 @@ class Want(Generic[T]):
         if share is None:
             return True
         waiting = share.accumulator
-        return share.room.fits(share.inside - waiting.queued, self.items, self.size - waiting.queued_bytes)
+        return share.room.fits(
+            share.inside - waiting.queued, self.items, self.size - waiting.queued_bytes
+        )
 
     def evict(self) -> Evicted[T] | None:
         """Give up the tenant's oldest item that no worker has taken; `None` if there is none."""
@@ -130,7 +152,8 @@ class Want(Generic[T]):
         return None if share is None else self._house.evict_from(share)
 
     def join(self, waiter: Waiter) -> None:
-        """Have `waiter` granted the room, now or when it comes free; what is inside of its tenant does not linger while it waits.
+        """Have `waiter` granted the room, now or when it comes free; what is inside of its tenant
+        does not linger while it waits.
 
         The tenant keeps its entry until `leave`.
         """
@@ -149,8 +172,12 @@ class Want(Generic[T]):
 class Tenanted(PlainAccumulator[T]):
     """A tenant's items in arrival order. Its batches' numbers count over all tenants."""
 
-    def __init__(self, house: TenantAccumulator[T], *, max_bytes: int | None, max_delay: float, sized: bool) -> None:
-        super().__init__(max_items=house.max_items, max_bytes=max_bytes, max_delay=max_delay, sized=sized)
+    def __init__(
+        self, house: TenantAccumulator[T], *, max_bytes: int | None, max_delay: float, sized: bool
+    ) -> None:
+        super().__init__(
+            max_items=house.max_items, max_bytes=max_bytes, max_delay=max_delay, sized=sized
+        )
         self._house = house
 
     def seal(self, reason: Reason, now: float) -> None:
@@ -163,9 +190,10 @@ class Tenanted(PlainAccumulator[T]):
 class TenantAccumulator(Generic[T]):
     """Items per tenant. Times are monotonic seconds, given by the caller.
 
-    `make` gives a tenant's own accumulator; `tenant` an item's tenant; `weight` a tenant's share; `key` an item's key as `identity` has it,
-    or `None`; `serial` holds a tenant to one batch at a time; `holds_keys` says whether an item that fails may stop its key; `evicts` keeps
-    what `evict_oldest` needs; `cap_items` and `cap_bytes` bound what is inside of one tenant.
+    `make` gives a tenant's own accumulator; `tenant` an item's tenant; `weight` a tenant's share;
+    `key` an item's key as `identity` has it, or `None`; `serial` holds a tenant to one batch at a
+    time; `holds_keys` says whether an item that fails may stop its key; `evicts` keeps what
+    `evict_oldest` needs; `cap_items` and `cap_bytes` bound what is inside of one tenant.
     """
 
     def __init__(
@@ -221,7 +249,7 @@ class TenantAccumulator(Generic[T]):
         self.spare = 0
         """None may come in by the short way: everybody's tenant has to be looked at."""
 
-    # -- what is inside -----------------------------------------------------------------------------------------------
+    # -- what is inside ----------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """How many tenants have something inside."""
@@ -233,7 +261,9 @@ class TenantAccumulator(Generic[T]):
         return len(self)
 
     def busiest(self, most: int, now: float) -> list[TenantStats]:
-        """The tenants with the most items inside, at most so many, the first first. Looks at every tenant."""
+        """The tenants with the most items inside, at most so many, the first first. Looks at every
+        tenant.
+        """
         shares = heapq.nlargest(most, tuple(self._shares.values()), key=lambda share: share.inside)
         return [share.stats(now) for share in shares]
 
@@ -263,7 +293,10 @@ class TenantAccumulator(Generic[T]):
     @property
     def oldest_at(self) -> float | None:
         """When the oldest item here was accepted. Looks at every tenant."""
-        return min((at for accumulator in self._each() if (at := accumulator.oldest_at) is not None), default=None)
+        return min(
+            (at for accumulator in self._each() if (at := accumulator.oldest_at) is not None),
+            default=None,
+        )
 
     def queued_until(self, number: int) -> int:
         """Items up to this batch number that no worker has taken, and nobody holds."""
@@ -287,13 +320,13 @@ class TenantAccumulator(Generic[T]):
             return self.max_items
         return self._max_bytes or QUANTUM_BYTES
 
-    # -- in -----------------------------------------------------------------------------------------------------------
+    # -- in ----------------------------------------------------------------------------------------
 
     def identity(self, item: T) -> Belonging:
         """Whose an item is.
 
-        Raises `TypeError` for what cannot be a tenant or a key, `KeyFailedError` for a key that takes no more items, and whatever those
-        functions raise.
+        Raises `TypeError` for what cannot be a tenant or a key, `KeyFailedError` for a key that
+        takes no more items, and whatever those functions raise.
         """
         tenant = identity(self._tenant(item), "tenant")
         share = self._shares.get(tenant)
@@ -305,7 +338,8 @@ class TenantAccumulator(Generic[T]):
             raise KeyFailedError(error.key, shown(tenant)) from None
 
     def wants(self, keys: Iterable[Hashable], sizes: Iterable[int]) -> list[Want[T]]:
-        """What each tenant's part of the ledger is to take in, in the order in which parts are waited for; empty where nothing caps them.
+        """What each tenant's part of the ledger is to take in, in the order in which parts are
+        waited for; empty where nothing caps them.
 
         Raises `ItemTooLarge` for what could never fit.
         """
@@ -319,14 +353,28 @@ class TenantAccumulator(Generic[T]):
             want.size += size
         for want in wanted.values():
             if not self._room().could_ever_fit(want.items, want.size):
-                caps = f"tenants' max_pending_items={self._cap_items}, max_pending_bytes={self._cap_bytes}"
-                raise ItemTooLarge(f"{want.items} items of {want.size} bytes can never fit for tenant {repr_of(want.name)}: {caps}")
-        return sorted(wanted.values(), key=lambda want: (hash(want.belonging.tenant), repr(want.belonging.tenant)))
+                caps = (
+                    f"tenants' max_pending_items={self._cap_items}, "
+                    f"max_pending_bytes={self._cap_bytes}"
+                )
+                raise ItemTooLarge(
+                    f"{want.items} items of {want.size} bytes can never fit for tenant "
+                    f"{repr_of(want.name)}: {caps}"
+                )
+        return sorted(
+            wanted.values(),
+            key=lambda want: (hash(want.belonging.tenant), repr(want.belonging.tenant)),
+        )
 
     def grant(self, share: Share[T]) -> None:
         """Let those who wait for a tenant's room have what there is."""
         share.room.grant(share.inside)
-        if share.room.waiting and not share.room.granted and not share.flying and not share.accumulator.is_ready:
+        if (
+            share.room.waiting
+            and not share.room.granted
+            and not share.flying
+            and not share.accumulator.is_ready
+        ):
             self._seal(share, Reason.PRESSURE, self._now)
 
     @property
@@ -367,7 +415,9 @@ class TenantAccumulator(Generic[T]):
         """A tenant's entry."""
         share = self._shares.get(belonging.tenant)
         if share is None:
-            share = self._shares[belonging.tenant] = Share(belonging.tenant, self._make(self), belonging.weight, self._room())
+            share = self._shares[belonging.tenant] = Share(
+                belonging.tenant, self._make(self), belonging.weight, self._room()
+            )
             if self._is_stopping:
                 share.accumulator.begin_stop()
         return share
@@ -396,7 +446,7 @@ class TenantAccumulator(Generic[T]):
         if share not in self._ring and not (self._serial and share.flying):
             self._ring[share] = None
 
-    # -- when -----------------------------------------------------------------------------------------------------------
+    # -- when --------------------------------------------------------------------------------------
 
     def seal(self, reason: Reason, now: float) -> None:
         """End open batches: under pressure the oldest one, otherwise all of them."""
@@ -414,11 +464,13 @@ class TenantAccumulator(Generic[T]):
         self._changed(share)
 
     def due_at(self) -> float | None:
-        """When the first open batch is due, of those whose tenants may send; `None` while all are empty."""
+        """When the first open batch is due, of those whose tenants may send; `None` while all are
+        empty.
+        """
         first = self._dues.first()
         return None if first is None else first[0]
 
-    # -- out ----------------------------------------------------------------------------------------------------------
+    # -- out ---------------------------------------------------------------------------------------
 
     def take(self, now: float) -> Sealed[T] | None:
         """The next batch of the tenant whose turn it is; `None` if nobody has anything to send."""
@@ -454,7 +506,9 @@ class TenantAccumulator(Generic[T]):
         return None
 
     def _skip_rounds(self) -> None:
-        """Everybody owes for several turns, after batches far larger than one: give all the rounds at once in which nobody would send."""
+        """Everybody owes for several turns, after batches far larger than one: give all the rounds
+        at once in which nobody would send.
+        """
         quantum = self._quantum()
         rounds = min(-share.credit // (quantum * share.weight) for share in self._ring)
         for share in self._ring:
@@ -484,7 +538,9 @@ class TenantAccumulator(Generic[T]):
         self.held_keys += accumulator.held_keys
 
     def put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """Items wait again for those before them of their key; what `done` lets go is all of the batch, so they come in once more."""
+        """Items wait again for those before them of their key; what `done` lets go is all of the
+        batch, so they come in once more.
+        """
         share = self._owner(batch)
         share.accumulator.put_back(batch, indices)
         size = sum(batch.sizes[index] for index in indices) if batch.sizes is not None else 0
@@ -496,7 +552,9 @@ class TenantAccumulator(Generic[T]):
             self._ages.note(share, batch.oldest_at)
 
     def let_go(self, key: Hashable, now: float) -> int:
-        """What is held of a tenant's key may go; return how many that are. `key` is what `identity` says of its items."""
+        """What is held of a tenant's key may go; return how many that are. `key` is what `identity`
+        says of its items.
+        """
         self._now = now
         belonging = _belonging(key)
         share = self.known(belonging)
@@ -548,19 +606,28 @@ class TenantAccumulator(Generic[T]):
         self._left(share, items, size)
 
     def forget(self, share: Share[T]) -> None:
-        """Keep no entry of a tenant of which nothing is inside, or on its way in, and no key is held."""
+        """Keep no entry of a tenant of which nothing is inside, or on its way in, and no key is
+        held.
+        """
         on_its_way = share.room.waiting or share.room.granted
-        if not share.inside and not on_its_way and not share.accumulator.held_keys and self._shares.get(share.tenant) is share:
+        if (
+            not share.inside
+            and not on_its_way
+            and not share.accumulator.held_keys
+            and self._shares.get(share.tenant) is share
+        ):
             self._ring.pop(share, None)
             self._dues.drop(share)
             if self._ages is not None:
                 self._ages.drop(share)
             del self._shares[share.tenant]
 
-    # -- given up -----------------------------------------------------------------------------------------------------
+    # -- given up ----------------------------------------------------------------------------------
 
     def evict_oldest(self) -> Evicted[T] | None:
-        """Give up the oldest item that no worker has taken, of whatever tenant; `None` if there is none."""
+        """Give up the oldest item that no worker has taken, of whatever tenant; `None` if there is
+        none.
+        """
         first = None if self._ages is None else self._ages.first()
         return None if first is None else self.evict_from(first[1])
 

@@ -1,7 +1,8 @@
 """An event loop on a thread of its own, for programs that have none.
 
-The main thread may be interrupted at any moment while it waits for the loop, and the loop must not notice. So both share raw locks only:
-what `Future`, `Event` and `Condition` hold while they are waited for could stay held for ever, and the loop would wait for it.
+The main thread may be interrupted at any moment while it waits for the loop, and the loop must not
+notice. So both share raw locks only: what `Future`, `Event` and `Condition` hold while they are
+waited for could stay held for ever, and the loop would wait for it.
 """
 
 from __future__ import annotations
@@ -45,8 +46,12 @@ class Answer(Generic[R]):
             self._arrived.release()
 
     def wait(self, timeout: float | None = None) -> R:
-        """Block until it is given; return or raise it. Raises `TimeoutError` after `timeout` seconds."""
-        if not self._arrived.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+        """Block until it is given; return or raise it. Raises `TimeoutError` after `timeout`
+        seconds.
+        """
+        if not self._arrived.acquire(
+            timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+        ):
             raise TimeoutError
         if self._error is not None:
             raise self._error
@@ -54,17 +59,23 @@ class Answer(Generic[R]):
 
 
 class LoopThread:
-    """Runs `opening` on a new loop in a new thread, then whatever it is asked to, until it is told to end.
+    """Runs `opening` on a new loop in a new thread, then whatever it is asked to, until it is told
+    to end.
 
-    The thread is a daemon: what a deaf sink leaves running on it cannot hold the process. A `SystemExit` or `KeyboardInterrupt` that is
-    raised on it, by a sink or an observer, is logged and ends nothing.
+    The thread is a daemon: what a deaf sink leaves running on it cannot hold the process. A
+    `SystemExit` or `KeyboardInterrupt` that is raised on it, by a sink or an observer, is logged
+    and ends nothing.
     """
 
-    def __init__(self, name: str, context: contextvars.Context, *, on_end: Callable[[], object]) -> None:
+    def __init__(
+        self, name: str, context: contextvars.Context, *, on_end: Callable[[], object]
+    ) -> None:
         self._name = name
         self._context = context
         self._on_end = on_end
-        self._lock = threading.RLock()  # a signal handler or a finalizer that logs may come in here again
+        self._lock = (
+            threading.RLock()
+        )  # a signal handler or a finalizer that logs may come in here again
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._end: asyncio.Future[None] | None = None
@@ -72,14 +83,19 @@ class LoopThread:
         self._answers: dict[Answer[Any], None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def start(self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]]) -> None:
-        """Block until `opening` has returned on the loop; what it raises is raised here, and the thread has ended.
+    def start(
+        self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]]
+    ) -> None:
+        """Block until `opening` has returned on the loop; what it raises is raised here, and the
+        thread has ended.
 
         When the wait is interrupted, call `abandon`.
         """
         ready = self._ready
         run = self._context.copy().run
-        self._thread = threading.Thread(target=run, args=(self._run, opening, closing, ready), name=self._name, daemon=True)
+        self._thread = threading.Thread(
+            target=run, args=(self._run, opening, closing, ready), name=self._name, daemon=True
+        )
         try:
             self._thread.start()
             ready.wait()
@@ -106,9 +122,11 @@ class LoopThread:
         return True
 
     def ask(self, make: Callable[[], Coroutine[Any, Any, R]], timeout: float | None = None) -> R:
-        """Block until the coroutine has run on the loop; return or raise what it does. Interrupting the wait cancels it.
+        """Block until the coroutine has run on the loop; return or raise what it does. Interrupting
+        the wait cancels it.
 
-        `timeout` in seconds is for a loop that is stuck: then `TimeoutError`. Raises `ClosedError` once the thread has ended.
+        `timeout` in seconds is for a loop that is stuck: then `TimeoutError`. Raises `ClosedError`
+        once the thread has ended.
         """
         answer: Answer[R] = Answer()
         try:
@@ -116,7 +134,9 @@ class LoopThread:
                 if self._loop is None:
                     raise _gone(self._name)
                 self._answers[answer] = None
-                self._loop.call_soon_threadsafe(self._begin, make, answer, context=self._context.copy())
+                self._loop.call_soon_threadsafe(
+                    self._begin, make, answer, context=self._context.copy()
+                )
             return answer.wait(timeout)
         except BaseException:
             if not answer.is_given:
@@ -140,11 +160,20 @@ class LoopThread:
         if self._thread is not None:
             self._thread.join()
 
-    # -- on the thread ------------------------------------------------------------------------------------------------
+    # -- on the thread -----------------------------------------------------------------------------
 
-    def _run(self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]], ready: Answer[None]) -> None:
+    def _run(
+        self,
+        opening: Callable[[], Awaitable[object]],
+        closing: Callable[[], Awaitable[object]],
+        ready: Answer[None],
+    ) -> None:
         try:
-            run_on_new_loop(self._serve(opening, closing, ready), 0.0, ignored=partial(log.exit_ignored, self._name))
+            run_on_new_loop(
+                self._serve(opening, closing, ready),
+                0.0,
+                ignored=partial(log.exit_ignored, self._name),
+            )
         finally:
             with self._lock:
                 self._loop = None
@@ -152,7 +181,12 @@ class LoopThread:
             for answer in list(self._answers):
                 answer.give(error=_gone(self._name))
 
-    async def _serve(self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]], ready: Answer[None]) -> None:
+    async def _serve(
+        self,
+        opening: Callable[[], Awaitable[object]],
+        closing: Callable[[], Awaitable[object]],
+        ready: Answer[None],
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._end = loop.create_future()
         try:

@@ -18,15 +18,23 @@ INTERRUPTED = 130
 
 _EXTRAS = {"asyncpg": "postgres", "zstandard": "files"}
 _DLQ_HELP = "dead letters: look at them, send them again, remove them"
-_DLQ = "Look at the dead letters in a file or a table, send them again through a stack of sinks, or remove them."
+_DLQ = (
+    "Look at the dead letters in a file or a table, send them again through a stack of "
+    "sinks, or remove them."
+)
 _PIPELINE_HELP = "pipelines on Spark: check one, explain it, run it"
 _PIPELINE = "Check the file of a pipeline, explain what it does, or run it on Spark."
 _TUNE_HELP = "measure a sink at several batch sizes, and say which limits fit"
-_TUNE = "Write made-up items to a sink of yours in batches of several sizes, find the knee of its throughput, and print limits that fit."
+_TUNE = (
+    "Write made-up items to a sink of yours in batches of several sizes, find the knee "
+    "of its throughput, and print limits that fit."
+)
 _DEMO_HELP = "a year of flights into a PostgreSQL that is killed on the way"
 _DEMO = (
-    "Write 336,776 real flights, and some spoiled ones among them, through a full stack into PostgreSQL; kill the server half-way; "
-    "prove by SQL that every flight is there once, and every spoiled one with the dead letters and nowhere else."
+    "Write 336,776 real flights, and some spoiled ones among them, through a full stack "
+    "into PostgreSQL; kill the server half-way; "
+    "prove by SQL that every flight is there once, and every spoiled one with the dead "
+    "letters and nowhere else."
 )
 
 
@@ -47,8 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return demo(options)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        extra = {"dlq": _EXTRAS.get(package, "demo"), "pipeline": "pipeline"}.get(options.command, "demo")
-        print(f'penstock {options.command} needs the package {package}: pip install "penstock[{extra}]"', file=sys.stderr)
+        extra = {"dlq": _EXTRAS.get(package, "demo"), "pipeline": "pipeline"}.get(
+            options.command, "demo"
+        )
+        print(
+            f"penstock {options.command} needs the package {package}: pip install "
+            f'"penstock[{extra}]"',
+            file=sys.stderr,
+        )
         return BAD_USE
     except KeyboardInterrupt:  # before there was anything to end in order
         return INTERRUPTED
@@ -74,33 +88,75 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _demo_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dsn", help="use this database, in a schema of its own, instead of an embedded one; it is never killed")
+    parser.add_argument(
+        "--dsn",
+        help="use this database, in a schema of its own, instead of an embedded one; it is "
+        "never killed",
+    )
     parser.add_argument("--rows", type=_count(), help="only the first ROWS flights")
     parser.add_argument("--no-chaos", action="store_true", help="leave the server alive")
-    parser.add_argument("--batch-size", type=_count(), default=500, metavar="ITEMS", help="items in a batch (default: 500)")
-    parser.add_argument("--workers", type=_count(most=64), default=2, help="batches in flight at once, at most 64 (default: 2)")
-    parser.add_argument("--producers", type=_count(most=1000), default=4, help="tasks that add flights at once, at most 1000 (default: 4)")
     parser.add_argument(
-        "--poison", type=_count(least=0), default=2000, metavar="N", help="spoil a copy of one flight in N; 0 spoils none (default: 2000)"
+        "--batch-size",
+        type=_count(),
+        default=500,
+        metavar="ITEMS",
+        help="items in a batch (default: 500)",
     )
-    parser.add_argument("--no-spark", action="store_true", help="leave out the last scene, a pipeline on Spark whose executor is killed")
-    parser.add_argument("--plain", action="store_true", help="plain lines of progress, also on a terminal")
+    parser.add_argument(
+        "--workers",
+        type=_count(most=64),
+        default=2,
+        help="batches in flight at once, at most 64 (default: 2)",
+    )
+    parser.add_argument(
+        "--producers",
+        type=_count(most=1000),
+        default=4,
+        help="tasks that add flights at once, at most 1000 (default: 4)",
+    )
+    parser.add_argument(
+        "--poison",
+        type=_count(least=0),
+        default=2000,
+        metavar="N",
+        help="spoil a copy of one flight in N; 0 spoils none (default: 2000)",
+    )
+    parser.add_argument(
+        "--no-spark",
+        action="store_true",
+        help="leave out the last scene, a pipeline on Spark whose executor is killed",
+    )
+    parser.add_argument(
+        "--plain", action="store_true", help="plain lines of progress, also on a terminal"
+    )
 
 
 def _pipeline_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    helps = {"run": "run it to its end", "validate": "name everything that is wrong with it", "explain": "say what it does, step by step"}
+    helps = {
+        "run": "run it to its end",
+        "validate": "name everything that is wrong with it",
+        "explain": "say what it does, step by step",
+    }
     for action, text in helps.items():
         command = actions.add_parser(action, help=text, description=f"{text.capitalize()}.")
         command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
         if action == "run":
-            command.add_argument("--plain", action="store_true", help="plain lines of progress, also on a terminal")
+            command.add_argument(
+                "--plain", action="store_true", help="plain lines of progress, also on a terminal"
+            )
         else:
-            command.add_argument("--spark", action="store_true", help="start Spark, and let it look too")
+            command.add_argument(
+                "--spark", action="store_true", help="start Spark, and let it look too"
+            )
 
 
 def _count(*, least: int = 1, most: int | None = None) -> Callable[[str], int]:
-    rule = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    rule = (
+        f"a whole number of at least {least}"
+        if most is None
+        else f"a whole number from {least} to {most}"
+    )
 
     def count(text: str) -> int:
         value = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else -1

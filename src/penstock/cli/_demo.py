@@ -1,8 +1,11 @@
 """`penstock demo`: a year of flights through a batcher into a database that is killed on the way.
 
-1. Everything from the first process started to the last one stopped happens inside `run`, so that a signal at any time ends it in order.
-2. A conflict is an error: the table's key would refuse a second copy. Only a try whose outcome nobody knows is looked up and sent again.
-3. The proof asks the database over a connection of its own, and the tally is not believed unless it says the same.
+1. Everything from the first process started to the last one stopped happens inside `run`, so that a
+   signal at any time ends it in order.
+2. A conflict is an error: the table's key would refuse a second copy. Only a try whose outcome
+   nobody knows is looked up and sent again.
+3. The proof asks the database over a connection of its own, and the tally is not believed unless it
+   says the same.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ _FAILED = (PenstockError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Run the demo; return the exit code: 0 only if every flight is proven to be in the table exactly once."""
+    """Run the demo; return the exit code: 0 only if every flight is proven to be in the table
+    exactly once.
+    """
     try:
         with closing(make_view(plain=options.plain)) as view, _errors_shown():
             code = run(Demo(options, view).main())
@@ -64,7 +69,12 @@ def demo(options: argparse.Namespace) -> int:
         if not isinstance(error, (*_BAD_USE, *_FAILED)):
             raise
         what_was_left: list[str] = getattr(raised, "__notes__", [])
-        print(f"penstock demo: {str(error) or type(error).__name__}", *what_was_left, sep="\n", file=sys.stderr)
+        print(
+            f"penstock demo: {str(error) or type(error).__name__}",
+            *what_was_left,
+            sep="\n",
+            file=sys.stderr,
+        )
         return BAD_USE if isinstance(error, _BAD_USE) else FAILED
 
 
@@ -126,7 +136,8 @@ class Demo:
     async def _read(self, file: FlightFile) -> None:
         """Read the file while the server starts, and let signals in between."""
         self._view.say(
-            f"reading the flights, {'starting a PostgreSQL of our own' if self._options.dsn is None else 'using the given database'}"
+            "reading the flights, "
+            f"{'starting a PostgreSQL of our own' if self._options.dsn is None else 'using the given database'}"
         )
         with file:
             for flight in file:
@@ -161,14 +172,20 @@ class Demo:
         findings = await prove(database.dsn, SCHEMA, self._expected)
         self._view.close()
         code = self._tell(batcher, findings, seconds)
-        return code or await self._play_order(database) or await self._play_tenants(database) or await self._play_on_spark(database)
+        return (
+            code
+            or await self._play_order(database)
+            or await self._play_tenants(database)
+            or await self._play_on_spark(database)
+        )
 
     async def _play_order(self, database: Database) -> int:
         scene = OrderScene(database.dsn, SCHEMA, self._flights)
         if not self._holds(await scene.play(), "the histories are not in order"):
             return FAILED
         self._view.say(
-            f"every aircraft's history is in order, written by {order.WORKERS} workers; {scene.parked:,} flights were parked behind "
+            f"every aircraft's history is in order, written by {order.WORKERS} workers; "
+            f"{scene.parked:,} flights were parked behind "
             f"{order.STOPPED} refused ones, and written when their aircraft were unparked"
         )
         return 0
@@ -177,8 +194,13 @@ class Demo:
         scene = TenantsScene(database.dsn, SCHEMA, self._flights)
         if not self._holds(await scene.play(), "the carriers' flights are not what was sent"):
             return FAILED
-        waits = ", ".join(f"{seconds * 1000:,.0f} ms with {way}" for way, seconds in scene.waits.items())
-        self._view.say(f"beside a carrier that sends all at once, a flight of a small one waited, in 99 of 100 cases, at most {waits}")
+        waits = ", ".join(
+            f"{seconds * 1000:,.0f} ms with {way}" for way, seconds in scene.waits.items()
+        )
+        self._view.say(
+            "beside a carrier that sends all at once, a flight of a small one waited, in 99 "
+            f"of 100 cases, at most {waits}"
+        )
         return 0
 
     def _holds(self, findings: list[Finding], otherwise: str) -> bool:
@@ -196,35 +218,70 @@ class Demo:
             self._view.say(f"no scene on Spark: {reason}")
             return 0
         began = LOOP_CLOCK.now()
-        scene = SparkScene(database.dsn, SCHEMA, FlightFile(find_file(), self._options.rows), self._view.say)
+        scene = SparkScene(
+            database.dsn, SCHEMA, FlightFile(find_file(), self._options.rows), self._view.say
+        )
         if not self._holds(await scene.play(), "the table is not what Spark was given"):
             return FAILED
-        how = "though an executor was killed" if scene.killed else "and it was over before an executor could be killed"
-        self._view.say(f"every aircraft has its latest flight, {how}: {LOOP_CLOCK.now() - began:.0f} s with Spark's start")
+        how = (
+            "though an executor was killed"
+            if scene.killed
+            else "and it was over before an executor could be killed"
+        )
+        self._view.say(
+            f"every aircraft has its latest flight, {how}: {LOOP_CLOCK.now() - began:.0f} s "
+            "with Spark's start"
+        )
         return 0
 
     def _make_batcher(self, database: Database, times: FlushTimes) -> Batcher[Flight]:
         workers = self._options.workers
-        table = PostgresSink(database.dsn, table="flights", schema=SCHEMA, columns=NAMES, on_conflict="error", pool_size=workers)
-        letters = PostgresSink(database.dsn, table="dead_letters", schema=SCHEMA, columns=LETTERS, on_conflict="ignore", pool_size=workers)
+        table = PostgresSink(
+            database.dsn,
+            table="flights",
+            schema=SCHEMA,
+            columns=NAMES,
+            on_conflict="error",
+            pool_size=workers,
+        )
+        letters = PostgresSink(
+            database.dsn,
+            table="dead_letters",
+            schema=SCHEMA,
+            columns=LETTERS,
+            on_conflict="ignore",
+            pool_size=workers,
+        )
         sink = stack(
             table,
             Timeout(TRY_SECONDS),
             CircuitBreaker(open_for=BREAKER_SECONDS),
             Retry(),
-            # a spoiled flight in the batch that the kill cut off has had an unknown try before it is refused
-            DeadLetter(stack(letters, Timeout(TRY_SECONDS), Retry()), record=_letter, take_unknown=True),
+            # a spoiled flight in the batch that the kill cut off has had an unknown try before it
+            # is refused
+            DeadLetter(
+                stack(letters, Timeout(TRY_SECONDS), Retry()), record=_letter, take_unknown=True
+            ),
         )
         limits = Limits(max_items=self._options.batch_size, workers=workers)
-        return Batcher(sink, limits=limits, name="flights", observers=[times], shutdown_deadline=SHUTDOWN_SECONDS)
+        return Batcher(
+            sink,
+            limits=limits,
+            name="flights",
+            observers=[times],
+            shutdown_deadline=SHUTDOWN_SECONDS,
+        )
 
     def _say_what_comes(self, database: Database) -> None:
         expected = self._expected
         self._view.say(
-            f"{expected.rows:,} flights and {expected.spoiled:,} spoiled ones for the table {SCHEMA}.flights, {self._options.producers} producers"
+            f"{expected.rows:,} flights and {expected.spoiled:,} spoiled ones for the table "
+            f"{SCHEMA}.flights, {self._options.producers} producers"
         )
         if not database.may_be_killed:
-            self._view.say("the database was given: it is not ours to kill, so no chaos is possible")
+            self._view.say(
+                "the database was given: it is not ours to kill, so no chaos is possible"
+            )
 
     async def _write(self, batcher: Batcher[Flight], database: Database) -> None:
         try:
@@ -232,7 +289,10 @@ class Demo:
                 try:
                     await self._fill(batcher, database)
                 except asyncio.CancelledError:
-                    self._view.say(f"interrupted: writing what is inside, for at most {SHUTDOWN_SECONDS:.0f} s; once more ends it now")
+                    self._view.say(
+                        "interrupted: writing what is inside, for at most "
+                        f"{SHUTDOWN_SECONDS:.0f} s; once more ends it now"
+                    )
                     raise
         except DrainTimeout:
             pass  # the report says what was left, and the proof what is missing
@@ -266,7 +326,8 @@ class Demo:
         self._view.say(f"interrupted; {report}")
         never = len(self._flights) - report.tally.accepted
         self._view.say(
-            f"{len(report.unsent):,} flights were handed back unsent, {len(report.unknown):,} are unknown, {never:,} were never added"
+            f"{len(report.unsent):,} flights were handed back unsent, {len(report.unknown):,} "
+            f"are unknown, {never:,} were never added"
         )
 
     def _tell(self, batcher: Batcher[Flight], findings: list[Finding], seconds: float) -> int:
@@ -277,10 +338,14 @@ class Demo:
         rows = self._expected.rows
         figures = f"{rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
         if all(check.holds for check in checks):
-            self._view.say(f"every flight is there exactly once, every spoiled one with the dead letters: {figures}")
+            self._view.say(
+                "every flight is there exactly once, every spoiled one with the dead letters: "
+                f"{figures}"
+            )
             return 0
         self._view.say(
-            f"DIFFERENT, the table is not what was sent: {', '.join(check.what for check in checks if not check.holds)} ({figures})"
+            "DIFFERENT, the table is not what was sent: "
+            f"{', '.join(check.what for check in checks if not check.holds)} ({figures})"
         )
         return FAILED
 
@@ -288,9 +353,17 @@ class Demo:
         tally = batcher.tally()
         return [
             Finding("outcomes add up to what was accepted", tally.accepted, tally.settled),
-            Finding("delivered, or found there after an unknown try", self._expected.rows, tally.delivered + tally.duplicate),
+            Finding(
+                "delivered, or found there after an unknown try",
+                self._expected.rows,
+                tally.delivered + tally.duplicate,
+            ),
             Finding("dead-lettered", self._expected.spoiled, tally.dead_lettered),
-            Finding("left inside, rejected, unsent or unknown", 0, tally.inside + tally.rejected + tally.unsent + tally.unknown),
+            Finding(
+                "left inside, rejected, unsent or unknown",
+                0,
+                tally.inside + tally.rejected + tally.unsent + tally.unknown,
+            ),
         ]
 
 
@@ -299,9 +372,13 @@ def _letter(record: DeadLetterRecord[Flight]) -> tuple[object, ...]:
 
 
 def _hang_up_ends_in_order() -> None:
-    """A terminal that is closed counts as SIGTERM, unless somebody (nohup) has arranged for it to be ignored."""
+    """A terminal that is closed counts as SIGTERM, unless somebody (nohup) has arranged for it to
+    be ignored.
+    """
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         try:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGHUP, signal.raise_signal, signal.SIGTERM
+            )
         except (ValueError, RuntimeError):
             pass  # not in the main thread: whoever runs us there has arranged for signals

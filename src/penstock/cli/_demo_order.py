@@ -1,6 +1,8 @@
-"""The demo's scene on order: the history of every aircraft, written by eight workers, though some flights are refused.
+"""The demo's scene on order: the history of every aircraft, written by eight workers, though some
+flights are refused.
 
-1. A spoiled flight stops its aircraft and nobody else: what comes behind it is parked, until it is unparked at the end.
+1. A spoiled flight stops its aircraft and nobody else: what comes behind it is parked, until it is
+   unparked at the end.
 2. The table numbers its rows as they are written, so it knows the order itself.
 """
 
@@ -59,36 +61,72 @@ class OrderScene:
             behind = await self._write(con)
             return [
                 *behind,
-                Finding("flights in the histories", len(self._legs) - len(self._refused), await self._ask(con, "count(*)")),
-                Finding("flights behind a later one of their aircraft", 0, await con.fetchval(_TURNED.format(schema=self._schema))),
+                Finding(
+                    "flights in the histories",
+                    len(self._legs) - len(self._refused),
+                    await self._ask(con, "count(*)"),
+                ),
+                Finding(
+                    "flights behind a later one of their aircraft",
+                    0,
+                    await con.fetchval(_TURNED.format(schema=self._schema)),
+                ),
             ]
         finally:
             con.terminate()
 
     async def _write(self, con: asyncpg.Connection[asyncpg.Record]) -> list[Finding]:
-        table = PostgresSink(self._dsn, table="history", schema=self._schema, columns=("tailnum", "number", "flight"), pool_size=WORKERS)
+        table = PostgresSink(
+            self._dsn,
+            table="history",
+            schema=self._schema,
+            columns=("tailnum", "number", "flight"),
+            pool_size=WORKERS,
+        )
         letters: MemorySink[object] = MemorySink()
         sink = stack(table, Timeout(10.0), Retry(), DeadLetter(letters))
         async with Batcher(
-            sink, key=lambda leg: leg[0], on_key_failure="park", limits=Limits(workers=WORKERS), name="histories"
+            sink,
+            key=lambda leg: leg[0],
+            on_key_failure="park",
+            limits=Limits(workers=WORKERS),
+            name="histories",
         ) as batcher:
             for leg in self._legs:
                 await batcher.add(leg)
             await batcher.flush()
             self.parked = batcher.stats().held_items
-            passed = sum([await self._ask(con, "count(*)", tailnum, number) for tailnum, number in self._refused.items()])
-            behind = sum(number > self._refused.get(tailnum, number) for tailnum, number, _ in self._legs)
+            passed = sum(
+                [
+                    await self._ask(con, "count(*)", tailnum, number)
+                    for tailnum, number in self._refused.items()
+                ]
+            )
+            behind = sum(
+                number > self._refused.get(tailnum, number) for tailnum, number, _ in self._legs
+            )
             for tailnum in self._refused:
                 batcher.unpark(tailnum)
             await batcher.flush()
         return [
-            Finding("refused flights with the dead letters", len(self._refused), len(letters.items)),
+            Finding(
+                "refused flights with the dead letters", len(self._refused), len(letters.items)
+            ),
             Finding("flights written past a refused one of their aircraft", 0, passed),
             Finding("flights parked behind one", behind, self.parked),
         ]
 
-    async def _ask(self, con: asyncpg.Connection[asyncpg.Record], what: str, tailnum: str | None = None, after: int = 0) -> int:
-        query = f"SELECT {what} FROM {self._schema}.history WHERE $1::text IS NULL OR (tailnum = $1 AND number > $2)"
+    async def _ask(
+        self,
+        con: asyncpg.Connection[asyncpg.Record],
+        what: str,
+        tailnum: str | None = None,
+        after: int = 0,
+    ) -> int:
+        query = (
+            f"SELECT {what} FROM {self._schema}.history WHERE $1::text IS NULL OR (tailnum "
+            "= $1 AND number > $2)"
+        )
         return int(await con.fetchval(query, tailnum, after))
 
 
@@ -107,7 +145,12 @@ def _legs(flights: Iterable[Flight]) -> list[Leg]:
 
 
 def _spoil(legs: list[Leg]) -> tuple[list[Leg], dict[str, int]]:
-    """Make one flight in the middle of the busiest histories one that the table refuses; return which."""
+    """Make one flight in the middle of the busiest histories one that the table refuses; return
+    which.
+    """
     busiest = Counter(tailnum for tailnum, _, _ in legs).most_common(STOPPED)
     refused = {tailnum: max(1, count // 2) for tailnum, count in busiest}
-    return [(tailnum, number, -flight if refused.get(tailnum) == number else flight) for tailnum, number, flight in legs], refused
+    return [
+        (tailnum, number, -flight if refused.get(tailnum) == number else flight)
+        for tailnum, number, flight in legs
+    ], refused

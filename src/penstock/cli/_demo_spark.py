@@ -1,7 +1,9 @@
-"""The demo's last scene: the flights through Spark, upserted per aircraft in order, while an executor is killed.
+"""The demo's last scene: the flights through Spark, upserted per aircraft in order, while an
+executor is killed.
 
-1. The executors are processes of their own, and each bucket of aircraft is one transaction that commits once. So an executor that is killed
-   takes with it what it had not committed, and nothing else; Spark starts another one, which does what is left.
+1. The executors are processes of their own, and each bucket of aircraft is one transaction that
+   commits once. So an executor that is killed takes with it what it had not committed, and nothing
+   else; Spark starts another one, which does what is left.
 2. The table counts for itself whether a flight ever replaced a later one.
 3. The proof compares with the flights that the first scene has proven to be in the same database.
 """
@@ -39,11 +41,20 @@ CHUNK_ROWS = 200
 LOOK_SECONDS = 0.05
 VERSION = 1
 
-_TYPES = {"carrier": "STRING", "tailnum": "STRING", "origin": "STRING", "dest": "STRING", "time_hour": "STRING"}
+_TYPES = {
+    "carrier": "STRING",
+    "tailnum": "STRING",
+    "origin": "STRING",
+    "dest": "STRING",
+    "time_hour": "STRING",
+}
 _LEG = ("tailnum", "at", "carrier", "flight", "origin", "dest")
 _ORDER = _LEG[1:]
 _AT = "((({0}year * 100 + month) * 100 + day) * 100 + hour) * 100 + minute"
-_LEGS = f"SELECT tailnum, {_AT.format('1L * ')} AS at, carrier, flight, origin, dest FROM flights WHERE tailnum IS NOT NULL"
+_LEGS = (
+    f"SELECT tailnum, {_AT.format('1L * ')} AS at, carrier, flight, origin, dest FROM "
+    "flights WHERE tailnum IS NOT NULL"
+)
 _TABLE = """
 CREATE TABLE {schema}.aircraft (tailnum text PRIMARY KEY, at bigint NOT NULL, carrier text, flight integer, origin text, dest text,
     upserts integer NOT NULL DEFAULT 1, older integer NOT NULL DEFAULT 0);
@@ -68,7 +79,9 @@ appender.none.name = none
 rootLogger.level = off
 rootLogger.appenderRef.none.ref = none
 """
-"""Without an appender Spark takes its own configuration, which tells of every block that the killed executor held."""
+"""Without an appender Spark takes its own configuration, which tells of every block that the killed
+executor held.
+"""
 
 
 def why_not() -> str | None:
@@ -90,7 +103,9 @@ class SparkScene:
         """Executors; none if the write was over before."""
 
     async def play(self) -> list[Finding]:
-        """Write and prove. Suspends; when it is cancelled, Spark's jobs end and nothing of it stays behind."""
+        """Write and prove. Suspends; when it is cancelled, Spark's jobs end and nothing of it stays
+        behind.
+        """
         folder = Path(tempfile.mkdtemp(prefix="penstock-demo-spark-"))
         before = _work_folders()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -115,14 +130,19 @@ class SparkScene:
                     "spark.ui.enabled": False,
                     "spark.driver.host": "127.0.0.1",
                     "spark.driver.bindAddress": "127.0.0.1",
-                    "spark.shuffle.io.retryWait": "100ms",  # what an executor held that is killed does not come back
-                    "spark.driver.extraJavaOptions": f"{_SHORT} -Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
+                    # what an executor held that is killed does not come back
+                    "spark.shuffle.io.retryWait": "100ms",
+                    "spark.driver.extraJavaOptions": f"{_SHORT} "
+                    f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
                     "spark.executor.extraJavaOptions": _SHORT,
                 },
             ),
             sources={
                 "flights": Source(
-                    format="csv", path=str(folder / "flights.csv"), schema=schema, options={"header": True, "nullValue": "NA"}
+                    format="csv",
+                    path=str(folder / "flights.csv"),
+                    schema=schema,
+                    options={"header": True, "nullValue": "NA"},
                 )
             },
             steps={"legs": Step(sql=_LEGS)},
@@ -152,7 +172,10 @@ class SparkScene:
         )
 
     async def _write(self, pipeline: Pipeline) -> PipelineReport:
-        self._say(f"the same flights through Spark: {EXECUTORS} executors upsert the latest flight of each aircraft, in order")
+        self._say(
+            f"the same flights through Spark: {EXECUTORS} executors upsert the latest flight "
+            "of each aircraft, in order"
+        )
         killing = asyncio.create_task(self._kill_one())
         thread = ThreadPoolExecutor(1, thread_name_prefix="penstock demo spark")
         try:
@@ -168,7 +191,9 @@ class SparkScene:
         """Once the first bucket has been committed."""
         connection = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
         try:
-            while not await connection.fetchval(f"SELECT EXISTS (SELECT FROM {self._schema}.aircraft)"):
+            while not await connection.fetchval(
+                f"SELECT EXISTS (SELECT FROM {self._schema}.aircraft)"
+            ):
                 await LOOP_CLOCK.sleep(LOOK_SECONDS)
             executor = next(filter(_is_executor, psutil.Process().children(recursive=True)), None)
             if executor is not None:
@@ -188,14 +213,21 @@ class SparkScene:
     async def _prove(self, report: PipelineReport) -> list[Finding]:
         latest = _LATEST.format(schema=self._schema, at=_AT.format("1::bigint * "))
         stored = f"SELECT tailnum, at, carrier, flight, origin, dest FROM {self._schema}.aircraft"
-        differences = f"SELECT count(*) FROM (({latest}) EXCEPT ({stored}) UNION ALL (({stored}) EXCEPT ({latest}))) AS rows"
+        differences = (
+            f"SELECT count(*) FROM (({latest}) EXCEPT ({stored}) UNION ALL "
+            f"(({stored}) EXCEPT ({latest}))) AS rows"
+        )
         connection = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
         try:
-            legs, aircraft = await connection.fetchrow(f"SELECT count(tailnum), count(DISTINCT tailnum) FROM {self._schema}.flights") or (
+            legs, aircraft = await connection.fetchrow(
+                f"SELECT count(tailnum), count(DISTINCT tailnum) FROM {self._schema}.flights"
+            ) or (
                 0,
                 0,
             )
-            rows, older = await connection.fetchrow(f"SELECT count(*), sum(older) FROM {self._schema}.aircraft") or (0, 0)
+            rows, older = await connection.fetchrow(
+                f"SELECT count(*), sum(older) FROM {self._schema}.aircraft"
+            ) or (0, 0)
             different = await connection.fetchval(differences)
         finally:
             connection.terminate()

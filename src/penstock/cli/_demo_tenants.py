@@ -1,6 +1,8 @@
-"""The demo's scene on tenants: one carrier sends all its flights at once, the small ones send one now and then.
+"""The demo's scene on tenants: one carrier sends all its flights at once, the small ones send one
+now and then.
 
-The same is done twice, in one queue for all and with a carrier as a tenant, so that it can be seen what the small ones wait.
+The same is done twice, in one queue for all and with a carrier as a tenant, so that it can be seen
+what the small ones wait.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class TenantsScene:
         self._schema = schema
         self._noisy, self._quiet = _shares(flights)
         self.waits: dict[str, float] = {}
-        """How long a flight of a quiet carrier waited, in seconds: the 99th percentile in one queue, and with tenants."""
+        """How long a flight of a quiet carrier waited, in seconds: the 99th percentile in one
+        queue, and with tenants.
+        """
 
     async def play(self) -> list[Finding]:
         """Write both ways and prove. Suspends."""
@@ -81,15 +85,28 @@ class TenantsScene:
         con = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
         try:
             table = f"{self._schema}.by_carrier"
-            await con.execute(f"DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (carrier text NOT NULL, line bigint NOT NULL)")
+            await con.execute(
+                f"DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (carrier text NOT NULL, "
+                "line bigint NOT NULL)"
+            )
             sink = stack(
-                PostgresSink(self._dsn, table="by_carrier", schema=self._schema, columns=("carrier", "line"), pool_size=WORKERS),
+                PostgresSink(
+                    self._dsn,
+                    table="by_carrier",
+                    schema=self._schema,
+                    columns=("carrier", "line"),
+                    pool_size=WORKERS,
+                ),
                 Timeout(10.0),
                 Retry(),
             )
-            limits = Limits(max_items=BATCH, workers=WORKERS, max_delay=0.01, max_pending_items=100_000)
+            limits = Limits(
+                max_items=BATCH, workers=WORKERS, max_delay=0.01, max_pending_items=100_000
+            )
             tenant = _carrier if way == "tenants" else None
-            async with Batcher(sink, tenant=tenant, limits=limits, name=way, observers=[mixed]) as batcher:
+            async with Batcher(
+                sink, tenant=tenant, limits=limits, name=way, observers=[mixed]
+            ) as batcher:
                 self.waits[way] = await _send(batcher, self._noisy, self._quiet)
             found = await con.fetchrow(f"SELECT count(*), count(DISTINCT line) FROM {table}")
             return (0, 0) if found is None else (found[0], found[1])
@@ -102,7 +119,9 @@ def _carrier(item: Item) -> str:
 
 
 async def _send(batcher: Batcher[Item], noisy: list[Item], quiet: list[list[Item]]) -> float:
-    """The flood, and what the others send meanwhile; how long one of their flights waited, in 99 of 100 cases at most."""
+    """The flood, and what the others send meanwhile; how long one of their flights waited, in 99 of
+    100 cases at most.
+    """
     waits: list[float] = []
 
     async def one(item: Item) -> None:

@@ -38,7 +38,7 @@ _WIDTH = 60
 _MOST_STOPS = 10
 
 
-# -- arguments ----------------------------------------------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------------
 
 
 def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -47,30 +47,43 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
     texts = {
         "list": "one line for each letter",
         "show": "everything known of some letters, as JSON",
-        "replay": "send letters through a stack of sinks; what is cut off goes on where it stopped when it is run again",
+        "replay": "send letters through a stack of sinks; what is cut off goes on where it "
+        "stopped when it is run again",
         "purge": "remove letters for good; by default those that were replayed",
     }
     for name, text in texts.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         command.add_argument(
-            "store", help="the path of a file that FileSink wrote, or postgresql://...; what is left out is taken from PG* variables"
+            "store",
+            help="the path of a file that FileSink wrote, or postgresql://...; what is left "
+            "out is taken from PG* variables",
         )
         if name == "show":
-            command.add_argument("letters", nargs="+", metavar="LETTER", help="a letter's own key, or its beginning")
+            command.add_argument(
+                "letters", nargs="+", metavar="LETTER", help="a letter's own key, or its beginning"
+            )
         _filters(command, name)
         if name in {"list", "replay"}:
             command.add_argument("--limit", type=count, metavar="N", help="at most N letters")
         if name == "list":
-            command.add_argument("--json", action="store_true", help="everything known, a line of JSON for each letter")
+            command.add_argument(
+                "--json",
+                action="store_true",
+                help="everything known, a line of JSON for each letter",
+            )
         if name in {"replay", "purge"}:
-            command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+            command.add_argument(
+                "--dry-run", action="store_true", help="only say what would be done"
+            )
         if name == "replay":
             _replay_options(command, count)
 
 
 def _filters(parser: argparse.ArgumentParser, name: str) -> None:
     default = {"list": PENDING, "show": "all", "replay": PENDING, "purge": REPLAYED}[name]
-    parser.add_argument("--table", default="dead_letters", help="the table, with PostgreSQL (default: dead_letters)")
+    parser.add_argument(
+        "--table", default="dead_letters", help="the table, with PostgreSQL (default: dead_letters)"
+    )
     parser.add_argument("--schema", help="the table's schema (default: found by the search path)")
     if name == "show":
         parser.set_defaults(state="all")
@@ -79,30 +92,71 @@ def _filters(parser: argparse.ArgumentParser, name: str) -> None:
         parser.set_defaults(state="left")
     else:
         states = [*STATES, "left", "all"]
-        parser.add_argument("--state", choices=states, default="left" if name == "list" else default, help="left: pending or interrupted")
+        parser.add_argument(
+            "--state",
+            choices=states,
+            default="left" if name == "list" else default,
+            help="left: pending or interrupted",
+        )
     parser.add_argument(
-        "--key", action="append", default=[], metavar="KEY", help="of the items with this key, as `list` shows it; may be repeated"
+        "--key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="of the items with this key, as `list` shows it; may be repeated",
     )
     parser.add_argument(
-        "--letter", action="append", default=[], metavar="LETTER", help="with this key of its own, or one that begins so; may be repeated"
+        "--letter",
+        action="append",
+        default=[],
+        metavar="LETTER",
+        help="with this key of its own, or one that begins so; may be repeated",
     )
     parser.add_argument("--batcher", help="from the batcher of this name")
     parser.add_argument("--tenant", help="of this tenant")
     parser.add_argument("--error-type", metavar="NAME", help="with an exception of this class")
-    parser.add_argument("--error-class", metavar="CLASS", help="permanent, transient, unlisted, unknown")
+    parser.add_argument(
+        "--error-class", metavar="CLASS", help="permanent, transient, unlisted, unknown"
+    )
     parser.add_argument("--message", metavar="TEXT", help="with this text in the error's message")
-    parser.add_argument("--since", type=_when, metavar="TIME", help="last tried at or after: 2026-01-31T12:00, or 90m, 12h, 7d ago")
+    parser.add_argument(
+        "--since",
+        type=_when,
+        metavar="TIME",
+        help="last tried at or after: 2026-01-31T12:00, or 90m, 12h, 7d ago",
+    )
     parser.add_argument("--until", type=_when, metavar="TIME", help="last tried before")
 
 
 def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
     parser.add_argument(
-        "--to", required=True, metavar="MODULE:NAME", help="a sink, a stack, a function of a batch, or a function that makes one"
+        "--to",
+        required=True,
+        metavar="MODULE:NAME",
+        help="a sink, a stack, a function of a batch, or a function that makes one",
     )
-    parser.add_argument("--decode", metavar="MODULE:NAME", help="a function that makes an item of what JSON made of it")
-    parser.add_argument("--batch-size", type=count, default=500, metavar="ITEMS", help="letters in a batch (default: 500)")
-    parser.add_argument("--any-order", action="store_true", help="send letters of a key though earlier ones of it are left")
-    parser.add_argument("--at-least-once", action="store_true", help="send what may have been delivered as if it had not been")
+    parser.add_argument(
+        "--decode",
+        metavar="MODULE:NAME",
+        help="a function that makes an item of what JSON made of it",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=count,
+        default=500,
+        metavar="ITEMS",
+        help="letters in a batch (default: 500)",
+    )
+    parser.add_argument(
+        "--any-order",
+        action="store_true",
+        help="send letters of a key though earlier ones of it are left",
+    )
+    parser.add_argument(
+        "--at-least-once",
+        action="store_true",
+        help="send what may have been delivered as if it had not been",
+    )
 
 
 def _when(text: str) -> datetime:
@@ -112,12 +166,17 @@ def _when(text: str) -> datetime:
     try:
         return moment(text)
     except ValueError:
-        message = f"{text!r} must be a time such as 2026-01-31T12:00 (UTC unless it says otherwise), or 90m, 12h, 7d for so long ago"
+        message = (
+            f"{text!r} must be a time such as 2026-01-31T12:00 (UTC unless it says "
+            "otherwise), or 90m, 12h, 7d for so long ago"
+        )
         raise argparse.ArgumentTypeError(message) from None
 
 
 def _selection(options: argparse.Namespace) -> Selection:
-    states = {"all": frozenset(STATES), "left": frozenset({PENDING, INTERRUPTED})}.get(options.state) or frozenset({options.state})
+    states = {"all": frozenset(STATES), "left": frozenset({PENDING, INTERRUPTED})}.get(
+        options.state
+    ) or frozenset({options.state})
     if options.dlq_command == "show":
         return Selection(states=states, letters=tuple(options.letters))
     names = ("batcher", "tenant", "error_type", "error_class", "message", "since", "until")
@@ -125,11 +184,13 @@ def _selection(options: argparse.Namespace) -> Selection:
     return Selection(states=states, letters=tuple(options.letter), keys=tuple(options.key), **given)
 
 
-# -- commands -----------------------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 def dlq(options: argparse.Namespace) -> int:
-    """Run a sub-command; return the exit code: 0, 1 if letters are left or unreadable, 2 for bad use. Raises `KeyboardInterrupt` after Ctrl-C."""
+    """Run a sub-command; return the exit code: 0, 1 if letters are left or unreadable, 2 for bad
+    use. Raises `KeyboardInterrupt` after Ctrl-C.
+    """
     commands: dict[str, Callable[[argparse.Namespace, Store], Coroutine[Any, Any, int]]] = {
         "list": _list,
         "show": _show,
@@ -147,7 +208,10 @@ def dlq(options: argparse.Namespace) -> int:
         return BAD_USE
 
 
-async def _run(command: Callable[[argparse.Namespace, Store], Coroutine[Any, Any, int]], options: argparse.Namespace) -> int:
+async def _run(
+    command: Callable[[argparse.Namespace, Store], Coroutine[Any, Any, int]],
+    options: argparse.Namespace,
+) -> int:
     async with _store_of(options.store, options.table, options.schema) as store:
         answer = await command(options, store)
         sys.stdout.flush()
@@ -173,7 +237,11 @@ async def _show(options: argparse.Namespace, store: Store) -> int:
     found = [letter async for letter in store.letters(_selection(options))]
     for letter in found:
         print(as_json(letter.as_dict(), encoding=sys.stdout.encoding, indent=2))
-    missing = [start for start in options.letters if not any(letter.key.startswith(start) for letter in found)]
+    missing = [
+        start
+        for start in options.letters
+        if not any(letter.key.startswith(start) for letter in found)
+    ]
     for start in missing:
         _say(f"no letter has a key of its own that begins with {start!r}")
     return BAD_USE if missing else OK
@@ -199,7 +267,12 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
         return BAD_USE
     if options.dry_run:
         return await _would_replay(options, store, selection, decode)
-    rules = ReplayRules(batch_size=options.batch_size, decode=decode, twice=options.at_least_once, any_order=options.any_order)
+    rules = ReplayRules(
+        batch_size=options.batch_size,
+        decode=decode,
+        twice=options.at_least_once,
+        any_order=options.any_order,
+    )
     replay = Replay(store, sink, rules)
     await store.hold()
     task = asyncio.current_task()
@@ -224,13 +297,26 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
         _say(_stopped(replay.stopped_by))
         return INCOMPLETE
     _tell_stops(replay.order)
-    return OK if not replay.order.held_back and not set(replay.endings) - {"delivered", "duplicate", "spooled"} else INCOMPLETE
+    return (
+        OK
+        if not replay.order.held_back
+        and not set(replay.endings) - {"delivered", "duplicate", "spooled"}
+        else INCOMPLETE
+    )
 
 
-async def _would_replay(options: argparse.Namespace, store: Store, selection: Selection, decode: Callable[[Any], Any] | None) -> int:
+async def _would_replay(
+    options: argparse.Namespace,
+    store: Store,
+    selection: Selection,
+    decode: Callable[[Any], Any] | None,
+) -> int:
     number = interrupted = bad = 0
     order = KeyOrder(any_order=options.any_order)
-    async with aclosing(store.letters(LEFT)) as letters, aclosing(order.meant(letters, selection)) as meant:
+    async with (
+        aclosing(store.letters(LEFT)) as letters,
+        aclosing(order.meant(letters, selection)) as meant,
+    ):
         async for letter in meant:
             if number == options.limit:
                 break
@@ -244,7 +330,10 @@ async def _would_replay(options: argparse.Namespace, store: Store, selection: Se
                     why = f"cannot be decoded: {told.for_log(error)}"
                     _say(f"{letter.key} {why}")
                     order.stop(letter, why)
-    _say(f"would send {number - bad} dead letters to {options.to}; {interrupted} of {number} may have been delivered already")
+    _say(
+        f"would send {number - bad} dead letters to {options.to}; {interrupted} of {number} "
+        "may have been delivered already"
+    )
     _tell_stops(order)
     return INCOMPLETE if bad or order.held_back else OK
 
@@ -259,7 +348,10 @@ async def _misses_a_key(selection: Selection, store: Store) -> bool:
         async for letter in letters:
             found.add(letter.item_key)
     for key in set(others) - found:
-        _say(f"no dead letter is of the key {key!r}" + (f"; there are some of {others[key]!r}" if others[key] in found else ""))
+        _say(
+            f"no dead letter is of the key {key!r}"
+            + (f"; there are some of {others[key]!r}" if others[key] in found else "")
+        )
     return not found.issuperset(others)
 
 
@@ -268,11 +360,13 @@ def _store_of(name: str, table: str, schema: str | None) -> Store:
     if name.startswith(("postgresql:", "postgres:")):
         return PostgresStore(name, table, schema)
     if "://" in name or "\0" in name:
-        raise StoreError(f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://")
+        raise StoreError(
+            f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://"
+        )
     return FileStore(Path(name))
 
 
-# -- what is shown ------------------------------------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 
 def _line(letter: Letter) -> str:
@@ -281,7 +375,9 @@ def _line(letter: Letter) -> str:
     short = message if len(message) <= _WIDTH else message[: _WIDTH - 3] + "..."
     key = () if letter.item_key is None else (f"key={printable(letter.item_key)}",)
     kinds = (printable(letter.error_class), printable(letter.error_type))
-    return "  ".join((printable(letter.key), when, f"{letter.attempts:3}", letter.state, *kinds, *key, short))
+    return "  ".join(
+        (printable(letter.key), when, f"{letter.attempts:3}", letter.state, *kinds, *key, short)
+    )
 
 
 def _json(letter: Letter) -> str:
@@ -297,8 +393,14 @@ def _encodable(text: str) -> str:
 def _stopped(error: BaseException) -> str:
     """Why a replay has ended before its end, and how to go on."""
     if isinstance(error, RefusedError):
-        return f"stopped, the destination refuses everything: {told.text_of(error)}; after that the same command goes on"
-    return f"stopped, the destination takes nothing now: {told.for_log(error)}; the same command goes on"
+        return (
+            f"stopped, the destination refuses everything: {told.text_of(error)}; after "
+            "that the same command goes on"
+        )
+    return (
+        f"stopped, the destination takes nothing now: {told.for_log(error)}; the same "
+        "command goes on"
+    )
 
 
 def _tell_unreadable(store: Store) -> int:
@@ -315,7 +417,9 @@ def _tell_unreadable(store: Store) -> int:
 
 
 def _told(replay: Replay) -> str:
-    found = [f"{number} {name.replace('_', '-')}" for name, number in sorted(replay.endings.items())]
+    found = [
+        f"{number} {name.replace('_', '-')}" for name, number in sorted(replay.endings.items())
+    ]
     if replay.order.held_back:
         found.append(f"{replay.order.held_back} held back")
     return f"replayed: {', '.join(found) or 'nothing'}"

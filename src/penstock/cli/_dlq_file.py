@@ -1,8 +1,10 @@
 """Dead letters in files, as `FileSink` writes them.
 
-1. The files themselves are only read, so a service may go on appending. A look begins with the length that each file has then.
-2. Replays append their notes to a file beside them, `<path>.replayed`, which is on the disk before anything is sent. It is never opened
-   through a symbolic link, and is created with the mode of the dead letters.
+1. The files themselves are only read, so a service may go on appending. A look begins with the
+   length that each file has then.
+2. Replays append their notes to a file beside them, `<path>.replayed`, which is on the disk before
+   anything is sent. It is never opened through a symbolic link, and is created with the mode of the
+   dead letters.
 3. Purging writes each file anew without the letters (`_dlq_rewrite`); no sink may have it open.
 4. A line that is no letter is reported by its number, and stays where it is.
 """
@@ -56,7 +58,12 @@ class FileStore:
         self._read_notes()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._journal is not None:
             self._journal.close()
 
@@ -98,11 +105,15 @@ class FileStore:
             gone = {letter.key async for letter in self.letters(selection)}
             if gone:
                 for path in self._files():
-                    rewrite(real(path), lambda line: _key(line) not in gone, keep_empty=path == self._path)
+                    rewrite(
+                        real(path),
+                        lambda line: _key(line) not in gone,
+                        keep_empty=path == self._path,
+                    )
                 self._purge_notes(gone)
             return len(gone)
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def _files(self) -> list[Path]:
         folder = self._path.parent
@@ -112,7 +123,9 @@ class FileStore:
 
     @property
     def _mode(self) -> int:
-        """The mode that the files beside it get: what is said of letters is as secret as they are."""
+        """The mode that the files beside it get: what is said of letters is as secret as they
+        are.
+        """
         return self._files()[-1].stat().st_mode & 0o666
 
     def _read(self, files: Sequence[BinaryIO], lengths: Sequence[int]) -> Iterator[Letter]:
@@ -131,7 +144,7 @@ class FileStore:
                     told = self._notes.told.get(letter.key)
                     yield letter if told is None else letter.after(told)
 
-    # -- notes --------------------------------------------------------------------------------------------------------
+    # -- notes -------------------------------------------------------------------------------------
 
     def _read_notes(self) -> None:
         self._notes = Notes()
@@ -144,12 +157,17 @@ class FileStore:
 
     def _lines_of_notes(self) -> list[bytes]:
         try:
-            number = os.open(self._beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            number = os.open(
+                self._beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
         except FileNotFoundError:
             return []
         except OSError as error:
             if error.errno == errno.ELOOP:
-                raise StoreError(f"{self._beside} is a symbolic link, and is not followed; put a plain file there, or none") from error
+                raise StoreError(
+                    f"{self._beside} is a symbolic link, and is not followed; put a plain file "
+                    "there, or none"
+                ) from error
             raise
         with os.fdopen(number, "rb") as file:
             return list(lines(file, os.fstat(number).st_size))
@@ -158,7 +176,10 @@ class FileStore:
         """Refuse to go on without knowing what earlier replays have sent."""
         if self._bad_notes.count:
             places = "; ".join(self._bad_notes.first)
-            raise StoreError(f"{places}; it may be about any letter, so nothing is sent or removed; repair or remove that line")
+            raise StoreError(
+                f"{places}; it may be about any letter, so nothing is sent or removed; repair "
+                "or remove that line"
+            )
 
     def _note(self, note: dict[str, Any]) -> None:
         if self._journal is None:
@@ -201,7 +222,15 @@ def _opened(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFil
     if follows and path.exists():
         with path.open("rb") as file:
             packed = bool(is_zstd(file.fileno()))
-    settings = FileSettings(path=path, is_zstd=packed, fsync="always", rotate_bytes=None, rotate_every=None, follows=follows, mode=mode)
+    settings = FileSettings(
+        path=path,
+        is_zstd=packed,
+        fsync="always",
+        rotate_bytes=None,
+        rotate_every=None,
+        follows=follows,
+        mode=mode,
+    )
     made = AppendFile(settings)
     try:
         made.open()

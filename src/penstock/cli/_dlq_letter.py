@@ -1,4 +1,6 @@
-"""One dead letter as it is stored, how far its replay has come, and which letters are meant. Pure."""
+"""One dead letter as it is stored, how far its replay has come, and which letters are meant.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ class Letter:
     item_key: str | None = None
     parked_behind: bool = False
     state: str = PENDING
-    """`interrupted`: a replay was cut off while this letter was on its way, so it may have been delivered."""
+    """`interrupted`: a replay was cut off while this letter was on its way, so it may have been
+    delivered.
+    """
     replay: str | None = None
     """The batch of a replay that it was last part of."""
     outcome: str | None = None
@@ -64,7 +68,11 @@ class Letter:
     @property
     def lane(self) -> Lane | None:
         """What its order is kept in; `None` for an item without a key."""
-        return None if self.item_key is None else Lane(self.item_key, json.dumps(self.tenant, sort_keys=True), self.batcher)
+        return (
+            None
+            if self.item_key is None
+            else Lane(self.item_key, json.dumps(self.tenant, sort_keys=True), self.batcher)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For people and programs to read."""
@@ -73,7 +81,11 @@ class Letter:
 
     def after(self, told: Mapping[str, Any]) -> Letter:
         """The letter after what a replay said of it."""
-        known = {name: told[name] for name in ("state", "replay", "outcome", "attempts", *TEXTS[:3]) if told.get(name) is not None}
+        known = {
+            name: told[name]
+            for name in ("state", "replay", "outcome", "attempts", *TEXTS[:3])
+            if told.get(name) is not None
+        }
         if told.get("last_at") is not None:
             known["last_at"] = moment(told["last_at"])
         return replace(self, **known)
@@ -84,11 +96,15 @@ def letter_of(record: object) -> Letter:
     if not isinstance(record, dict):
         raise NoLetterError("not an object")
     found = cast("dict[str, Any]", record)
-    missing = [name for name in ("key", "item", "attempts", "first_at", "last_at") if name not in found]
+    missing = [
+        name for name in ("key", "item", "attempts", "first_at", "last_at") if name not in found
+    ]
     if missing:
         raise NoLetterError(f"no {', '.join(missing)}")
     texts = {name: found[name] for name in ("key", *TEXTS) if found.get(name) is not None}
-    wrong = [name for name, text in texts.items() if not isinstance(text, str) or not _is_storable(text)]
+    wrong = [
+        name for name, text in texts.items() if not isinstance(text, str) or not _is_storable(text)
+    ]
     attempts = found["attempts"]
     if type(attempts) is not int or not 0 <= attempts <= _MOST_ATTEMPTS:
         wrong.append("attempts")
@@ -170,5 +186,8 @@ class Selection:
         return (
             (not self.keys or letter.item_key in self.keys)
             and self.batcher in {None, letter.batcher}
-            and (self.tenant is None or (letter.tenant is not None and self.tenant == str(letter.tenant)))
+            and (
+                self.tenant is None
+                or (letter.tenant is not None and self.tenant == str(letter.tenant))
+            )
         )

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def lines(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """The whole lines within a file's first `length` bytes; one that is still being written is left out. Raises `StoreError` for a damaged file."""
+    """The whole lines within a file's first `length` bytes; one that is still being written is left
+    out. Raises `StoreError` for a damaged file.
+    """
     file.seek(0)
     part: Any = _Part(file, length)
     if is_zstd(file.fileno()):

@@ -1,7 +1,8 @@
-"""The notes that replays leave beside a file of dead letters: which letters were being sent, and how they ended. Pure.
+"""The notes that replays leave beside a file of dead letters: which letters were being sent, and
+how they ended. Pure.
 
-A note that cannot be read may be about any letter. Looking goes on without it; sending and removing are refused, because a letter that was
-delivered might be sent again.
+A note that cannot be read may be about any letter. Looking goes on without it; sending and removing
+are refused, because a letter that was delivered might be sent again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Notes:
         return {key for key, told in self.told.items() if told["state"] == INTERRUPTED}
 
     def learn_line(self, line: bytes) -> None:
-        """Take in a line of the file. Raises `ValueError` for one that is no note, and learns nothing of it then."""
+        """Take in a line of the file. Raises `ValueError` for one that is no note, and learns
+        nothing of it then.
+        """
         try:
             note = json.loads(line.decode())
         except RecursionError:
@@ -52,14 +55,24 @@ class Notes:
     def lines_without(self, gone: Collection[str]) -> bytes:
         """Lines that say the same of all other letters."""
         left = [{**told, "key": key} for key, told in self.told.items() if key not in gone]
-        return b"".join(to_json({"replay": told.get("replay"), "endings": [told]}) + b"\n" for told in left)
+        return b"".join(
+            to_json({"replay": told.get("replay"), "endings": [told]}) + b"\n" for told in left
+        )
 
 
 def _check(note: object) -> None:
     found = cast("dict[str, Any]", note) if isinstance(note, dict) else {}
     lists = [found.get("sending", []), found.get("endings", [])]
-    is_one = "replay" in found and isinstance(found["replay"], str | None) and all(isinstance(each, list) for each in lists)
-    if not is_one or not all(isinstance(key, str) for key in lists[0]) or not all(map(_is_ending, lists[1])):
+    is_one = (
+        "replay" in found
+        and isinstance(found["replay"], str | None)
+        and all(isinstance(each, list) for each in lists)
+    )
+    if (
+        not is_one
+        or not all(isinstance(key, str) for key in lists[0])
+        or not all(map(_is_ending, lists[1]))
+    ):
         raise ValueError("not a note of a replay")
 
 

@@ -1,6 +1,8 @@
-"""Order per key on the way back: a letter goes only behind the letters of its key that came before it. Pure.
+"""Order per key on the way back: a letter goes only behind the letters of its key that came before
+it. Pure.
 
-1. A letter that comes back no further (it fails again, or cannot be decoded) *stops* its key: what came after it is held back.
+1. A letter that comes back no further (it fails again, or cannot be decoded) *stops* its key: what
+   came after it is held back.
 2. So does a letter that was not meant: what came after it would overtake it.
 3. Keys of different tenants and batchers are different. A letter without a key stands for itself.
 """
@@ -55,7 +57,9 @@ class KeyOrder:
             self.stops[lane] = Stop(letter.key, why, was_meant)
 
     def holds(self, letter: Letter) -> bool:
-        """Whether the letter may not go. To be asked until it is held, and not again: it is counted then."""
+        """Whether the letter may not go. To be asked until it is held, and not again: it is counted
+        then.
+        """
         lane = self.lane(letter)
         stop = None if lane is None else self.stops.get(lane)
         if stop is None:
@@ -63,8 +67,12 @@ class KeyOrder:
         stop.behind += 1
         return True
 
-    async def meant(self, letters: AsyncGenerator[Letter], selection: Selection) -> AsyncGenerator[Letter]:
-        """Those of all letters that are left which are meant, and may go as far as is known by then."""
+    async def meant(
+        self, letters: AsyncGenerator[Letter], selection: Selection
+    ) -> AsyncGenerator[Letter]:
+        """Those of all letters that are left which are meant, and may go as far as is known by
+        then.
+        """
         async for letter in letters:
             if selection.has(letter):
                 if not self.holds(letter):

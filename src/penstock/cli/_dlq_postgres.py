@@ -1,6 +1,7 @@
 """Dead letters in a table, as `PostgresSink` with `DeadLetterRecord.as_row` writes them.
 
-What replays say goes into three columns of the same table. One replay at a time holds the table, by an advisory lock of its session.
+What replays say goes into three columns of the same table. One replay at a time holds the table, by
+an advisory lock of its session.
 """
 
 from __future__ import annotations
@@ -29,10 +30,15 @@ if TYPE_CHECKING:
     from ._dlq_store import Ending
 
 _BATCH = 500
-_PLAIN_DSN = re.compile(r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?")
-"""A DSN whose parts are where they seem to be. In any other one, a part of the password may be in the place of a host or a database."""
+_PLAIN_DSN = re.compile(
+    r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?"
+)
+"""A DSN whose parts are where they seem to be. In any other one, a part of the password may be in
+the place of a host or a database.
+"""
 _DSN_RULE = (
-    "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, the port a number, and characters such as @ : / # % in a password as %40 and so on"
+    "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, the port a number, and characters "
+    "such as @ : / # % in a password as %40 and so on"
 )
 _NOTED = ("state", "replay", "outcome")
 _ENDING = ("key", "state", "outcome", "attempts", "error_type", "error_class", "message", "last_at")
@@ -61,10 +67,17 @@ class PostgresStore:
         except StoreError as error:
             await self._con.close()
             cause = error.__cause__ or error
-            raise StoreError(f"{self._table} is no table of dead letters: {self._told(cause)}") from error
+            raise StoreError(
+                f"{self._table} is no table of dead letters: {self._told(cause)}"
+            ) from error
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._con.close(timeout=5.0)
 
     @property
@@ -78,7 +91,12 @@ class PostgresStore:
 
         try:
             return await self._con.fetch(statement, *arguments)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        except (
+            OSError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+        ) as error:
             raise StoreError(f"{self._table} at {self._place}: {self._told(error)}") from error
 
     @property
@@ -87,11 +105,15 @@ class PostgresStore:
         found = _PLAIN_DSN.fullmatch(self._dsn)
         if found is None:
             return "PostgreSQL"
-        port = "" if found["user"] is None else found["port"] or ""  # of USER:NUMBER alone it may be a password
+        port = (
+            "" if found["user"] is None else found["port"] or ""
+        )  # of USER:NUMBER alone it may be a password
         return f"{found['hosts'] or 'the default host'}{port}{found['database'] or ''}"
 
     def _told(self, error: BaseException) -> str:
-        """An error of the server or of the network, without values of items and without the DSN's secrets."""
+        """An error of the server or of the network, without values of items and without the DSN's
+        secrets.
+        """
         text = told.for_log(error).partition(": ")[2] or type(error).__name__
         for part in _suspects(self._dsn):
             text = text.replace(part, "***")
@@ -102,13 +124,21 @@ class PostgresStore:
         return ", ".join(map(quoted, (*DeadLetterRecord.COLUMNS, *_NOTED)))
 
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
-        """As `Store` says. The keys are read at once, the letters in portions, so no transaction stays open between them."""
+        """As `Store` says. The keys are read at once, the letters in portions, so no transaction
+        stays open between them.
+        """
         self.unreadable.clear()
         order = f"state <> '{INTERRUPTED}', number"
-        found = await self._ask(f"SELECT key FROM {self._table} WHERE state = ANY($1) ORDER BY {order}", list(selection.states))
+        found = await self._ask(
+            f"SELECT key FROM {self._table} WHERE state = ANY($1) ORDER BY {order}",
+            list(selection.states),
+        )
         keys = [row["key"] for row in found]
         for start in range(0, len(keys), _BATCH):
-            query = f"SELECT {self._columns}, number FROM {self._table} WHERE key = ANY($1) ORDER BY array_position($1, key)"
+            query = (
+                f"SELECT {self._columns}, number FROM {self._table} WHERE key = ANY($1) "
+                "ORDER BY array_position($1, key)"
+            )
             for row in await self._ask(query, keys[start : start + _BATCH]):
                 try:
                     letter = _letter(row)
@@ -121,7 +151,9 @@ class PostgresStore:
     async def hold(self) -> None:
         """As `Store` says."""
         (row,) = await self._ask(
-            "SELECT pg_try_advisory_lock(hashtext('penstock dlq'), to_regclass($1::text)::oid::int) AS held", self._table
+            "SELECT pg_try_advisory_lock(hashtext('penstock dlq'), "
+            "to_regclass($1::text)::oid::int) AS held",
+            self._table,
         )
         if not row["held"]:
             raise StoreError(f"another replay of {self._table} is under way")
@@ -136,8 +168,10 @@ class PostgresStore:
         given = json.dumps([ending.as_dict() for ending in endings])
         changes = ", ".join(f"{name} = COALESCE(e.{name}, t.{name})" for name in _ENDING[3:])
         await self._ask(
-            f"UPDATE {self._table} t SET state = e.state, outcome = e.outcome, {changes} FROM json_to_recordset($1::json)"
-            " AS e(key text, state text, outcome text, attempts int, error_type text, error_class text, message text, last_at timestamptz)"
+            f"UPDATE {self._table} t SET state = e.state, outcome = e.outcome, {changes} FROM "
+            "json_to_recordset($1::json)"
+            " AS e(key text, state text, outcome text, attempts int, error_type text, "
+            "error_class text, message text, last_at timestamptz)"
             " WHERE t.key = e.key",
             given,
         )
@@ -147,7 +181,9 @@ class PostgresStore:
         await self.hold()
         keys = [letter.key async for letter in self.letters(selection)]
         for start in range(0, len(keys), _BATCH):
-            await self._ask(f"DELETE FROM {self._table} WHERE key = ANY($1)", keys[start : start + _BATCH])
+            await self._ask(
+                f"DELETE FROM {self._table} WHERE key = ANY($1)", keys[start : start + _BATCH]
+            )
         return len(keys)
 
 
@@ -156,7 +192,11 @@ def _suspects(dsn: str) -> list[str]:
     rest = dsn.partition(":")[2].lstrip("/").partition(":")[2]
     if _PLAIN_DSN.fullmatch(dsn):
         rest = rest.partition("@")[0] + "?" + dsn.partition("?")[2]
-    found = {part for part in (*re.split(r"[:/@?#&=]", rest), *re.split(r"[:/@?#&=]", unquote(rest))) if len(part) > 2}
+    found = {
+        part
+        for part in (*re.split(r"[:/@?#&=]", rest), *re.split(r"[:/@?#&=]", unquote(rest)))
+        if len(part) > 2
+    }
     return sorted(found, key=len, reverse=True)
 
 

@@ -1,15 +1,20 @@
 """Dead letters on their way back, batch by batch.
 
-1. What is about to be sent is noted before it is, and its outcomes after. So a replay that is cut off at any moment (Ctrl-C, kill, a
-   power cut) is taken up by the next one where it stopped, and that one knows which letters may have arrived: a sink with unique keys
-   then calls them duplicates instead of writing them twice.
-2. An interrupted batch is made again of the same letters under the same id, so that its write key is the same, too.
-3. Letters of one batch have the same batcher, tenant and history; they go in the order in which they came, those that may have arrived
-   before the others. Order is kept per key (`_dlq_order`): a batch has one letter of a key, or with a sink that is `key_prefix_safe` any
-   number of them. What may have arrived came before what is pending of its key, so it may go first.
-4. A destination that is not there, refuses everything or asks to slow down ends the replay. What was not sent is pending as before, its
-   attempts uncounted. No `Retry` waits for a refusal in a replay.
-5. What fails again stays where it is: the stack's own dead letters take nothing in a replay, so no letter loses its place.
+1. What is about to be sent is noted before it is, and its outcomes after. So a replay that is cut
+   off at any moment (Ctrl-C, kill, a power cut) is taken up by the next one where it stopped, and
+   that one knows which letters may have arrived: a sink with unique keys then calls them duplicates
+   instead of writing them twice.
+2. An interrupted batch is made again of the same letters under the same id, so that its write key
+   is the same, too.
+3. Letters of one batch have the same batcher, tenant and history; they go in the order in which
+   they came, those that may have arrived before the others. Order is kept per key (`_dlq_order`): a
+   batch has one letter of a key, or with a sink that is `key_prefix_safe` any number of them. What
+   may have arrived came before what is pending of its key, so it may go first.
+4. A destination that is not there, refuses everything or asks to slow down ends the replay. What
+   was not sent is pending as before, its attempts uncounted. No `Retry` waits for a refusal in a
+   replay.
+5. What fails again stays where it is: the stack's own dead letters take nothing in a replay, so no
+   letter loses its place.
 """
 
 from __future__ import annotations
@@ -48,7 +53,9 @@ if TYPE_CHECKING:
 
 LEFT = Selection(states=frozenset({PENDING, INTERRUPTED}))
 BACK = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED})
-_NOT_NOW = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED})
+_NOT_NOW = frozenset(
+    {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +86,9 @@ class Replay:
         """The error of a destination that does not take anything now."""
 
     async def run(self, selection: Selection, most: int | None) -> None:
-        """Send every letter that is meant, at most `most`. Suspends until they have an outcome; cancelled, it notes what is known first."""
+        """Send every letter that is meant, at most `most`. Suspends until they have an outcome;
+        cancelled, it notes what is known first.
+        """
         async for letters in self._batches(selection, most):
             await self._send(letters)
             if self.stopped_by is not None:
@@ -88,12 +97,17 @@ class Replay:
     async def _batches(self, selection: Selection, most: int | None) -> AsyncIterator[list[Letter]]:
         batch: list[Letter] = []
         lanes: set[Lane | None] = set()
-        async with aclosing(self._store.letters(LEFT)) as letters, aclosing(self.order.meant(letters, selection)) as meant:
+        async with (
+            aclosing(self._store.letters(LEFT)) as letters,
+            aclosing(self.order.meant(letters, selection)) as meant,
+        ):
             async for letter in meant:
                 if most is not None and self.endings.total() + len(batch) >= most:
                     break
                 lane = self.order.lane(letter)
-                if batch and ((lane in lanes and not self._repeats) or not self._fits(letter, batch)):
+                if batch and (
+                    (lane in lanes and not self._repeats) or not self._fits(letter, batch)
+                ):
                     yield batch
                     batch, lanes = [], set()
                 batch.append(letter)
@@ -103,7 +117,9 @@ class Replay:
             yield batch
 
     def _fits(self, letter: Letter, batch: Sequence[Letter]) -> bool:
-        is_full = len(batch) >= self._rules.batch_size and (letter.state != INTERRUPTED or letter.replay is None)
+        is_full = len(batch) >= self._rules.batch_size and (
+            letter.state != INTERRUPTED or letter.replay is None
+        )
         return not is_full and self._kind(letter) == self._kind(batch[0])
 
     def _kind(self, letter: Letter) -> tuple[object, ...]:
@@ -120,7 +136,13 @@ class Replay:
         try:
             errors = held_back(batch, await send(self._sink, batch))
         finally:
-            await self._store.end(batch.id, [self._ending(batch, index, letter, errors.get(index)) for index, letter in enumerate(letters)])
+            await self._store.end(
+                batch.id,
+                [
+                    self._ending(batch, index, letter, errors.get(index))
+                    for index, letter in enumerate(letters)
+                ],
+            )
 
     def _batch(self, letters: Sequence[Letter]) -> tuple[RowBatch[Any], list[Letter]]:
         items: list[Any] = []
@@ -129,7 +151,9 @@ class Replay:
             if self.order.holds(letter):
                 continue
             try:
-                items.append(letter.item if self._rules.decode is None else self._rules.decode(letter.item))
+                items.append(
+                    letter.item if self._rules.decode is None else self._rules.decode(letter.item)
+                )
             except Exception as error:
                 self.endings["undecodable"] += 1
                 self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
@@ -138,27 +162,43 @@ class Replay:
         delivery = Delivery(len(items))
         now, wall = LOOP_CLOCK.now(), LOOP_CLOCK.wall_time()
         for index, letter in enumerate(kept):
-            delivery.recall(index, Tries(letter.attempts, _at(letter.first_at, now, wall), _at(letter.last_at, now, wall)))
+            delivery.recall(
+                index,
+                Tries(
+                    letter.attempts, _at(letter.first_at, now, wall), _at(letter.last_at, now, wall)
+                ),
+            )
         if not self._rules.twice:
-            delivery.maybe_applied.update(index for index, letter in enumerate(kept) if letter.may_be_there)
+            delivery.maybe_applied.update(
+                index for index, letter in enumerate(kept) if letter.may_be_there
+            )
         first = letters[0]
-        keys = [key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None] or None
+        keys = [
+            key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None
+        ] or None
         delivery.keeps_prefix = self._repeats and keys is not None
         lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant, is_replay=True)
         return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept
 
-    def _ending(self, batch: RowBatch[Any], index: int, letter: Letter, error: BaseException | None) -> Ending:
+    def _ending(
+        self, batch: RowBatch[Any], index: int, letter: Letter, error: BaseException | None
+    ) -> Ending:
         delivery = batch.delivery
         outcome = delivery.verdict(index)
         error = error or delivery.error(index)
         if not outcome.is_success and error is not None:
-            outcome = self._without_success(outcome, error, self._kind_of(error), maybe=index in delivery.maybe_applied)
+            outcome = self._without_success(
+                outcome, error, self._kind_of(error), maybe=index in delivery.maybe_applied
+            )
         if isinstance(error, KeyStopped) and outcome is Outcome.UNSENT:
             self.order.holds(letter)
         else:
             self.endings[outcome.value] += 1
         if outcome not in BACK:
-            self.order.stop(letter, f"{outcome.value.replace('_', '-')}" if error is None else told.for_log(error))
+            self.order.stop(
+                letter,
+                f"{outcome.value.replace('_', '-')}" if error is None else told.for_log(error),
+            )
         state = Ending.state_for(outcome.value, is_success=outcome.is_success)
         tries = delivery.tries(index)
         if outcome is not Outcome.REJECTED or error is None or tries is None:
@@ -175,12 +215,16 @@ class Replay:
         )
 
     def _kind_of(self, error: BaseException) -> ErrorClass:
-        """The error's class: that of the stack, but a refusal stays one where `Retry(on_refused="dead_letter")` would give the item up."""
+        """The error's class: that of the stack, but a refusal stays one where
+        `Retry(on_refused="dead_letter")` would give the item up.
+        """
         if isinstance(error, RefusedError):
             return ErrorClass.REFUSED
         return classified(error, getattr(self._sink, "classify", None))
 
-    def _without_success(self, outcome: Outcome, error: BaseException, kind: ErrorClass, *, maybe: bool) -> Outcome:
+    def _without_success(
+        self, outcome: Outcome, error: BaseException, kind: ErrorClass, *, maybe: bool
+    ) -> Outcome:
         task = asyncio.current_task()
         if (task is not None and task.cancelling()) or isinstance(error, KeyStopped):
             return outcome  # the verdict knows what stood where

@@ -70,20 +70,33 @@ class Ending:
 
     def as_dict(self) -> dict[str, Any]:
         """What is known."""
-        return {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
+        return {
+            name: value
+            for name in self.__dataclass_fields__
+            if (value := getattr(self, name)) is not None
+        }
 
 
 class Store(Protocol):
-    """Opened and closed by `async with`. Every method raises `StoreError` where the store cannot do it."""
+    """Opened and closed by `async with`. Every method raises `StoreError` where the store cannot do
+    it.
+    """
 
     unreadable: Unreadable
     """The records that the last look found and could not read. They are left where they are."""
 
     async def __aenter__(self) -> Self: ...
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
     def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
-        """The letters of now, interrupted ones first, then in the order in which they came, each once; what comes later is not seen."""
+        """The letters of now, interrupted ones first, then in the order in which they came, each
+        once; what comes later is not seen.
+        """
         ...
 
     async def hold(self) -> None:

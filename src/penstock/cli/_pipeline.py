@@ -1,8 +1,9 @@
 """`penstock pipeline`: check a pipeline's file, explain it, run it.
 
-1. Checking and explaining need neither Spark nor Java, unless `--spark` asks for what Spark itself says.
-2. A run works in a thread, so that this one is free for signals. The first signal ends a stream after the
-   micro-batch that is being written, and a batch at once; the second ends everything now.
+1. Checking and explaining need neither Spark nor Java, unless `--spark` asks for what Spark itself
+   says.
+2. A run works in a thread, so that this one is free for signals. The first signal ends a stream
+   after the micro-batch that is being written, and a batch at once; the second ends everything now.
 3. No message shows what a variable of the environment holds.
 """
 
@@ -35,7 +36,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def pipeline(options: argparse.Namespace) -> int:
-    """Do what was asked for; return the exit code: 0, 1 for a run that failed, 2 for mistakes, 130 for a signal."""
+    """Do what was asked for; return the exit code: 0, 1 for a run that failed, 2 for mistakes, 130
+    for a signal.
+    """
     try:
         declared = Pipeline.read(options.file)
         if options.action == "explain":
@@ -62,7 +65,10 @@ def pipeline(options: argparse.Namespace) -> int:
 
 def _need_java() -> None:
     if not has_java():
-        message = "Spark needs Java, and there is none: no `java` on the PATH, and JAVA_HOME names no folder that has it"
+        message = (
+            "Spark needs Java, and there is none: no `java` on the PATH, and JAVA_HOME "
+            "names no folder that has it"
+        )
         raise MissingExtra(message)
 
 
@@ -96,7 +102,9 @@ class _Run:
 
     def _work(self) -> None:
         try:
-            self._report = self._declared.run(on_report=self._view.wrote, stop=self._stop, progress=self._progress)
+            self._report = self._declared.run(
+                on_report=self._view.wrote, stop=self._stop, progress=self._progress
+            )
         except BaseException as error:
             self._error = error
 
@@ -130,7 +138,13 @@ class _Run:
     def _failed(self, error: BaseException) -> int:
         if isinstance(error, PipelineError):
             raise error
-        if not isinstance(error, PenstockError) and not type(error).__module__.startswith(("py4j", "pyspark")):
+        if not isinstance(error, PenstockError) and not type(error).__module__.startswith(
+            ("py4j", "pyspark")
+        ):
             raise error
-        print(f"penstock pipeline: {self._declared.without_secrets(str(error)) or type(error).__name__}", file=sys.stderr)
+        print(
+            "penstock pipeline: "
+            f"{self._declared.without_secrets(str(error)) or type(error).__name__}",
+            file=sys.stderr,
+        )
         return BAD_USE if isinstance(error, MissingExtra) else FAILED

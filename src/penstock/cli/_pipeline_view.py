@@ -1,4 +1,6 @@
-"""What a run of a pipeline says: a line for each write, a table of counts at the end. The bar in between is that of the write itself."""
+"""What a run of a pipeline says: a line for each write, a table of counts at the end. The bar in
+between is that of the write itself.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,9 @@ class FlushTimes(Observer):
     def __init__(self) -> None:
         self.seconds: deque[float] = deque(maxlen=RECENT_FLUSHES)
 
-    def on_flushed(self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]) -> None:
+    def on_flushed(
+        self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]
+    ) -> None:
         """Keep one."""
         self.seconds.append(seconds)
 
@@ -66,7 +68,9 @@ class Pace:
 class Progress:
     """Everything that is shown, as text by name."""
 
-    def __init__(self, batcher: Batcher[Any], times: FlushTimes, database: Database, total: int) -> None:
+    def __init__(
+        self, batcher: Batcher[Any], times: FlushTimes, database: Database, total: int
+    ) -> None:
         self._batcher = batcher
         self._times = times
         self._database = database
@@ -95,7 +99,8 @@ class Progress:
             "in flight": f"{tally.in_flight:,}",
             "backing off": f"{tally.backing_off:,}",
             "failed": f"{tally.flushed_fail:,}",
-            "flushes": ", ".join(f"{reason} {count:,}" for reason, count in stats.flushes.items()) or "none",
+            "flushes": ", ".join(f"{reason} {count:,}" for reason, count in stats.flushes.items())
+            or "none",
             "flush time": str(self._times),
             "server": self._database.state,
         }
@@ -128,7 +133,10 @@ class PlainView:
         seconds = progress.seconds
         if int(seconds) > self._shown:
             self._shown = int(seconds)
-            self.say(f"{seconds:5.1f} s  " + "  ".join(f"{name}: {figure}" for name, figure in progress.figures().items()))
+            self.say(
+                f"{seconds:5.1f} s  "
+                + "  ".join(f"{name}: {figure}" for name, figure in progress.figures().items())
+            )
 
     def say(self, text: str) -> None:
         """Print it."""
@@ -164,7 +172,9 @@ class LiveView:
 
 
 def make_view(*, plain: bool) -> View:
-    """The view that fits where the output goes. The stream is asked itself: rich can be told by the environment to see terminals."""
+    """The view that fits where the output goes. The stream is asked itself: rich can be told by the
+    environment to see terminals.
+    """
     if plain or not sys.stdout.isatty():
         return PlainView()
     console = Console()

@@ -11,7 +11,9 @@ from typing import Any
 def has_java() -> bool:
     """Whether Spark would find a Java."""
     home = os.environ.get("JAVA_HOME")
-    return shutil.which("java") is not None or (home is not None and shutil.which("java", path=Path(home) / "bin") is not None)
+    return shutil.which("java") is not None or (
+        home is not None and shutil.which("java", path=Path(home) / "bin") is not None
+    )
 
 
 def cancel() -> None:

@@ -1,6 +1,7 @@
 """`penstock tune`: measure a sink at several batch sizes, and say which limits fit.
 
-What was measured goes to standard output, so it can be kept; the warning, the progress and what went wrong go to standard error.
+What was measured goes to standard output, so it can be kept; the warning, the progress and what
+went wrong go to standard error.
 """
 
 from __future__ import annotations
@@ -36,33 +37,77 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
 
 
-# -- arguments ----------------------------------------------------------------------------------------------------------
+# -- arguments -------------------------------------------------------------------------------------
 
 
 def tune_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
     """The arguments."""
-    parser.add_argument("sink", metavar="MODULE:SINK", help="a sink, a stack, a function of a batch, or a function that makes one")
     parser.add_argument(
-        "--items", required=True, metavar="MODULE:FUNCTION", help="a function that makes an item of a number; the numbers do not repeat"
-    )
-    parser.add_argument("--rate", type=_rate, metavar="N", help="items per second on an ordinary day")
-    parser.add_argument("--peak", type=_rate, metavar="N", help="items per second at the worst (default: the rate)")
-    parser.add_argument("--latency", type=_duration, metavar="TIME", help="how long an item may wait for its batch, such as 50ms")
-    parser.add_argument(
-        "--absorb", type=_duration, default=2.0, metavar="TIME", help="how long a pause of the destination to take in (default: 2s)"
+        "sink",
+        metavar="MODULE:SINK",
+        help="a sink, a stack, a function of a batch, or a function that makes one",
     )
     parser.add_argument(
-        "--sizes", type=_counts(count), default=SIZES, metavar="N,N,...", help="batch sizes to measure (default: 1,10,100,1000,10000)"
+        "--items",
+        required=True,
+        metavar="MODULE:FUNCTION",
+        help="a function that makes an item of a number; the numbers do not repeat",
     )
     parser.add_argument(
-        "--workers", type=_counts(count), default=(), metavar="N,N,...", help="then also measure with so many writes at once"
+        "--rate", type=_rate, metavar="N", help="items per second on an ordinary day"
     )
     parser.add_argument(
-        "--repeats", type=count, default=7, metavar="N", help="writes of each size, after a first that does not count (default: 7)"
+        "--peak", type=_rate, metavar="N", help="items per second at the worst (default: the rate)"
     )
-    parser.add_argument("--item-bytes", type=count, metavar="N", help="memory of an item (default: what some of yours take)")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw throughput and write time by size, as SVG or PNG")
-    parser.add_argument("--yes", action="store_true", help="do not ask before writing to the destination")
+    parser.add_argument(
+        "--latency",
+        type=_duration,
+        metavar="TIME",
+        help="how long an item may wait for its batch, such as 50ms",
+    )
+    parser.add_argument(
+        "--absorb",
+        type=_duration,
+        default=2.0,
+        metavar="TIME",
+        help="how long a pause of the destination to take in (default: 2s)",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=_counts(count),
+        default=SIZES,
+        metavar="N,N,...",
+        help="batch sizes to measure (default: 1,10,100,1000,10000)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=_counts(count),
+        default=(),
+        metavar="N,N,...",
+        help="then also measure with so many writes at once",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=count,
+        default=7,
+        metavar="N",
+        help="writes of each size, after a first that does not count (default: 7)",
+    )
+    parser.add_argument(
+        "--item-bytes",
+        type=count,
+        metavar="N",
+        help="memory of an item (default: what some of yours take)",
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw throughput and write time by size, as SVG or PNG",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask before writing to the destination"
+    )
 
 
 def _rate(text: str) -> float:
@@ -92,16 +137,21 @@ def _counts(count: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
     return counts
 
 
-# -- the command --------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Measure and tell; return the exit code: 0, 1 if writing failed, 2 for bad use. Raises `KeyboardInterrupt` after Ctrl-C."""
+    """Measure and tell; return the exit code: 0, 1 if writing failed, 2 for bad use. Raises
+    `KeyboardInterrupt` after Ctrl-C.
+    """
     try:
         if options.plot is not None:
             _check_plot(options.plot)
         if options.rate is not None and options.peak is not None and options.peak < options.rate:
-            raise UseError(f"--peak {options.peak:g}: must be at least --rate {options.rate:g}; it is the worst that comes")
+            raise UseError(
+                f"--peak {options.peak:g}: must be at least --rate {options.rate:g}; it is the "
+                "worst that comes"
+            )
         sink, item = named_sink(options.sink), _item_of(options.items)
         size = options.item_bytes or item_bytes(item)
         _check_workers(sink, options.workers)
@@ -124,7 +174,9 @@ def _item_of(name: str) -> Callable[[int], Any]:
     try:
         first: object = item(0)
     except Exception as error:
-        raise UseError(f"{name!r} could not make an item of the number 0: {type(error).__name__}: {error}") from error
+        raise UseError(
+            f"{name!r} could not make an item of the number 0: {type(error).__name__}: {error}"
+        ) from error
     if inspect.iscoroutine(first):
         first.close()
         raise UseError(f"{name!r} must be a plain function, not an async one")
@@ -151,7 +203,8 @@ def _check_workers(sink: Sink[Any], workers: Sequence[int]) -> None:
 def _may_write(options: argparse.Namespace) -> bool:
     """Warn, and on a terminal ask."""
     _say(
-        f"WARNING: this writes about {_items_to_write(options):,} made-up items to the real destination of {options.sink}, and removes none"
+        f"WARNING: this writes about {_items_to_write(options):,} made-up items to the real "
+        f"destination of {options.sink}, and removes none"
     )
     if options.yes or not sys.stdin.isatty():
         return True
@@ -169,16 +222,26 @@ def _items_to_write(options: argparse.Namespace) -> int:
 class _Tuning:
     """One run."""
 
-    def __init__(self, options: argparse.Namespace, sink: Sink[Any], item: Callable[[int], Any], item_size: int) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        sink: Sink[Any],
+        item: Callable[[int], Any],
+        item_size: int,
+    ) -> None:
         self._options = options
         self._sink = sink
         self._item_size = item_size
-        self._needs = Needs(rate=options.rate, peak=options.peak, latency=options.latency, absorb=options.absorb)
+        self._needs = Needs(
+            rate=options.rate, peak=options.peak, latency=options.latency, absorb=options.absorb
+        )
         self._measuring = Measuring(sink, item, repeats=options.repeats, tell=self._progress)
         self._live = sys.stderr.isatty()
 
     async def main(self) -> int:
-        """Measure, and tell what follows. Ctrl-C and SIGTERM close the sink and say how much was written."""
+        """Measure, and tell what follows. Ctrl-C and SIGTERM close the sink and say how much was
+        written.
+        """
         task = asyncio.current_task()
         terminated: list[int] = []
 
@@ -230,7 +293,8 @@ class _Tuning:
         found = enough(measured, self._needs.worst)
         if self._needs.worst is not None and found.per_second < self._needs.worst:
             _say(
-                f"no number of workers that was measured carries {self._needs.worst:,.0f} items a second; {found.workers} are nearly the best"
+                f"no number of workers that was measured carries {self._needs.worst:,.0f} "
+                f"items a second; {found.workers} are nearly the best"
             )
         return found
 
@@ -240,7 +304,8 @@ class _Tuning:
         for remark in remarks(measured, at, limits, self._needs, workers_known=workers is not None):
             print(f"- {remark}")
         print(
-            f"- memory at worst: max_pending_items x an item = {limits.ledger_items:,} x {self._item_size:,} bytes"
+            f"- memory at worst: max_pending_items x an item = {limits.ledger_items:,} x "
+            f"{self._item_size:,} bytes"
             f" = {memory(limits, self._item_size)}"
         )
         if self._options.plot is not None:
@@ -255,7 +320,12 @@ class _Tuning:
 
     def _progress(self, size: int, done: int, everything: int) -> None:
         if self._live:
-            print(f"\r{size:,} items: {done} of {everything} writes done\033[K", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{size:,} items: {done} of {everything} writes done\033[K",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _clear(self) -> None:
         if self._live:

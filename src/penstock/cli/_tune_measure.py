@@ -34,7 +34,10 @@ class WriteFailed(Exception):
     """A write has failed, so there is nothing to measure."""
 
     def __init__(self, size: int, error: BaseException) -> None:
-        super().__init__(f"a write of {size:,} {'item' if size == 1 else 'items'} failed: {type(error).__name__}: {error}")
+        super().__init__(
+            f"a write of {size:,} {'item' if size == 1 else 'items'} failed: "
+            f"{type(error).__name__}: {error}"
+        )
         self.size = size
 
 
@@ -42,13 +45,24 @@ class NoItem(Exception):
     """The user's function has made no item."""
 
     def __init__(self, number: int, error: Exception) -> None:
-        super().__init__(f"no item could be made of the number {number:,}: {type(error).__name__}: {error}")
+        super().__init__(
+            f"no item could be made of the number {number:,}: {type(error).__name__}: {error}"
+        )
 
 
 class Measuring:
-    """One run against an open sink. `item` makes an item of a number; `tell` hears of each size that begins, and of each write that has ended."""
+    """One run against an open sink. `item` makes an item of a number; `tell` hears of each size
+    that begins, and of each write that has ended.
+    """
 
-    def __init__(self, sink: Sink[Any], item: Callable[[int], Any], *, repeats: int, tell: Callable[[int, int, int], object]) -> None:
+    def __init__(
+        self,
+        sink: Sink[Any],
+        item: Callable[[int], Any],
+        *,
+        repeats: int,
+        tell: Callable[[int, int, int], object],
+    ) -> None:
         self._sink = sink
         self._item = item
         self._repeats = repeats
@@ -62,7 +76,9 @@ class Measuring:
         return await self.workers(size, 1)
 
     async def workers(self, size: int, workers: int) -> Measured:
-        """Measure one batch size with several workers at once. Raises `WriteFailed` and `NoItem`."""
+        """Measure one batch size with several workers at once. Raises `WriteFailed` and
+        `NoItem`.
+        """
         done = itertools.count(1)
         everything = workers * (self._repeats + 1)
         self._tell(size, 0, everything)
@@ -83,7 +99,9 @@ class Measuring:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self, size: int) -> float:
-        batch = RowBatch(_made(self._item, number) for number in itertools.islice(self._numbers, size))
+        batch = RowBatch(
+            _made(self._item, number) for number in itertools.islice(self._numbers, size)
+        )
         began = LOOP_CLOCK.now()
         errors = await send(self._sink, batch)
         if errors:
@@ -100,7 +118,9 @@ def _made(item: Callable[[int], Any], number: int) -> object:
 
 
 def item_bytes(item: Callable[[int], Any]) -> int:
-    """The memory of one item, by a mean over some: objects and what they hold, shared parts counted each time. Raises `NoItem`."""
+    """The memory of one item, by a mean over some: objects and what they hold, shared parts counted
+    each time. Raises `NoItem`.
+    """
     return max(1, sum(_bytes(_made(item, number), DEEP) for number in range(SAMPLE)) // SAMPLE)
 
 
@@ -110,7 +130,13 @@ def _bytes(value: object, deep: int) -> int:
         return own
     if isinstance(value, dict):
         pairs = cast("Mapping[object, object]", value)
-        return own + sum(_bytes(key, deep - 1) + _bytes(part, deep - 1) for key, part in pairs.items())
+        return own + sum(
+            _bytes(key, deep - 1) + _bytes(part, deep - 1) for key, part in pairs.items()
+        )
     if isinstance(value, (list, tuple, set, frozenset)):
         return own + sum(_bytes(part, deep - 1) for part in cast("Sequence[object]", value))
-    return own + (_bytes(vars(value), deep - 1) if hasattr(value, "__dict__") and not isinstance(value, type) else 0)
+    return own + (
+        _bytes(vars(value), deep - 1)
+        if hasattr(value, "__dict__") and not isinstance(value, type)
+        else 0
+    )

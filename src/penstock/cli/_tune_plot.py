@@ -17,7 +17,9 @@ THROUGHPUT, TIME, KNEE = "#1f6f8b", "#c8553d", "#9aa5ab"
 
 
 def draw(measured: Sequence[Measured], at: Measured, title: str, target: Path) -> None:
-    """Write the picture, in the format that the name ends with. Raises `OSError` and, for an unknown format, `ValueError`."""
+    """Write the picture, in the format that the name ends with. Raises `OSError` and, for an
+    unknown format, `ValueError`.
+    """
     sizes = [one.size for one in measured]
     drawing: Any = mpl
     with drawing.rc_context({"svg.hashsalt": "penstock", "svg.fonttype": "none", "font.size": 9}):
@@ -25,11 +27,27 @@ def draw(measured: Sequence[Measured], at: Measured, title: str, target: Path) -
         left = figure.subplots()
         right = left.twinx()
         left.plot(sizes, [one.per_second for one in measured], marker="o", color=THROUGHPUT)
-        spread = [[(one.write - min(one.seconds)) * 1000 for one in measured], [(max(one.seconds) - one.write) * 1000 for one in measured]]
-        right.errorbar(sizes, [one.write * 1000 for one in measured], yerr=spread, marker="s", color=TIME, capsize=2, elinewidth=0.8)
+        spread = [
+            [(one.write - min(one.seconds)) * 1000 for one in measured],
+            [(max(one.seconds) - one.write) * 1000 for one in measured],
+        ]
+        right.errorbar(
+            sizes,
+            [one.write * 1000 for one in measured],
+            yerr=spread,
+            marker="s",
+            color=TIME,
+            capsize=2,
+            elinewidth=0.8,
+        )
         left.axvline(at.size, color=KNEE, linestyle="--")
-        left.annotate(f" knee: {at.size:,}", (at.size, 1.0), xycoords=("data", "axes fraction"), color=KNEE)
-        for axes, label, colour in ((left, "items a second", THROUGHPUT), (right, "ms a write, median and spread", TIME)):
+        left.annotate(
+            f" knee: {at.size:,}", (at.size, 1.0), xycoords=("data", "axes fraction"), color=KNEE
+        )
+        for axes, label, colour in (
+            (left, "items a second", THROUGHPUT),
+            (right, "ms a write, median and spread", TIME),
+        ):
             axes.set_ylabel(label, color=colour)
             axes.set_ylim(bottom=0)
             axes.spines["top"].set_visible(False)

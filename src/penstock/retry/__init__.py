@@ -9,6 +9,26 @@ from .budget import RetryBudget
 from .circuit import CircuitState
 from .retry import Retry
 
-__all__ = ["Backoff", "BreakerSink", "CircuitBreaker", "CircuitState", "ErrorClass", "Retry", "RetryBudget", "classify_network", "first_of"]
+__all__ = [
+    "Backoff",
+    "BreakerSink",
+    "CircuitBreaker",
+    "CircuitState",
+    "ErrorClass",
+    "Retry",
+    "RetryBudget",
+    "classify_network",
+    "first_of",
+]
 
-publish(__name__, Backoff, BreakerSink, CircuitBreaker, CircuitState, Retry, RetryBudget, classify_network, first_of)
+publish(
+    __name__,
+    Backoff,
+    BreakerSink,
+    CircuitBreaker,
+    CircuitState,
+    Retry,
+    RetryBudget,
+    classify_network,
+    first_of,
+)

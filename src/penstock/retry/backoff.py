@@ -1,4 +1,6 @@
-"""How long to wait before the next try. The arithmetic is tenacity's; the randomness is the caller's."""
+"""How long to wait before the next try. The arithmetic is tenacity's; the randomness is the
+caller's.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Jitter = Literal["full", "equal", "decorrelated", "none"]
 
 
 class WaitStrategy(Protocol):
-    """What `backoff=` takes besides `Backoff`: any of tenacity's `wait_*` objects, or a function of a `RetryCallState`."""
+    """What `backoff=` takes besides `Backoff`: any of tenacity's `wait_*` objects, or a function of
+    a `RetryCallState`.
+    """
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
         """The wait in seconds."""
@@ -27,15 +31,17 @@ class WaitStrategy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential backoff with jitter. With d = min(longest, base x factor^(n - 1)), the wait before try n + 1 is
+    """Exponential backoff with jitter. With d = min(longest, base x factor^(n - 1)), the wait
+    before try n + 1 is
 
     - `jitter="full"` (default): between 0 and d, which spreads the tries of many clients best;
     - `"equal"`: between d / 2 and d;
     - `"decorrelated"`: between `base` and three times the wait before, at most `longest`;
     - `"none"`: d.
 
-    Durations are seconds or `timedelta`. `rng` is where the randomness comes from. See "Exponential Backoff And Jitter" of the AWS
-    Architecture Blog for the comparison. Raises `ConfigError` for values out of range.
+    Durations are seconds or `timedelta`. `rng` is where the randomness comes from. See "Exponential
+    Backoff And Jitter" of the AWS Architecture Blog for the comparison. Raises `ConfigError` for
+    values out of range.
     """
 
     base: float | timedelta = 0.1
@@ -55,7 +61,9 @@ class Backoff:
         """The longest wait after `tries` failed tries."""
         base = checks.seconds("base", self.base, zero=True)
         longest = checks.seconds("longest", self.longest)
-        exponential = tenacity.wait_exponential(multiplier=base, max=longest, exp_base=factor or self.factor)
+        exponential = tenacity.wait_exponential(
+            multiplier=base, max=longest, exp_base=factor or self.factor
+        )
         return float(exponential(call_state(tries)))
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
@@ -69,8 +77,12 @@ class Backoff:
         return self.rng.uniform(least, bound)
 
 
-def call_state(tries: int, error: BaseException | None = None, waited: float = 0.0) -> tenacity.RetryCallState:
-    """What a wait strategy of tenacity wants to see: how many tries there were, what the last one ended with, the wait before it."""
+def call_state(
+    tries: int, error: BaseException | None = None, waited: float = 0.0
+) -> tenacity.RetryCallState:
+    """What a wait strategy of tenacity wants to see: how many tries there were, what the last one
+    ended with, the wait before it.
+    """
     nothing: Any = None
     state = tenacity.RetryCallState(retry_object=nothing, fn=None, args=(), kwargs={})
     state.attempt_number = max(1, tries)

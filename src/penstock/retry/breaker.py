@@ -27,7 +27,15 @@ T = TypeVar("T")
 
 WhenOpen = Literal["wait", "raise"]
 
-FAILURES = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
+FAILURES = frozenset(
+    {
+        ErrorClass.TRANSIENT,
+        ErrorClass.UNAVAILABLE,
+        ErrorClass.REFUSED,
+        ErrorClass.UNKNOWN,
+        ErrorClass.UNLISTED,
+    }
+)
 """What counts as a failure of the destination. A permanent error is a proper answer."""
 NO_ANSWER = frozenset({ErrorClass.THROTTLE, ErrorClass.STOPPED})
 """What says nothing about whether the destination works."""
@@ -40,30 +48,41 @@ logger = logging.getLogger("penstock.breaker")
 
 
 class CircuitBreaker:
-    """Stop calling a destination that fails or is slow too often; after a while, probe it for recovery with a few calls.
+    """Stop calling a destination that fails or is slow too often; after a while, probe it for
+    recovery with a few calls.
 
     Args:
-        failure_rate: the share of failed calls (0 to 1) in the window at which the circuit opens; `None` does not look at it. Default 0.5.
-        slow_rate: the share of slow calls in the window at which it opens; default `None`. Needs `slow_after`.
-        slow_after: seconds (or a `timedelta`) from which a call counts as slow, also one that is cancelled then; default none is.
+        failure_rate: the share of failed calls (0 to 1) in the window at which the circuit opens;
+            `None` does not look at it. Default 0.5.
+        slow_rate: the share of slow calls in the window at which it opens; default `None`. Needs
+            `slow_after`.
+        slow_after: seconds (or a `timedelta`) from which a call counts as slow, also one that is
+            cancelled then; default none is.
         consecutive: failures in a row that open it, however few calls there were; default `None`.
         window: seconds over which calls are counted; default 30.
         min_calls: calls that must be in the window before a rate means anything; default 20.
         open_for: seconds for which it stays open; twice as long after each failed probe. Default 5.
         longest_open: the most seconds for which it stays open; default 60.
-        probes: calls let through to probe the destination; that many successes close the circuit. Default 1.
-        when_open: `"wait"` holds batches back, without their flush slots, until a call is admitted; `"raise"` fails them at once with
-            `CircuitOpenError`, which a `Retry` outside does not count as an attempt. Default `"wait"`.
-        classify: a function from an exception to its `ErrorClass`, or `None` where it does not know; asked before the sink's own.
-        on_state: called with the new and the old `CircuitState` at each change, on the loop; must return quickly. What it raises is logged.
+        probes: calls let through to probe the destination; that many successes close the circuit.
+            Default 1.
+        when_open: `"wait"` holds batches back, without their flush slots, until a call is admitted;
+            `"raise"` fails them at once with `CircuitOpenError`, which a `Retry` outside does not
+            count as an attempt. Default `"wait"`.
+        classify: a function from an exception to its `ErrorClass`, or `None` where it does not
+            know; asked before the sink's own.
+        on_state: called with the new and the old `CircuitState` at each change, on the loop; must
+            return quickly. What it raises is logged.
 
-    A call is one write of a batch. It fails when at least half of its items end in an error that is transient, unavailable, refused,
-    unknown or unlisted, or when its transaction is lost. Permanent errors are answers of a destination that works. Throttling and cancellation count nowhere, except that a call
-    cancelled after `slow_after` is a slow one; a probe that ends so gives its place to another.
+    A call is one write of a batch. It fails when at least half of its items end in an error that is
+    transient, unavailable, refused, unknown or unlisted, or when its transaction is lost. Permanent
+    errors are answers of a destination that works. Throttling and cancellation count nowhere,
+    except that a call cancelled after `slow_after` is a slow one; a probe that ends so gives its
+    place to another.
 
-    The state belongs to one application and its opening. Inside a `Retry` every try is a call; around it, a whole series.
-    When a shutdown begins, a waiting batch tries at once, and again after shortened waits for as long as a try fits before the
-    deadline. Items that are left then are unsent.
+    The state belongs to one application and its opening. Inside a `Retry` every try is a call;
+    around it, a whole series. When a shutdown begins, a waiting batch tries at once, and again
+    after shortened waits for as long as a try fits before the deadline. Items that are left then
+    are unsent.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -106,18 +125,31 @@ class CircuitBreaker:
     def _check_rules(self) -> None:
         rules = self.rules
         if (rules.slow_rate is None) != (rules.slow_after is None):
-            raise checks.bad("slow_rate", rules.slow_rate, f"goes with slow_after (given: {rules.slow_after!r}); give both or neither")
+            raise checks.bad(
+                "slow_rate",
+                rules.slow_rate,
+                f"goes with slow_after (given: {rules.slow_after!r}); give both or neither",
+            )
         if rules.failure_rate is None and rules.slow_rate is None and rules.consecutive is None:
-            raise checks.bad("failure_rate", None, "must be given, or slow_rate or consecutive; nothing would open the circuit otherwise")
+            raise checks.bad(
+                "failure_rate",
+                None,
+                "must be given, or slow_rate or consecutive; nothing would open the circuit "
+                "otherwise",
+            )
         if rules.longest_open < rules.open_for:
-            raise checks.bad("longest_open", rules.longest_open, f"must be at least open_for={rules.open_for}")
+            raise checks.bad(
+                "longest_open", rules.longest_open, f"must be at least open_for={rules.open_for}"
+            )
 
     def __call__(self, sink: Sink[T]) -> BreakerSink[T]:
         """Wrap `sink`; the result has `state` and `opened_until`."""
         return BreakerSink(sink, self)
 
     def __repr__(self) -> str:
-        given = {name: getattr(self.rules, name) for name in ("failure_rate", "slow_rate", "consecutive")}
+        given = {
+            name: getattr(self.rules, name) for name in ("failure_rate", "slow_rate", "consecutive")
+        }
         return f"CircuitBreaker({', '.join(f'{name}={value}' for name, value in given.items() if value is not None)})"
 
 
@@ -151,12 +183,16 @@ class BreakerSink(WrappingSink[T]):
 
     @property
     def state(self) -> CircuitState:
-        """The circuit's state; an open one turns half open with the first call after its time is up."""
+        """The circuit's state; an open one turns half open with the first call after its time is
+        up.
+        """
         return self._shared.circuit.state
 
     @property
     def opened_until(self) -> float | None:
-        """When an open circuit may be tried again, in the clock's monotonic seconds; `None` if it is not open."""
+        """When an open circuit may be tried again, in the clock's monotonic seconds; `None` if it
+        is not open.
+        """
         circuit = self._shared.circuit
         return circuit.opened_until if circuit.state is CircuitState.OPEN else None
 
@@ -166,9 +202,11 @@ class BreakerSink(WrappingSink[T]):
         return super().classify(error) if own is None else own
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Write the batch if the circuit lets it through; otherwise wait, or raise `CircuitOpenError`. Cancellation counts as nothing.
+        """Write the batch if the circuit lets it through; otherwise wait, or raise
+        `CircuitOpenError`. Cancellation counts as nothing.
 
-        Once a shutdown has begun, an open circuit no longer holds a batch back: it tries at once, then after shortened waits.
+        Once a shutdown has begun, an open circuit no longer holds a batch back: it tries at once,
+        then after shortened waits.
         """
         final: dict[int, BaseException] = {}
         pending: Sequence[int] = range(len(batch))
@@ -178,26 +216,41 @@ class BreakerSink(WrappingSink[T]):
             ticket, is_time_up = await self._admission(batch, lasted)
             last = is_time_up and batch.delivery.is_hurried
             if is_time_up and not last:
-                return WriteResult.failed(batch, final | {index: self._stopped() for index in pending})
+                return WriteResult.failed(
+                    batch, final | {index: self._stopped() for index in pending}
+                )
             began = clock.now()
             errors = await self._send(batch, pending, ticket)
             if ticket is not None:
                 return WriteResult.failed(batch, final | errors) if final or errors else None
             lasted = clock.now() - began
-            again = {i: error for i, error in errors.items() if classified(error, self.classify) not in FINAL}
+            again = {
+                i: error
+                for i, error in errors.items()
+                if classified(error, self.classify) not in FINAL
+            }
             final |= {i: error for i, error in errors.items() if last or i not in again}
             if last:
-                final |= {i: stopped(error, "the circuit breaker's last try") for i, error in again.items()}
+                final |= {
+                    i: stopped(error, "the circuit breaker's last try")
+                    for i, error in again.items()
+                }
             if last or not again:
                 return WriteResult.failed(batch, final) if final else None
             pending = sorted(again)
-            batch.delivery.retrying(classified(next(iter(again.values())), self.classify), len(pending), 0.0)
+            batch.delivery.retrying(
+                classified(next(iter(again.values())), self.classify), len(pending), 0.0
+            )
 
-    async def _send(self, batch: Batch[T], pending: Sequence[int], ticket: Ticket | None) -> dict[int, BaseException]:
+    async def _send(
+        self, batch: Batch[T], pending: Sequence[int], ticket: Ticket | None
+    ) -> dict[int, BaseException]:
         """Make the call, and tell the circuit how it ended, if that had admitted it."""
         clock = batch.delivery.clock
         try:
-            found = await send(self.inner, batch if len(pending) == len(batch) else batch.pick(pending))
+            found = await send(
+                self.inner, batch if len(pending) == len(batch) else batch.pick(pending)
+            )
         except BaseException:
             if ticket is not None:
                 self._cancelled(batch, ticket, clock.now())
@@ -212,7 +265,9 @@ class BreakerSink(WrappingSink[T]):
         return errors
 
     async def _admission(self, batch: Batch[T], lasted: float) -> tuple[Ticket | None, bool]:
-        """Wait until the call is admitted; say whether time is up. Without a ticket it is a try that a stopping batcher makes all the same."""
+        """Wait until the call is admitted; say whether time is up. Without a ticket it is a try
+        that a stopping batcher makes all the same.
+        """
         shared = self._shared
         circuit = shared.circuit
         clock = batch.delivery.clock
@@ -231,14 +286,21 @@ class BreakerSink(WrappingSink[T]):
 
     @staticmethod
     def _stopped() -> StoppedError:
-        return StoppedError("given up because the batcher is stopping, and the circuit breaker was open until its deadline")
+        return StoppedError(
+            "given up because the batcher is stopping, and the circuit breaker was open until "
+            "its deadline"
+        )
 
     def _open_error(self, now: float) -> CircuitOpenError:
         circuit = self._shared.circuit
         if circuit.state is CircuitState.HALF_OPEN:
-            return CircuitOpenError("not sent: the circuit breaker waits for the end of a probe", retry_after=0.0)
+            return CircuitOpenError(
+                "not sent: the circuit breaker waits for the end of a probe", retry_after=0.0
+            )
         left = max(0.0, circuit.opened_until - now)
-        return CircuitOpenError(f"not sent: the circuit breaker is open for another {left:.3g} s", retry_after=left)
+        return CircuitOpenError(
+            f"not sent: the circuit breaker is open for another {left:.3g} s", retry_after=left
+        )
 
     def _verdict(self, size: int, errors: Mapping[int, BaseException]) -> Verdict:
         if not errors:
@@ -247,7 +309,11 @@ class BreakerSink(WrappingSink[T]):
         lost = sum(isinstance(error, TransactionLost) for error in errors.values())
         if 2 * (lost + sum(kind in FAILURES for kind in classes)) >= size:
             return Verdict.FAILURE
-        return Verdict.NEUTRAL if sum(kind in NO_ANSWER for kind in classes) == size else Verdict.SUCCESS
+        return (
+            Verdict.NEUTRAL
+            if sum(kind in NO_ANSWER for kind in classes) == size
+            else Verdict.SUCCESS
+        )
 
     def _ended(self, batch: Batch[T], ticket: Ticket, now: float, verdict: Verdict) -> None:
         before = self._shared.circuit.state

@@ -1,7 +1,8 @@
 """How much may be tried again in all. Pure: no clock, no tasks.
 
-Every first try puts `share` of a token in, every further try takes one out. So in the long run at most `share` of the writes are tried
-again, however many batches there are, and a destination in trouble is not buried under retries.
+Every first try puts `share` of a token in, every further try takes one out. So in the long run at
+most `share` of the writes are tried again, however many batches there are, and a destination in
+trouble is not buried under retries.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ ROUNDING = 1e-9
 
 
 class RetryBudget:
-    """A budget of further tries, shared by all batches of the `Retry` it is given to; one object may be given to several.
+    """A budget of further tries, shared by all batches of the `Retry` it is given to; one object
+    may be given to several.
 
     Args:
         share: further tries per first try, more than 0, at most 1; default 0.2.
         reserve: further tries that are there at the start, and may be saved up; default 20.
 
-    An empty budget counts as an outage: one batch tries now and then, the others wait for its success. Nothing fails for it.
+    An empty budget counts as an outage: one batch tries now and then, the others wait for its
+    success. Nothing fails for it.
 
     Raises `ConfigError` for a bad argument.
     """

@@ -1,11 +1,12 @@
 """When to stop calling a destination, and when to call it again. Pure: no clock, no tasks.
 
-1. *Closed*: every call is admitted. Calls of the last `window` seconds are counted; at a failure rate, a slow rate or a number of failures
-   in a row, the circuit opens.
+1. *Closed*: every call is admitted. Calls of the last `window` seconds are counted; at a failure
+   rate, a slow rate or a number of failures in a row, the circuit opens.
 2. *Open*: nothing is admitted until its time is up. The first call after that finds it half open.
-3. *Half open*: `probes` calls are admitted. When that many have succeeded it closes; a failed or slow one opens it again, for twice as
-   long.
-4. A call that says nothing about the destination counts nowhere, and one that was a probe gives its place to another.
+3. *Half open*: `probes` calls are admitted. When that many have succeeded it closes; a failed or
+   slow one opens it again, for twice as long.
+4. A call that says nothing about the destination counts nowhere, and one that was a probe gives its
+   place to another.
 5. The answer of a call that was admitted before the last change of state counts nowhere.
 """
 
@@ -17,7 +18,9 @@ from collections import deque
 from dataclasses import dataclass
 
 SLICES = 10
-"""Slices of the window: what is counted is between nine and ten tenths of it, in memory that does not grow with the calls."""
+"""Slices of the window: what is counted is between nine and ten tenths of it, in memory that does
+not grow with the calls.
+"""
 
 
 class CircuitState(enum.Enum):
@@ -98,7 +101,9 @@ class Window:
 
 
 class Circuit:
-    """The state machine of one breaker around one opened sink. Times are the clock's monotonic seconds."""
+    """The state machine of one breaker around one opened sink. Times are the clock's monotonic
+    seconds.
+    """
 
     def __init__(self, rules: CircuitRules) -> None:
         self.state = CircuitState.CLOSED
@@ -126,7 +131,9 @@ class Circuit:
         return Ticket(now, self._era, is_probe=True)
 
     def retry_at(self) -> float:
-        """When a call that was not admitted should ask again; infinite where the end of a probe decides."""
+        """When a call that was not admitted should ask again; infinite where the end of a probe
+        decides.
+        """
         return self.opened_until if self.state is CircuitState.OPEN else math.inf
 
     def ended(self, ticket: Ticket, now: float, verdict: Verdict) -> None:
@@ -137,7 +144,9 @@ class Circuit:
         self._count(ticket, now, verdict, slow=slow)
 
     def cancelled(self, ticket: Ticket, now: float) -> None:
-        """An admitted call was given up by its caller: a slow call if it had lasted for too long already, nothing otherwise."""
+        """An admitted call was given up by its caller: a slow call if it had lasted for too long
+        already, nothing otherwise.
+        """
         if ticket.era != self._era:
             return
         slow = self._is_slow(ticket, now)
@@ -175,12 +184,18 @@ class Circuit:
             return True
         if window.calls < rules.min_calls:
             return False
-        failing = rules.failure_rate is not None and window.failures >= rules.failure_rate * window.calls
-        return failing or (rules.slow_rate is not None and window.slow >= rules.slow_rate * window.calls)
+        failing = (
+            rules.failure_rate is not None and window.failures >= rules.failure_rate * window.calls
+        )
+        return failing or (
+            rules.slow_rate is not None and window.slow >= rules.slow_rate * window.calls
+        )
 
     def _open(self, now: float) -> None:
         rules = self._rules
-        self.opened_until = now + min(rules.longest_open, rules.open_for * 2.0 ** min(self._openings, 64))
+        self.opened_until = now + min(
+            rules.longest_open, rules.open_for * 2.0 ** min(self._openings, 64)
+        )
         self._openings += 1
         self._enter(CircuitState.OPEN)
 

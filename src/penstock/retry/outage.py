@@ -1,13 +1,19 @@
-"""What an opened retry knows of its destination: how long to pause, and which batch probes it during an outage.
+"""What an opened retry knows of its destination: how long to pause, and which batch probes it
+during an outage.
 
-1. A throttled destination is left alone by every batch until a time; with tenants, by every batch of the tenant that it throttled.
-2. An unavailable destination is probed by one batch at a time, at `probe_at`; the others wait for its success.
-3. A batch that holds the probe and ends in any other way hands it on. Where the destination refuses, the probe passes to the next waiting
-   batch after each refusal: the fault may lie in one batch only, and another one finds that out.
-4. An empty retry budget counts as an outage too. It ends with a try that succeeds; one that fails, though it got an answer, does not end it.
+1. A throttled destination is left alone by every batch until a time; with tenants, by every batch
+   of the tenant that it throttled.
+2. An unavailable destination is probed by one batch at a time, at `probe_at`; the others wait for
+   its success.
+3. A batch that holds the probe and ends in any other way hands it on. Where the destination
+   refuses, the probe passes to the next waiting batch after each refusal: the fault may lie in one
+   batch only, and another one finds that out.
+4. An empty retry budget counts as an outage too. It ends with a try that succeeds; one that fails,
+   though it got an answer, does not end it.
 5. A refusal of single items, which the destination names, is no outage: only their batches wait.
-6. Every try gets a ticket when it begins. `accepted` is the highest ticket of a try of which the destination took something: the evidence by
-   which `Search` tells a refused item from a destination that refuses everything.
+6. Every try gets a ticket when it begins. `accepted` is the highest ticket of a try of which the
+   destination took something: the evidence by which `Search` tells a refused item from a
+   destination that refuses everything.
 """
 
 from __future__ import annotations
@@ -23,7 +29,9 @@ if TYPE_CHECKING:
     from .._core.condition import Condition
 
 FAULT_KNOWN = 600.0
-"""Seconds for which an item that was at fault makes the next refusal likely to be an item's fault, too."""
+"""Seconds for which an item that was at fault makes the next refusal likely to be an item's fault,
+too.
+"""
 
 MOST_NEEDED = 30
 
@@ -38,7 +46,9 @@ class Destination:
         self.condition: Condition | None = None
         """Why writes fail at the moment; `None` while they succeed."""
         self.told: Condition | None = None
-        """The same as batchers are told of it; `None` also where a decorator inside has told them."""
+        """The same as batchers are told of it; `None` also where a decorator inside has told
+        them.
+        """
         self.since: float | None = None
         """When the outage or the throttling began."""
         self.is_down = False
@@ -70,7 +80,9 @@ class Destination:
         return not self.is_down and not self._throttled
 
     def throttle(self, until: float, tenant: object, now: float) -> None:
-        """Leave the destination alone until then, for `tenant` only (`None`: for every batch, where there are no tenants)."""
+        """Leave the destination alone until then, for `tenant` only (`None`: for every batch, where
+        there are no tenants).
+        """
         self._throttled = {each: end for each, end in self._throttled.items() if end > now}
         known = accepted(tenant)
         self._throttled[known] = max(self._throttled.get(known, until), until)
@@ -101,7 +113,9 @@ class Destination:
         return probes
 
     def may_probe(self, who: object) -> bool:
-        """Take the probe if no batch holds it, or stand in line for it; return whether `who` holds it now."""
+        """Take the probe if no batch holds it, or stand in line for it; return whether `who` holds
+        it now.
+        """
         if self._probe is None:
             self._probe = who
         if self._probe is who:
@@ -115,7 +129,9 @@ class Destination:
         self._fault_at = now
 
     def lied(self, now: float) -> None:
-        """An item that was refused alone was accepted after all, so refusals prove less for a while."""
+        """An item that was refused alone was accepted after all, so refusals prove less for a
+        while.
+        """
         self._lies = self.lies(now) + 1
         self._lied_at = now
         self._fault_at = -math.inf
@@ -137,7 +153,9 @@ class Destination:
         self._refused.add(who)
 
     def took_items(self, who: object) -> bool:
-        """`who` has ended; return whether it was the last one of which items were refused by name."""
+        """`who` has ended; return whether it was the last one of which items were refused by
+        name.
+        """
         if who not in self._refused:
             return False
         self._refused.remove(who)
@@ -149,7 +167,9 @@ class Destination:
         return bool(self._line)
 
     def pass_probe(self, who: object) -> None:
-        """Hand the probe on to the batch that has waited longest, if there is one; `who` stands in line again."""
+        """Hand the probe on to the batch that has waited longest, if there is one; `who` stands in
+        line again.
+        """
         if self._probe is not who or not self._line:
             return
         self._probe = next(iter(self._line))
@@ -158,7 +178,9 @@ class Destination:
         self.changed.fire()
 
     def schedule_probe(self, at: float, *, not_before: float = 0.0) -> None:
-        """Let the batch that holds the probe use it at that time; `not_before` is the time until which the destination asked to wait."""
+        """Let the batch that holds the probe use it at that time; `not_before` is the time until
+        which the destination asked to wait.
+        """
         self.probe_at, self.probe_not_before = at, not_before
 
     def ended(self, seconds: float, *, failed: bool) -> None:
@@ -175,7 +197,9 @@ class Destination:
         self.accepted = max(self.accepted, ticket)
 
     def is_there(self, *, throttles: bool = False) -> None:
-        """A try got an answer: the outage, if any, has ended, and every batch may go on. `throttles`: that answer was a throttle."""
+        """A try got an answer: the outage, if any, has ended, and every batch may go on.
+        `throttles`: that answer was a throttle.
+        """
         self.condition = self.told = None
         if not throttles:
             self.since = None

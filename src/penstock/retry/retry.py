@@ -24,37 +24,50 @@ OnRefused = Literal["wait", "dead_letter"]
 
 
 class Retry:
-    """Send again what failed and may succeed next time: only those items, in order, each with attempts of its own.
+    """Send again what failed and may succeed next time: only those items, in order, each with
+    attempts of its own.
 
     Args:
         attempts: tries per item in all.
-        backoff: a `Backoff`, or any of tenacity's wait objects. Default: full jitter up to 0.1 s x 2^n, at most 30 s.
-        classify: a function from an exception to its `ErrorClass`, or `None` where it does not know; asked before the sink's own.
-        max_seconds: seconds for a series in all: a try that would come later is not made, and the items leave with their last error. Time
-            spent waiting for a destination that throttles or cannot be reached does not count. Default: no limit.
-        budget: a `RetryBudget`, shared with all batches and with other retries; when it is empty, that is an outage. Default: no limit.
-        give_up_after: seconds of an outage, or of uninterrupted throttling, after which a series ends. Default: it waits for as long as it lasts.
-        resend_unknown: whether a try that was cut off is made again (at least once) or not (`False`: at most once).
+        backoff: a `Backoff`, or any of tenacity's wait objects. Default: full jitter up to 0.1 s x
+            2^n, at most 30 s.
+        classify: a function from an exception to its `ErrorClass`, or `None` where it does not
+            know; asked before the sink's own.
+        max_seconds: seconds for a series in all: a try that would come later is not made, and the
+            items leave with their last error. Time spent waiting for a destination that throttles
+            or cannot be reached does not count. Default: no limit.
+        budget: a `RetryBudget`, shared with all batches and with other retries; when it is empty,
+            that is an outage. Default: no limit.
+        give_up_after: seconds of an outage, or of uninterrupted throttling, after which a series
+            ends. Default: it waits for as long as it lasts.
+        resend_unknown: whether a try that was cut off is made again (at least once) or not
+            (`False`: at most once).
         unlisted_attempts: tries for an exception that no classifier knows.
-        on_refused: what to do while the destination refuses every write (`RefusedError`: a login, a permission, a missing table, a full disk).
-            `"wait"` (default) treats that as an outage. `"dead_letter"` gives the items up, as permanent errors.
-        max_retry_after: the most seconds that a destination's `Retry-After` is believed. Default 300.
+        on_refused: what to do while the destination refuses every write (`RefusedError`: a login, a
+            permission, a missing table, a full disk). `"wait"` (default) treats that as an outage.
+            `"dead_letter"` gives the items up, as permanent errors.
+        max_retry_after: the most seconds that a destination's `Retry-After` is believed. Default
+            300.
         rng: the randomness of the default backoff.
 
-    During a backoff the batch's flush slot serves other batches. A throttled destination is left alone by all batches (with tenants: by those
-    of the throttled tenant) for its `Retry-After`, 5 s where it gives none. A destination that cannot be reached is probed by one batch at a
-    time, at most 5 s apart, and the others wait for its success. Neither uses up attempts.
+    During a backoff the batch's flush slot serves other batches. A throttled destination is left
+    alone by all batches (with tenants: by those of the throttled tenant) for its `Retry-After`, 5 s
+    where it gives none. A destination that cannot be reached is probed by one batch at a time, at
+    most 5 s apart, and the others wait for its success. Neither uses up attempts.
 
-    A destination that refuses every write is an outage as well, and the waiting batches take turns to probe it. A probe whose whole write is
-    refused sends half of it next, down to one item. An item that is refused alone again and again, with accepted writes in between, is at fault
-    itself and leaves as a permanent error; its neighbours are delivered. Around a sink with several destinations
-    (`Router`) no item is searched for.
+    A destination that refuses every write is an outage as well, and the waiting batches take turns
+    to probe it. A probe whose whole write is refused sends half of it next, down to one item. An
+    item that is refused alone again and again, with accepted writes in between, is at fault itself
+    and leaves as a permanent error; its neighbours are delivered. Around a sink with several
+    destinations (`Router`) no item is searched for.
 
-    When a shutdown begins, a backoff ends with one immediate try, and further tries follow after shortened waits until none fits before the
-    deadline. What is left then was not applied, and ends `unsent`.
+    When a shutdown begins, a backoff ends with one immediate try, and further tries follow after
+    shortened waits until none fits before the deadline. What is left then was not applied, and ends
+    `unsent`.
 
-    In a transaction it tries again what the transaction can live with, such as a lock that was not to be had. When the transaction itself
-    is lost, so is the series: only a new transaction can try again. Locks are held while it waits.
+    In a transaction it tries again what the transaction can live with, such as a lock that was not
+    to be had. When the transaction itself is lost, so is the series: only a new transaction can try
+    again. Locks are held while it waits.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -84,9 +97,15 @@ class Retry:
             raise checks.bad("budget", budget, "must be a RetryBudget(...)")
         self.budget = budget
         if backoff is not None and not callable(backoff):
-            raise checks.bad("backoff", backoff, "must be a Backoff(...), or one of tenacity's wait objects")
+            raise checks.bad(
+                "backoff", backoff, "must be a Backoff(...), or one of tenacity's wait objects"
+            )
         if classify is not None and not callable(classify):
-            raise checks.bad("classify", classify, "must be a function from an exception to an ErrorClass or None")
+            raise checks.bad(
+                "classify",
+                classify,
+                "must be a function from an exception to an ErrorClass or None",
+            )
         self.backoff: Backoff | WaitStrategy = backoff or Backoff(rng=rng or random.Random())
         self.classify = classify
         self.on_refused = checks.choice("on_refused", on_refused, ("wait", "dead_letter"))
@@ -94,7 +113,9 @@ class Retry:
         self.give_up_after = checks.optional_seconds("give_up_after", give_up_after)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
-        """Wrap `sink`. Raises `ConfigError` around a sink that would send again what has succeeded."""
+        """Wrap `sink`. Raises `ConfigError` around a sink that would send again what has
+        succeeded.
+        """
         for part in walk(sink):
             reason = getattr(part, "refuses_retry", None)
             if reason is not None:

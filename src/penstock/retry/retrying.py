@@ -32,13 +32,17 @@ THROTTLE_FLOOR = 5.0
 """Seconds to leave a destination alone that throttles without a `Retry-After`."""
 THROTTLE_FACTOR = 4.0
 PROBE_SHORTEST = 0.01
-"""Seconds between two probes at least, also with a backoff of zero: a connection may be refused in no time."""
+"""Seconds between two probes at least, also with a backoff of zero: a connection may be refused in
+no time.
+"""
 PROBE_LONGEST = 5.0
 """Seconds between two probes at most."""
 PROBE_OF_FAULTS = 0.1
 """The same while items have been found at fault, and others are accepted."""
 PASS_AFTER = 5.0
-"""Seconds for which an item refused alone holds up what follows it in its batch, and with one worker the next batch, to keep their order."""
+"""Seconds for which an item refused alone holds up what follows it in its batch, and with one
+worker the next batch, to keep their order.
+"""
 NO_BUDGET = Condition(DestinationState.UNAVAILABLE, "the retry budget is used up")
 
 
@@ -75,16 +79,25 @@ class RetrySink(WrappingSink[T]):
         return self._known
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """What the retry's own classifier says, else the wrapped sink's: a breaker or dead letter outside sees errors the same way."""
+        """What the retry's own classifier says, else the wrapped sink's: a breaker or dead letter
+        outside sees errors the same way.
+        """
         own = None if self._settings.classify is None else self._settings.classify(error)
         answer = super().classify(error) if own is None else own
-        if self._settings.on_refused == "dead_letter" and classified(error, lambda _: answer) is ErrorClass.REFUSED:
+        if (
+            self._settings.on_refused == "dead_letter"
+            and classified(error, lambda _: answer) is ErrorClass.REFUSED
+        ):
             return ErrorClass.PERMANENT
         return answer
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Send the batch until every item has its outcome or its last error; suspends for as long as that takes."""
-        series = Series(range(len(batch)), self._settings.rules, batch.delivery.clock.now(), keys=batch.keys)
+        """Send the batch until every item has its outcome or its last error; suspends for as long
+        as that takes.
+        """
+        series = Series(
+            range(len(batch)), self._settings.rules, batch.delivery.clock.now(), keys=batch.keys
+        )
         if self._settings.budget is not None:
             self._settings.budget.deposit()
         try:
@@ -100,7 +113,7 @@ class RetrySink(WrappingSink[T]):
                 batch.delivery.report(self._destination.of_items, None)
         return WriteResult.failed(batch, series.final) if series.final else None
 
-    # -- a try --------------------------------------------------------------------------------------------------------
+    # -- a try -------------------------------------------------------------------------------------
 
     async def _try(self, batch: Batch[T], series: Series, *, last: bool) -> None:
         """Send what is next of the series, and learn from the answer."""
@@ -122,16 +135,26 @@ class RetrySink(WrappingSink[T]):
                 destination.lied(clock.now())
         if not errors:
             self._recovered(batch)
-            series.pending = [] if len(part) == len(series.pending) else sorted(set(series.pending).difference(part))
+            series.pending = (
+                []
+                if len(part) == len(series.pending)
+                else sorted(set(series.pending).difference(part))
+            )
             return
         by_index = {part[i]: error for i, error in errors.items()}
         kinds = self._kinds(errors.values())
         behind = {part[i]: part[leader] for i, leader in leaders(attempt, errors).items()}
-        classes = series.after(by_index, lambda error: kinds[id(error)], last=last, leaders=behind, sent=part)
+        classes = series.after(
+            by_index, lambda error: kinds[id(error)], last=last, leaders=behind, sent=part
+        )
         if classes == _REFUSED and self._searches and batch.delivery.waits_for_repair:
             self._narrow(batch, series, part, by_index)
             if not series.pending and not destination.has_others:
-                self._recovered(batch)  # the fault was the item's, and no other write is left that could tell of recovery
+                self._recovered(
+                    batch
+                    # the fault was the item's, and no other write is left that could
+                    # tell of recovery
+                )
                 return
         elif search.is_on:
             search.interrupted()
@@ -139,16 +162,31 @@ class RetrySink(WrappingSink[T]):
         self._note(batch, series, by_index, classes, frozenset(kinds.values()), succeeded=succeeded)
 
     def _kinds(self, errors: Iterable[BaseException]) -> dict[int, ErrorClass]:
-        """The class of each error, by its identity: a batch that failed as a whole has one for all its items."""
-        return {key: classified(error, self.classify) for key, error in {id(error): error for error in errors}.items()}
+        """The class of each error, by its identity: a batch that failed as a whole has one for all
+        its items.
+        """
+        return {
+            key: classified(error, self.classify)
+            for key, error in {id(error): error for error in errors}.items()
+        }
 
     @property
     def _searches(self) -> bool:
         return not self.capabilities.several_destinations
 
-    def _narrow(self, batch: Batch[T], series: Series, part: Sequence[int], errors: Mapping[int, BaseException]) -> None:
-        """Search the batch where a part of it was refused as a whole. Errors of single items say themselves which those are."""
-        if len(errors) < len(part) or any(isinstance(error, RefusedError) and error.of_item for error in errors.values()):
+    def _narrow(
+        self,
+        batch: Batch[T],
+        series: Series,
+        part: Sequence[int],
+        errors: Mapping[int, BaseException],
+    ) -> None:
+        """Search the batch where a part of it was refused as a whole. Errors of single items say
+        themselves which those are.
+        """
+        if len(errors) < len(part) or any(
+            isinstance(error, RefusedError) and error.of_item for error in errors.values()
+        ):
             return
         destination = self._destination
         now = batch.delivery.clock.now()
@@ -164,7 +202,7 @@ class RetrySink(WrappingSink[T]):
             destination.found_fault(now)
             series.blame(found, errors[found], keeps_prefix=batch.delivery.keeps_prefix)
 
-    # -- learning from it ---------------------------------------------------------------------------------------------
+    # -- learning from it --------------------------------------------------------------------------
 
     def _note(
         self,
@@ -176,7 +214,9 @@ class RetrySink(WrappingSink[T]):
         *,
         succeeded: bool,
     ) -> None:
-        """Learn from a try that ended in errors of all `kinds`; `classes` are those of what stays in the series. Set its next due time."""
+        """Learn from a try that ended in errors of all `kinds`; `classes` are those of what stays
+        in the series. Set its next due time.
+        """
         destination, now = self._destination, batch.delivery.clock.now()
         series.due = series.not_before = now
         series.is_early = False
@@ -195,19 +235,33 @@ class RetrySink(WrappingSink[T]):
             self._recovered(batch)
             if series.pending:
                 series.not_before = now + self._floor(errors, 0.0)
-                series.due = max(now + self._backoff(series, series.tries, errors), series.not_before)
+                series.due = max(
+                    now + self._backoff(series, series.tries, errors), series.not_before
+                )
                 if series.is_too_late(series.due):
                     series.give_up(errors)
         if series.pending and classes:
-            until = max(series.due, destination.probe_at if destination.is_down else 0.0, destination.throttled_until(batch.tenant))
-            batch.delivery.retrying(min(classes, key=_ORDER.index), len(series.pending), max(0.0, until - now))
+            until = max(
+                series.due,
+                destination.probe_at if destination.is_down else 0.0,
+                destination.throttled_until(batch.tenant),
+            )
+            batch.delivery.retrying(
+                min(classes, key=_ORDER.index), len(series.pending), max(0.0, until - now)
+            )
 
     def _recovered(self, batch: Batch[T], *, throttled: bool = False) -> None:
         self._destination.is_there(throttles=throttled)
         if not throttled:
             batch.delivery.report(self._destination, None)
 
-    def _unavailable(self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], classes: frozenset[ErrorClass]) -> None:
+    def _unavailable(
+        self,
+        batch: Batch[T],
+        series: Series,
+        errors: Mapping[int, BaseException],
+        classes: frozenset[ErrorClass],
+    ) -> None:
         destination, now = self._destination, batch.delivery.clock.now()
         refuses = ErrorClass.REFUSED in classes
         self._trouble(batch, errors, ErrorClass.REFUSED if refuses else ErrorClass.UNAVAILABLE)
@@ -219,16 +273,29 @@ class RetrySink(WrappingSink[T]):
         if not probes:
             return
         longest = PROBE_OF_FAULTS if destination.knows_faults(now) else PROBE_LONGEST
-        pause = max(PROBE_SHORTEST, min(longest, self._backoff(series, destination.failures, errors)))
+        pause = max(
+            PROBE_SHORTEST, min(longest, self._backoff(series, destination.failures, errors))
+        )
         if refuses and series.search.goes_on_at_once(may_pass=self._may_pass(batch, series)):
             pause = 0.0
         asked = self._floor(errors, 0.0)
-        destination.schedule_probe(min(now + max(pause, asked), end), not_before=min(now + asked, end))
+        destination.schedule_probe(
+            min(now + max(pause, asked), end), not_before=min(now + asked, end)
+        )
         if refuses and pause:
             destination.pass_probe(batch)
 
-    def _refused_items(self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException], *, succeeded: bool) -> None:
-        """Wait for the repair with these items alone: the destination has named them, and takes others meanwhile."""
+    def _refused_items(
+        self,
+        batch: Batch[T],
+        series: Series,
+        errors: Mapping[int, BaseException],
+        *,
+        succeeded: bool,
+    ) -> None:
+        """Wait for the repair with these items alone: the destination has named them, and takes
+        others meanwhile.
+        """
         destination, now = self._destination, batch.delivery.clock.now()
         if succeeded:
             self._recovered(batch)
@@ -242,11 +309,15 @@ class RetrySink(WrappingSink[T]):
         if now >= end or not batch.delivery.waits_for_repair:
             series.give_up(errors)
             return
-        pause = max(PROBE_SHORTEST, min(PROBE_LONGEST, self._backoff(series, series.refusals, errors)))
+        pause = max(
+            PROBE_SHORTEST, min(PROBE_LONGEST, self._backoff(series, series.refusals, errors))
+        )
         series.not_before = min(now + self._floor(errors, 0.0), end)
         series.due = max(min(now + pause, end), series.not_before)
 
-    def _throttle(self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException]) -> None:
+    def _throttle(
+        self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException]
+    ) -> None:
         backoff, now = self._settings.backoff, batch.delivery.clock.now()
         self._trouble(batch, errors, ErrorClass.THROTTLE)
         end = self._give_up_at()
@@ -262,12 +333,19 @@ class RetrySink(WrappingSink[T]):
         self._destination.throttle(until, batch.tenant, now)
         batch.throttled(until)
 
-    def _trouble(self, batch: Batch[T], errors: Mapping[int, BaseException], kind: ErrorClass) -> None:
+    def _trouble(
+        self, batch: Batch[T], errors: Mapping[int, BaseException], kind: ErrorClass
+    ) -> None:
         """Keep and report what is wrong with the destination."""
-        error = next((error for error in errors.values() if classified(error, self.classify) is kind), next(iter(errors.values())))
+        error = next(
+            (error for error in errors.values() if classified(error, self.classify) is kind),
+            next(iter(errors.values())),
+        )
         condition = Condition.after(STATE_OF[kind], error)
         is_told = not isinstance(error, CircuitOpenError)  # the breaker itself reports
-        self._destination.is_troubled(condition, batch.delivery.clock.now(), told=condition if is_told else None)
+        self._destination.is_troubled(
+            condition, batch.delivery.clock.now(), told=condition if is_told else None
+        )
         if is_told:
             batch.delivery.report(self._destination, condition)
 
@@ -281,13 +359,17 @@ class RetrySink(WrappingSink[T]):
 
     def _backoff(self, series: Series, tries: int, errors: Mapping[int, BaseException]) -> float:
         error = next(iter(errors.values()), None)
-        series.waited = max(0.0, float(self._settings.backoff(call_state(tries, error, series.waited))))
+        series.waited = max(
+            0.0, float(self._settings.backoff(call_state(tries, error, series.waited)))
+        )
         return series.waited
 
-    # -- waiting ------------------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------
 
     async def _gate(self, batch: Batch[T], series: Series) -> bool:
-        """Wait until the series may send; return whether time is up, so that no further try fits before a shutdown's deadline."""
+        """Wait until the series may send; return whether time is up, so that no further try fits
+        before a shutdown's deadline.
+        """
         destination, clock = self._destination, batch.delivery.clock
         if not series.has_tried:
             if destination.has_failed and not batch.delivery.has_time(destination.lasted):
@@ -296,7 +378,9 @@ class RetrySink(WrappingSink[T]):
                 return False
         began = clock.now()
         if series.due > began:
-            is_time_up = await batch.pick(series.pending).back_off(series.due, not_before=series.not_before, lasts=series.lasted)
+            is_time_up = await batch.pick(series.pending).back_off(
+                series.due, not_before=series.not_before, lasts=series.lasted
+            )
             series.is_early = clock.now() < series.due
             if not series.costs:
                 series.excuse(clock.now() - began)
@@ -312,11 +396,15 @@ class RetrySink(WrappingSink[T]):
         destination, pending = self._destination, batch.pick(series.pending)
         while True:
             hold = self._hold(batch, series)
-            batch.delivery.let_pass(others=hold is not None and series.search.is_stuck and self._may_pass(batch, series))
+            batch.delivery.let_pass(
+                others=hold is not None and series.search.is_stuck and self._may_pass(batch, series)
+            )
             if hold is None:
                 return False
             lasts = max(series.lasted, destination.lasted)
-            is_time_up = await pending.back_off(hold.until, *hold.signals, not_before=hold.not_before, lasts=lasts)
+            is_time_up = await pending.back_off(
+                hold.until, *hold.signals, not_before=hold.not_before, lasts=lasts
+            )
             if is_time_up or hold.is_over or (batch.stopping and not hold.is_for_probe):
                 return is_time_up
 
@@ -325,12 +413,18 @@ class RetrySink(WrappingSink[T]):
         series.stop("no time is left for another try" if condition is None else condition.reason)
 
     def _next_part(self, batch: Batch[T], series: Series) -> Sequence[int]:
-        return series.search.next_part(series.pending, self._destination.accepted, may_pass=self._may_pass(batch, series))
+        return series.search.next_part(
+            series.pending, self._destination.accepted, may_pass=self._may_pass(batch, series)
+        )
 
     def _may_pass(self, batch: Batch[T], series: Series) -> bool:
-        """Whether items may go before one that was refused alone: not at once, as it may be an outage, after which order matters."""
+        """Whether items may go before one that was refused alone: not at once, as it may be an
+        outage, after which order matters.
+        """
         since, now = series.search.alone_since, batch.delivery.clock.now()
-        return since is not None and (batch.stopping or self._destination.knows_faults(now) or now >= since + PASS_AFTER)
+        return since is not None and (
+            batch.stopping or self._destination.knows_faults(now) or now >= since + PASS_AFTER
+        )
 
     def _hold(self, batch: Batch[T], series: Series) -> Hold | None:
         """What keeps the batch from being sent now: a probe, a throttle, an empty budget."""
@@ -348,7 +442,9 @@ class RetrySink(WrappingSink[T]):
             destination.is_troubled(NO_BUDGET, now, told=NO_BUDGET)
             batch.delivery.report(destination, NO_BUDGET)
             probes = destination.is_out_of_budget(batch)
-            pause = max(PROBE_SHORTEST, min(PROBE_LONGEST, self._backoff(series, destination.failures, {})))
+            pause = max(
+                PROBE_SHORTEST, min(PROBE_LONGEST, self._backoff(series, destination.failures, {}))
+            )
             if probes:
                 destination.schedule_probe(now)
             return Hold(now + pause, is_over=probes)
@@ -363,11 +459,20 @@ class RetrySink(WrappingSink[T]):
 
 
 _REFUSED = frozenset({ErrorClass.REFUSED})
-_ORDER = (ErrorClass.REFUSED, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.UNKNOWN, ErrorClass.TRANSIENT, ErrorClass.UNLISTED)
+_ORDER = (
+    ErrorClass.REFUSED,
+    ErrorClass.UNAVAILABLE,
+    ErrorClass.THROTTLE,
+    ErrorClass.UNKNOWN,
+    ErrorClass.TRANSIENT,
+    ErrorClass.UNLISTED,
+)
 """Which class names a retry that several have caused."""
 
 
 def _are_of_items(errors: Mapping[int, BaseException]) -> bool:
-    """Whether the destination has answered for each item, so that a refusal is that item's target's only."""
+    """Whether the destination has answered for each item, so that a refusal is that item's target's
+    only.
+    """
     refused = [error for error in errors.values() if isinstance(error, RefusedError)]
     return bool(refused) and all(error.of_item for error in refused)

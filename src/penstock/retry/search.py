@@ -1,26 +1,32 @@
 """Which items of a batch a destination refuses although it accepts others. Pure.
 
-A destination that refuses a whole write (403, a missing table) refuses everything, as a rule; but the fault may lie in one item. Giving
-the batch up would lose good items to an outage, and trying it whole for ever would let one item block all others. So the batch is halved
-while the destination is probed with it:
+A destination that refuses a whole write (403, a missing table) refuses everything, as a rule; but
+the fault may lie in one item. Giving the batch up would lose good items to an outage, and trying it
+whole for ever would let one item block all others. So the batch is halved while the destination is
+probed with it:
 
-1. Of a refused part the first half is sent next, down to a single item. Parts go in the batch's order.
-2. An item refused alone waits. It is sent again, alone, after each write that was begun later and accepted: its own batch's next parts, or
-   other batches'.
-3. Refusals count if an accepted write lies between any two of them: one outage counts once, however long it lasts. An item that was refused
-   `enough` times, alone or within a part, and of these `ENOUGH_ALONE` times alone, is at fault if it is refused `IN_A_ROW` times then, one
-   right after the other: every second or third request may go to a server that is ill. Within a part proves less than alone, since
-   another item of the part may be at fault.
-4. An item refused alone and accepted later was a lie: the destination refuses at random, or in several outages. The caller then asks for
-   more refusals (`enough`).
-5. Where nothing else is sent that could be accepted, an item that has been alone for `QUIET` seconds is at fault after `ENOUGH_IF_QUIET`
-   refusals, unless there were lies.
-6. After a lie, what is left goes as one part again. So does what was not sent yet when the first part is accepted.
-7. With keys, an item does not go before one of its key that was refused alone. Without keys a batch is in order: what follows an item refused
-   alone waits until the caller lets it pass, and then goes right after another refusal of that item, so that an outage which ends in between
-   is likely to let it go first.
+1. Of a refused part the first half is sent next, down to a single item. Parts go in the batch's
+   order.
+2. An item refused alone waits. It is sent again, alone, after each write that was begun later and
+   accepted: its own batch's next parts, or other batches'.
+3. Refusals count if an accepted write lies between any two of them: one outage counts once, however
+   long it lasts. An item that was refused `enough` times, alone or within a part, and of these
+   `ENOUGH_ALONE` times alone, is at fault if it is refused `IN_A_ROW` times then, one right after
+   the other: every second or third request may go to a server that is ill. Within a part proves
+   less than alone, since another item of the part may be at fault.
+4. An item refused alone and accepted later was a lie: the destination refuses at random, or in
+   several outages. The caller then asks for more refusals (`enough`).
+5. Where nothing else is sent that could be accepted, an item that has been alone for `QUIET`
+   seconds is at fault after `ENOUGH_IF_QUIET` refusals, unless there were lies.
+6. After a lie, what is left goes as one part again. So does what was not sent yet when the first
+   part is accepted.
+7. With keys, an item does not go before one of its key that was refused alone. Without keys a batch
+   is in order: what follows an item refused alone waits until the caller lets it pass, and then
+   goes right after another refusal of that item, so that an outage which ends in between is likely
+   to let it go first.
 
-"Begun later" is judged by tickets, numbers that a retry gives to its tries in the order in which they begin.
+"Begun later" is judged by tickets, numbers that a retry gives to its tries in the order in which
+they begin.
 """
 
 from __future__ import annotations
@@ -57,7 +63,9 @@ class Alone:
     times: int = 0
     """How often, with an accepted write between any two."""
     run: int = 0
-    """How often in a row, once it was refused often enough; it is sent again at once until it is clear."""
+    """How often in a row, once it was refused often enough; it is sent again at once until it is
+    clear.
+    """
 
 
 class Search:
@@ -81,12 +89,20 @@ class Search:
     def next_part(self, pending: Sequence[int], accepted: int, *, may_pass: bool) -> Sequence[int]:
         """What to send next of the items that are pending.
 
-        `accepted` is the highest ticket of a try that was accepted, `may_pass` whether items without keys may go before one refused alone.
+        `accepted` is the highest ticket of a try that was accepted, `may_pass` whether items
+        without keys may go before one refused alone.
         """
         if not self.is_on:
             return pending
         self._forget_all_but(pending)
-        due = min((index for index, known in self._alone.items() if known.run or accepted >= self._refusals[index].ticket), default=None)
+        due = min(
+            (
+                index
+                for index, known in self._alone.items()
+                if known.run or accepted >= self._refusals[index].ticket
+            ),
+            default=None,
+        )
         if due is not None:
             return [due]
         if self._alone and self._keys is None and not (may_pass and self._was_head):
@@ -98,14 +114,18 @@ class Search:
         return [min(self._alone)] if self._alone else pending
 
     def goes_on_at_once(self, *, may_pass: bool) -> bool:
-        """Whether the next part is sent without a pause: the same item once more, or what is to follow its refusal."""
+        """Whether the next part is sent without a pause: the same item once more, or what is to
+        follow its refusal.
+        """
         if any(known.run for known in self._alone.values()):
             return True
         return may_pass and self._was_head and self._keys is None and bool(self._parts)
 
     @property
     def alone_since(self) -> float | None:
-        """When the first item of the batch that waits alone was first refused alone; `None` where none does."""
+        """When the first item of the batch that waits alone was first refused alone; `None` where
+        none does.
+        """
         return self._alone[min(self._alone)].since if self._alone else None
 
     @property
@@ -113,7 +133,16 @@ class Search:
         """Whether nothing of the batch can be sent but items that were refused alone."""
         return bool(self._alone) and not any(self._not_behind(part) for part in self._parts)
 
-    def refused(self, part: Sequence[int], now: float, *, accepted: int, next_ticket: int, enough: int, is_quiet: bool) -> int | None:
+    def refused(
+        self,
+        part: Sequence[int],
+        now: float,
+        *,
+        accepted: int,
+        next_ticket: int,
+        enough: int,
+        is_quiet: bool,
+    ) -> int | None:
         """A part was refused as a whole; return the item that is at fault, if that is proven now.
 
         `is_quiet` says that no other batch waits to be sent, and that there were no lies.
@@ -130,12 +159,16 @@ class Search:
         self._was_head = index == min(self._alone)
         times = self._refusals[index].times
         is_long = is_quiet and self.is_stuck and now >= alone.since + QUIET
-        is_enough = times >= ENOUGH_IF_QUIET if is_long else times >= enough and alone.times >= ENOUGH_ALONE
+        is_enough = (
+            times >= ENOUGH_IF_QUIET if is_long else times >= enough and alone.times >= ENOUGH_ALONE
+        )
         alone.run = alone.run + 1 if is_enough else 0
         return index if alone.run == IN_A_ROW else None
 
     def _count(self, part: Sequence[int], accepted: int, next_ticket: int) -> bool:
-        """Count a refusal for each item of a part; return whether it counts for the last of them."""
+        """Count a refusal for each item of a part; return whether it counts for the last of
+        them.
+        """
         counts = False
         for index in part:
             known = self._refusals.setdefault(index, Refusals())
@@ -159,14 +192,18 @@ class Search:
         if is_lie:
             self._parts, self._alone = [], {}
         elif not self._has_accepted:
-            self._parts = [sorted(index for part in self._parts for index in part)] if self._parts else []
+            self._parts = (
+                [sorted(index for part in self._parts for index in part)] if self._parts else []
+            )
         self._has_accepted = True
         return is_lie
 
     def _forget_all_but(self, pending: Sequence[int]) -> None:
         left = set(pending)
         self._alone = {index: known for index, known in self._alone.items() if index in left}
-        self._parts = [kept for part in self._parts if (kept := [index for index in part if index in left])]
+        self._parts = [
+            kept for part in self._parts if (kept := [index for index in part if index in left])
+        ]
         if others := sorted(left.difference(self._alone, *self._parts)):
             self._parts.append(others)
 

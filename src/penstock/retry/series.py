@@ -1,10 +1,15 @@
-"""A series of tries for one batch, decided item by item: what is sent again, what leaves, how long to wait. Pure.
+"""A series of tries for one batch, decided item by item: what is sent again, what leaves, how long
+to wait. Pure.
 
 1. Only items that failed and may be tried again stay in the series; each counts its own attempts.
-2. Throttled and unavailable tries do not count. An exception nobody knows counts, with fewer attempts.
-3. An item behind a failed one of its key (see `_core.prefix`) has that one's fate: it is tried again with it, or leaves with it.
-4. The last try before a shutdown's deadline ends the series: what could have been tried again was not applied, and is `StoppedError`.
-5. A try that a shutdown made earlier than the backoff had asked for counts no attempt: it must not use up an item's tries in no time.
+2. Throttled and unavailable tries do not count. An exception nobody knows counts, with fewer
+   attempts.
+3. An item behind a failed one of its key (see `_core.prefix`) has that one's fate: it is tried
+   again with it, or leaves with it.
+4. The last try before a shutdown's deadline ends the series: what could have been tried again was
+   not applied, and is `StoppedError`.
+5. A try that a shutdown made earlier than the backoff had asked for counts no attempt: it must not
+   use up an item's tries in no time.
 6. While the destination refuses whole writes, a try sends a part of the series; see `search`.
 """
 
@@ -44,7 +49,14 @@ class Rules:
 class Series:
     """The items of one batch that still need a try. Indices are the batch's."""
 
-    def __init__(self, indices: Sequence[int], rules: Rules, now: float, *, keys: Sequence[object] | None = None) -> None:
+    def __init__(
+        self,
+        indices: Sequence[int],
+        rules: Rules,
+        now: float,
+        *,
+        keys: Sequence[object] | None = None,
+    ) -> None:
         self.pending: Sequence[int] = indices
         """What still needs a try, in the batch's order."""
         self.final: dict[int, BaseException] = {}
@@ -83,7 +95,8 @@ class Series:
         leaders: Mapping[int, int] = NO_LEADERS,
         sent: Sequence[int] | None = None,
     ) -> frozenset[ErrorClass]:
-        """A try of the items `sent` (default: all pending) has ended with `errors`; return the classes of what stays in the series.
+        """A try of the items `sent` (default: all pending) has ended with `errors`; return the
+        classes of what stays in the series.
 
         An item with a leader stays or leaves with it, and counts no attempt.
         """
@@ -120,7 +133,9 @@ class Series:
         return frozenset(classes)
 
     def excuse(self, seconds: float) -> None:
-        """So much of the time was spent waiting for a destination that was throttled or not there."""
+        """So much of the time was spent waiting for a destination that was throttled or not
+        there.
+        """
         self._since += seconds
 
     def is_too_late(self, when: float) -> bool:
@@ -140,33 +155,57 @@ class Series:
         return self._attempts.get(index, 0) >= most
 
     def give_up(self, errors: Mapping[int, BaseException]) -> None:
-        """End the series: what is pending leaves with its last error; what the last try did not send leaves with that try's error."""
+        """End the series: what is pending leaves with its last error; what the last try did not
+        send leaves with that try's error.
+        """
         others = next(iter(errors.values()))
         for index in self.pending:
             self.final[index] = errors.get(index, others)
         self.pending = ()
 
     def stop(self, why: str) -> None:
-        """End the series without another try: no try fits before the deadline, so what is pending stays unsent."""
-        error = StoppedError(f"given up because the batcher is stopping, and the destination did not recover in time ({why})")
+        """End the series without another try: no try fits before the deadline, so what is pending
+        stays unsent.
+        """
+        error = StoppedError(
+            "given up because the batcher is stopping, and the destination did not recover in "
+            f"time ({why})"
+        )
         self.final.update(dict.fromkeys(self.pending, error))
         self.pending = ()
 
     def blame(self, index: int, error: BaseException, *, keeps_prefix: bool) -> None:
-        """An item is refused for good, since it was refused alone while others were accepted. Those behind it of its key leave with it."""
-        made = PermanentError(f"refused whenever it was sent alone, while other writes were accepted: {text_of(error)}")
-        made.summary = f"refused whenever it was sent alone, while other writes were accepted ({for_log(error)})"
+        """An item is refused for good, since it was refused alone while others were accepted. Those
+        behind it of its key leave with it.
+        """
+        made = PermanentError(
+            "refused whenever it was sent alone, while other writes were accepted: "
+            f"{text_of(error)}"
+        )
+        made.summary = (
+            "refused whenever it was sent alone, while other writes were accepted "
+            f"({for_log(error)})"
+        )
         made.__cause__ = error
         gone = {index}
         if keeps_prefix and self._keys is not None:
-            gone.update(other for other in self.pending if other > index and self._keys[other] == self._keys[index])
+            gone.update(
+                other
+                for other in self.pending
+                if other > index and self._keys[other] == self._keys[index]
+            )
         self.final.update(dict.fromkeys(gone, made))
         self.pending = [other for other in self.pending if other not in gone]
 
 
 def stopped(error: BaseException, which: str = "the last try") -> StoppedError:
-    """The error of an item that was not applied, and is not tried again because the batcher stops."""
-    made = StoppedError(f"given up because the batcher is stopping; {which} ended with {type(error).__name__}: {text_of(error)}")
+    """The error of an item that was not applied, and is not tried again because the batcher
+    stops.
+    """
+    made = StoppedError(
+        f"given up because the batcher is stopping; {which} ended with "
+        f"{type(error).__name__}: {text_of(error)}"
+    )
     made.summary = f"given up because the batcher is stopping; {which} ended with {for_log(error)}"
     made.__cause__ = error
     return made

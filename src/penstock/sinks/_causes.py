@@ -11,7 +11,9 @@ ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """`error`, its `__cause__`, the cause's cause and so on; each once, even where they go round."""
+    """`error`, its `__cause__`, the cause's cause and so on; each once, even where they go
+    round.
+    """
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:

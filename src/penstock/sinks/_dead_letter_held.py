@@ -1,7 +1,8 @@
 """The dead letters of a transaction: held until it has committed, then written.
 
-One commit cannot cover both destinations, so the gap is made visible: the ledger stores with the commit how many letters are held, and is
-told when they are written. A process that ends in between leaves a number there, which the next attempt of the unit reports.
+One commit cannot cover both destinations, so the gap is made visible: the ledger stores with the
+commit how many letters are held, and is told when they are written. A process that ends in between
+leaves a number there, which the next attempt of the unit reports.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.dead_letter")
 
 _BURIED = "%d items of batch %s went to the dead letters after the commit; the first because of %s"
-_REFUSED = "%d items of batch %s failed for good, and the dead letters did not take them after the commit (%s, after %s)"
+_REFUSED = (
+    "%d items of batch %s failed for good, and the dead letters did not take them after "
+    "the commit (%s, after %s)"
+)
 _LEFT = "%d dead letters of %s were not written, although it has committed"
 _NOT_TOLD = "the %d dead letters of %s are written, but its ledger could not be told so: %s"
 
@@ -45,14 +49,18 @@ class HeldLetters:
         self._groups: list[_Group] = []
 
     def hold(self, items: Batch[Any], records: list[Any], reason: BaseException) -> None:
-        """Keep a record for each of `items`, which count as dead letters from now on. Their key is the same in every attempt."""
+        """Keep a record for each of `items`, which count as dead letters from now on. Their key is
+        the same in every attempt.
+        """
         lineage = replace(items.lineage, id=f"{items.write_key}/dead-letter")
         self._groups.append(_Group(RowBatch(records, lineage=lineage), items.id, reason))
         self._within.hold_letters(len(records))
         items.settle(range(len(items)), Outcome.DEAD_LETTERED)
 
     async def bury(self, target: Sink[Any]) -> None:
-        """Write the letters after the commit, and tell its ledger. Failures are logged; only a cancellation is raised."""
+        """Write the letters after the commit, and tell its ledger. Failures are logged; only a
+        cancellation is raised.
+        """
         held = sum(len(group.records) for group in self._groups)
         if not held:
             return
@@ -74,7 +82,13 @@ class HeldLetters:
     async def _bury(target: Sink[Any], group: _Group) -> int:
         errors = await send(target, group.records)
         if errors:
-            logger.error(_REFUSED, len(errors), group.lineage, told.for_log(next(iter(errors.values()))), told.for_log(group.reason))
+            logger.error(
+                _REFUSED,
+                len(errors),
+                group.lineage,
+                told.for_log(next(iter(errors.values()))),
+                told.for_log(group.reason),
+            )
         written = len(group.records) - len(errors)
         if written:
             logger.warning(_BURIED, written, group.lineage, told.for_log(group.reason))

@@ -20,7 +20,9 @@ class Share:
         self._in_a_row = 0
 
     def after(self, ended: Iterable[bool]) -> str | None:
-        """Items have ended, `True` for each that is to become a dead letter; return why that is too much, if it is."""
+        """Items have ended, `True` for each that is to become a dead letter; return why that is too
+        much, if it is.
+        """
         recent, longest = self._recent, 0
         for dead in ended:
             if len(recent) == recent.maxlen:
@@ -30,7 +32,17 @@ class Share:
             self._in_a_row = self._in_a_row + 1 if dead else 0
             longest = max(longest, self._in_a_row)
         if self._max_consecutive is not None and longest >= self._max_consecutive:
-            return f"{longest} items in a row failed for good (max_consecutive={self._max_consecutive})"
-        if self._max_ratio is not None and len(recent) == recent.maxlen and self._dead > self._max_ratio * len(recent):
-            return f"{self._dead} of the last {len(recent)} items failed for good (max_ratio={self._max_ratio})"
+            return (
+                f"{longest} items in a row failed for good "
+                f"(max_consecutive={self._max_consecutive})"
+            )
+        if (
+            self._max_ratio is not None
+            and len(recent) == recent.maxlen
+            and self._dead > self._max_ratio * len(recent)
+        ):
+            return (
+                f"{self._dead} of the last {len(recent)} items failed for good "
+                f"(max_ratio={self._max_ratio})"
+            )
         return None

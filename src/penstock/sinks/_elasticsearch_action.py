@@ -28,7 +28,8 @@ Getter = Callable[[Any], Any]
 class ActionMaker:
     """Makes an item's part of the body.
 
-    A server refuses a whole request for an action that it cannot read, so whatever is known to be wrong is found here, for its item alone.
+    A server refuses a whole request for an action that it cannot read, so whatever is known to be
+    wrong is found here, for its item alone.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class ActionMaker:
         return self._id is None
 
     def records(self, items: Sequence[Any], keys: Sequence[str | None]) -> list[bytes]:
-        """The lines for each item; `keys` are the ids where no function gives one. Raises if any of them cannot be written."""
+        """The lines for each item; `keys` are the ids where no function gives one. Raises if any of
+        them cannot be written.
+        """
         if self._operation == "delete" or not isinstance(self._operation, str):
             return list(map(self.record, items, keys))
         before, after = _AROUND.get(self._operation, ("", ""))
@@ -69,7 +72,10 @@ class ActionMaker:
         if not all(source.startswith("{") for source in sources):
             raise TypeError("some document is no JSON object")
         actions = map(self._action, repeat(self._operation), items, keys)
-        return [f"{action}\n{before}{source}{after}\n".encode() for action, source in zip(actions, sources, strict=True)]
+        return [
+            f"{action}\n{before}{source}{after}\n".encode()
+            for action, source in zip(actions, sources, strict=True)
+        ]
 
     def record(self, item: Any, key: str | None = None) -> bytes:
         """The lines for one item. Raises if it cannot be written."""
@@ -82,7 +88,11 @@ class ActionMaker:
 
     def _action(self, operation: str, item: Any, key: str | None) -> str:
         index = self._index if isinstance(self._index, str) else self._index(item)
-        pipeline = self._pipeline if self._pipeline is None or isinstance(self._pipeline, str) else self._pipeline(item)
+        pipeline = (
+            self._pipeline
+            if self._pipeline is None or isinstance(self._pipeline, str)
+            else self._pipeline(item)
+        )
         action = _head(operation, index, pipeline, self._retries)
         document_id = key if self._id is None else self._id(item)
         if document_id is not None:
@@ -99,7 +109,10 @@ class ActionMaker:
         document = item if self._document is None else self._document(item)
         source = document if isinstance(document, bytes) else to_json(document)
         if not source.startswith(b"{"):
-            raise TypeError(f"a document is a JSON object; got {type(document).__name__}; pass document=, a function that makes one")
+            raise TypeError(
+                f"a document is a JSON object; got {type(document).__name__}; pass document=, "
+                "a function that makes one"
+            )
         if b"\n" in source:
             raise ValueError("a document given as bytes must not hold a newline")
         return source
@@ -169,6 +182,10 @@ def check_needs(operation: object, *, has_id: bool, has_version: bool) -> None:
     if not isinstance(operation, str):
         return
     if operation in _NEEDS_ID and not has_id:
-        raise bad("id", None, f"operation={operation!r} needs a field's name or a function of an item")
+        raise bad(
+            "id", None, f"operation={operation!r} needs a field's name or a function of an item"
+        )
     if has_version and operation not in _TAKES_VERSION:
-        raise bad("version", "...", f"operation={operation!r} takes no version; 'index' and 'delete' do")
+        raise bad(
+            "version", "...", f"operation={operation!r} takes no version; 'index' and 'delete' do"
+        )

@@ -1,8 +1,12 @@
-"""Answers of Elasticsearch and OpenSearch that refuse an index, or everything, until an operator repairs it.
+"""Answers of Elasticsearch and OpenSearch that refuse an index, or everything, until an operator
+repairs it.
 
-1. An index that is missing, closed, blocked or not granted is not the fault of an item: `RefusedError`, with the index and the setting.
-2. A full disk is one of them: from the flood-stage watermark on, the server blocks the index (status 403, or 429).
-3. A document that is missing, a conflict of versions and a field that does not fit the mapping belong to their items.
+1. An index that is missing, closed, blocked or not granted is not the fault of an item:
+   `RefusedError`, with the index and the setting.
+2. A full disk is one of them: from the flood-stage watermark on, the server blocks the index
+   (status 403, or 429).
+3. A document that is missing, a conflict of versions and a field that does not fit the mapping
+   belong to their items.
 """
 
 from __future__ import annotations
@@ -25,8 +29,10 @@ _SETTINGS = {
     "6": "set cluster.blocks.read_only to false",
     "8": "set index.blocks.write of {index} to false",
     "9": "set index.blocks.metadata of {index} to false",
-    "10": "set cluster.blocks.create_index to false, after freeing disk space if a full disk has set it",
-    "12": "free disk space (or add some), then set index.blocks.read_only_allow_delete of {index} to null",
+    "10": "set cluster.blocks.create_index to false, after freeing disk space if a full disk "
+    "has set it",
+    "12": "free disk space (or add some), then set index.blocks.read_only_allow_delete of "
+    "{index} to null",
     "13": "set cluster.blocks.read_only_allow_delete to false",
 }
 """What to do about a block, by the number that the server gives it."""
@@ -35,7 +41,8 @@ _SETTINGS = {
 def repair_of_item(status: int, error: Mapping[str, Any], index: str | None) -> str | None:
     """What to repair for an item's error, in one sentence; `None` if it is about the item.
 
-    `index` is the name that the item's action had, if it is known; an error that names another one is believed.
+    `index` is the name that the item's action had, if it is known; an error that names another one
+    is believed.
     """
     kind, reason = error.get("type"), error.get("reason")
     named = _index_of(error, reason) or index
@@ -52,7 +59,9 @@ def repair_of_item(status: int, error: Mapping[str, Any], index: str | None) -> 
 
 
 def refusal_of_request(status: int, text: str) -> tuple[str, str | None]:
-    """The type of the error in the text of a whole request's answer, and what to repair where the text says it better than the status."""
+    """The type of the error in the text of a whole request's answer, and what to repair where the
+    text says it better than the status.
+    """
     found = _TYPE.search(text)
     kind = "" if found is None else found[1]
     if kind in _BLOCKED and status in {403, 429}:
@@ -78,13 +87,19 @@ def _index_of(error: Mapping[str, Any], reason: object) -> str | None:
 
 
 def reasons(error: object, redact: Callable[[str], str], most: int) -> tuple[str, str]:
-    """The reasons that a server gave, the outer one first: in full, and by their types alone, which name no item's values."""
+    """The reasons that a server gave, the outer one first: in full, and by their types alone, which
+    name no item's values.
+    """
     told: list[str] = []
     kinds: list[str] = []
     length = 0
     while isinstance(error, dict) and length <= most:
         named = cast("dict[str, Any]", error)
-        said = [value for name in ("type", "reason") if isinstance(value := named.get(name), str) and value]
+        said = [
+            value
+            for name in ("type", "reason")
+            if isinstance(value := named.get(name), str) and value
+        ]
         told.append(": ".join(said))
         kinds.extend(kind for kind in said[:1] if re.fullmatch(r"[a-z_]{1,80}", kind))
         length += len(told[-1])

@@ -1,14 +1,22 @@
-"""One file that only grows, written by one process at a time. Everything here blocks: it runs in a thread.
+"""One file that only grows, written by one process at a time. Everything here blocks: it runs in a
+thread.
 
-1. A *chunk* is what one call appends, in one piece. A failed append is taken back; where that fails, the outcome is unknown.
-2. A line or zstd frame without an end, left by a killed process, is moved to a file beside it when the file is opened. Whole lines of a
-   chunk may stay, although their items were never reported as delivered.
-3. The lock is on a third file, which stays: the file itself changes its name when it is rotated. Rotation happens between chunks only.
-4. Other programs may rename, remove or truncate the file, as logrotate does. Before each chunk a file that is not at its path, or has
-   another size than this process left, is opened anew. After each chunk a file that has been removed meanwhile is replaced by a new one,
-   which gets the chunk. A file that has become shorter meanwhile makes the outcome unknown: the chunk may be in the copy, or nowhere.
-5. After a failed fsync the disk's content is unknown, and a second fsync would not tell. The file is opened anew before the next chunk.
-6. The lock and the torn pieces are never written through a symbolic link. The file itself may be one, unless `follows` forbids it.
+1. A *chunk* is what one call appends, in one piece. A failed append is taken back; where that
+   fails, the outcome is unknown.
+2. A line or zstd frame without an end, left by a killed process, is moved to a file beside it when
+   the file is opened. Whole lines of a chunk may stay, although their items were never reported as
+   delivered.
+3. The lock is on a third file, which stays: the file itself changes its name when it is rotated.
+   Rotation happens between chunks only.
+4. Other programs may rename, remove or truncate the file, as logrotate does. Before each chunk a
+   file that is not at its path, or has another size than this process left, is opened anew. After
+   each chunk a file that has been removed meanwhile is replaced by a new one, which gets the chunk.
+   A file that has become shorter meanwhile makes the outcome unknown: the chunk may be in the copy,
+   or nowhere.
+5. After a failed fsync the disk's content is unknown, and a second fsync would not tell. The file
+   is opened anew before the next chunk.
+6. The lock and the torn pieces are never written through a symbolic link. The file itself may be
+   one, unless `follows` forbids it.
 """
 
 from __future__ import annotations
@@ -34,7 +42,8 @@ logger = logging.getLogger("penstock.file")
 
 _TORN = "%s ended in the middle of a %s; its %d bytes have been moved to %s"
 _SHORTER = (
-    "%s was truncated by another program, from %d to %d bytes; lines that were appended between its copy and its truncation are lost. "
+    "%s was truncated by another program, from %d to %d bytes; lines that were appended "
+    "between its copy and its truncation are lost. "
     "Rotate by renaming, or with rotate_bytes= or rotate_every="
 )
 _FLAGS = os.O_CREAT | os.O_CLOEXEC
@@ -86,7 +95,11 @@ def archives(path: Path) -> list[Path]:
     """The files that have been rotated away from `path`, oldest first."""
     stem, ending = stem_and_ending(path)
     pattern = re.compile(rf"{re.escape(stem)}-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?{re.escape(ending)}")
-    found = [(match[1], int(match[2] or 0), each) for each in path.parent.iterdir() if (match := pattern.fullmatch(each.name))]
+    found = [
+        (match[1], int(match[2] or 0), each)
+        for each in path.parent.iterdir()
+        if (match := pattern.fullmatch(each.name))
+    ]
     return [each for *_, each in sorted(found)]
 
 
@@ -102,7 +115,9 @@ class AppendFile:
         self._period: int | None = None
 
     def open(self) -> None:
-        """Lock the file, put its end right, and be ready to append. Raises `ConfigError` for a file in use or of another kind, and `OSError`."""
+        """Lock the file, put its end right, and be ready to append. Raises `ConfigError` for a file
+        in use or of another kind, and `OSError`.
+        """
         try:
             self._lock = _locked(self._settings)
             self._begin()
@@ -113,16 +128,21 @@ class AppendFile:
     def append(self, chunk: bytes, wall: float) -> None:
         """Append all of `chunk`, or nothing.
 
-        Raises `OSError` and `UnavailableError` if nothing of it was appended, and `UnknownOutcomeError` if a part of it may have been.
+        Raises `OSError` and `UnavailableError` if nothing of it was appended, and
+        `UnknownOutcomeError` if a part of it may have been.
         """
         for _ in range(_TRIES):
             file = self._ready(len(chunk), wall)
             if self._append(file, chunk, wall):
                 return
-        raise UnavailableError(f"{self._settings.path} is changed by another program whenever it is written")
+        raise UnavailableError(
+            f"{self._settings.path} is changed by another program whenever it is written"
+        )
 
     def close(self) -> None:
-        """Close the file and release the lock. Closing twice is harmless. Raises `OSError` if what was written may not be on the disk."""
+        """Close the file and release the lock. Closing twice is harmless. Raises `OSError` if what
+        was written may not be on the disk.
+        """
         file, lock = self._file, self._lock
         self._file = self._lock = None
         try:
@@ -132,7 +152,7 @@ class AppendFile:
             if lock is not None:
                 os.close(lock)
 
-    # -- between chunks -----------------------------------------------------------------------------------------------
+    # -- between chunks ----------------------------------------------------------------------------
 
     def _ready(self, more: int, wall: float) -> int:
         file = self._file
@@ -172,7 +192,9 @@ class AppendFile:
     def _begin(self) -> int:
         settings = self._settings
         link = 0 if settings.follows else os.O_NOFOLLOW
-        file = os.open(settings.path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | link | _FLAGS, settings.mode)
+        file = os.open(
+            settings.path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | link | _FLAGS, settings.mode
+        )
         try:
             self._end = _repaired(file, settings)
             if settings.fsync != "never":
@@ -184,10 +206,12 @@ class AppendFile:
         self._file = file
         return file
 
-    # -- one chunk ----------------------------------------------------------------------------------------------------
+    # -- one chunk ---------------------------------------------------------------------------------
 
     def _append(self, file: int, chunk: bytes, wall: float) -> bool:
-        """Append the chunk; `False` if another program has changed or removed the file, and nothing of the chunk is in it."""
+        """Append the chunk; `False` if another program has changed or removed the file, and nothing
+        of the chunk is in it.
+        """
         path = self._settings.path
         try:
             end = append(file, chunk, self._end)
@@ -202,7 +226,9 @@ class AppendFile:
             self._sync(file)
         found = os.fstat(file)
         if found.st_size < end:
-            raise UnknownOutcomeError(f"{path} was truncated by another program while the lines were appended")
+            raise UnknownOutcomeError(
+                f"{path} was truncated by another program while the lines were appended"
+            )
         return found.st_nlink > 0 or _is_at(file, path)
 
     def _sync(self, file: int) -> None:
@@ -210,7 +236,9 @@ class AppendFile:
             os.fsync(file)
         except OSError as error:
             self._give_up(file)
-            raise UnknownOutcomeError(f"the lines are in {self._settings.path}, but perhaps not on its disk ({error})") from error
+            raise UnknownOutcomeError(
+                f"the lines are in {self._settings.path}, but perhaps not on its disk ({error})"
+            ) from error
 
     def _give_up(self, file: int) -> None:
         self._file = None
@@ -225,7 +253,9 @@ class AppendFile:
 
 
 def _locked(settings: FileSettings) -> int:
-    lock = os.open(settings.beside(".lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, 0o666)
+    lock = os.open(
+        settings.beside(".lock"), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | _FLAGS, 0o666
+    )
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -233,7 +263,8 @@ def _locked(settings: FileSettings) -> int:
         raise bad(
             "path",
             str(settings.path),
-            "another process, or another sink, is writing to it; give each a file of its own (processes: per_process=True)",
+            "another process, or another sink, is writing to it; give each a file of its own "
+            "(processes: per_process=True)",
         ) from error
     return lock
 
@@ -245,7 +276,9 @@ def _repaired(file: int, settings: FileSettings) -> int:
         raise bad("path", str(settings.path), "is not a plain file")
     if is_zstd(file) not in {None, settings.is_zstd}:
         rule = (
-            "there is a file that is not zstd" if settings.is_zstd else "there is a file in zstd; pass compression='zstd' or another path"
+            "there is a file that is not zstd"
+            if settings.is_zstd
+            else "there is a file in zstd; pass compression='zstd' or another path"
         )
         raise bad("path", str(settings.path), rule)
     whole = whole_frames(file) if settings.is_zstd else whole_lines(file)
@@ -254,7 +287,13 @@ def _repaired(file: int, settings: FileSettings) -> int:
         _save(aside, os.pread(file, found.st_size - whole, whole), found.st_mode & 0o666)
         cut(file, whole)
         os.fsync(file)
-        logger.warning(_TORN, settings.path, "frame" if settings.is_zstd else "line", found.st_size - whole, aside)
+        logger.warning(
+            _TORN,
+            settings.path,
+            "frame" if settings.is_zstd else "line",
+            found.st_size - whole,
+            aside,
+        )
     return whole
 
 

@@ -1,10 +1,14 @@
-"""The end of a file that another program may truncate at any moment, as logrotate's `copytruncate` does. Everything here blocks.
+"""The end of a file that another program may truncate at any moment, as logrotate's `copytruncate`
+does. Everything here blocks.
 
-1. The file is open with `O_APPEND`, so the descriptor's offset after a write tells where its bytes went, whatever the size is by then.
-2. The pieces of one chunk must be adjacent, and the first one must begin at the end that the caller knows, or at 0 in a file that was emptied.
-   Otherwise the file was changed in between, and what is left of the chunk is taken back.
-3. Taking back never leaves a file longer than it was. `ftruncate` would lengthen one that was truncated since its size was read: the bytes
-   that it adds are NULs, which are recognized and cut off.
+1. The file is open with `O_APPEND`, so the descriptor's offset after a write tells where its bytes
+   went, whatever the size is by then.
+2. The pieces of one chunk must be adjacent, and the first one must begin at the end that the caller
+   knows, or at 0 in a file that was emptied. Otherwise the file was changed in between, and what is
+   left of the chunk is taken back.
+3. Taking back never leaves a file longer than it was. `ftruncate` would lengthen one that was
+   truncated since its size was read: the bytes that it adds are NULs, which are recognized and cut
+   off.
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ class NotTakenBackError(Exception):
 
 
 def append(file: int, chunk: bytes, end: int) -> int | None:
-    """Append all of `chunk` in one piece behind `end`; return the offset behind it, or `None` if the file was changed meanwhile.
+    """Append all of `chunk` in one piece behind `end`; return the offset behind it, or `None` if
+    the file was changed meanwhile.
 
-    After `None` and after `OSError` nothing of the chunk is in the file. Raises `NotTakenBackError` where that cannot be achieved.
+    After `None` and after `OSError` nothing of the chunk is in the file. Raises `NotTakenBackError`
+    where that cannot be achieved.
     """
     start, at, left = None, end, memoryview(chunk)
     while left:
@@ -42,14 +48,18 @@ def append(file: int, chunk: bytes, end: int) -> int | None:
             return None
         start = begun if start is None else start
         at, left = behind, left[count:]
-        if left and os.fstat(file).st_size != at:  # the rest of a line must not come alone into a file that was emptied
+        if (
+            left and os.fstat(file).st_size != at
+        ):  # the rest of a line must not come alone into a file that was emptied
             _take_back(file, begun)
             return None
     return at
 
 
 def cut(file: int, size: int) -> None:
-    """Remove everything from the offset `size` on. A file that is shorter by now is left as it is. Raises `OSError`."""
+    """Remove everything from the offset `size` on. A file that is shorter by now is left as it is.
+    Raises `OSError`.
+    """
     for _ in range(_TRIES):
         before = _mark(file, size)
         if os.fstat(file).st_size <= size:

@@ -1,7 +1,8 @@
-"""How much of a file is whole: what a killed process, or a lost power supply, has left at its end. Blocks.
+"""How much of a file is whole: what a killed process, or a lost power supply, has left at its end.
+Blocks.
 
-Text is whole up to its last newline. A zstd file is whole up to its last complete frame; frames and blocks say how long they are, so
-nothing is decompressed.
+Text is whole up to its last newline. A zstd file is whole up to its last complete frame; frames and
+blocks say how long they are, so nothing is decompressed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """The body of an answer, read as a stream and never beyond a limit.
 
-1. The limit counts bytes after decompression, and bytes as they arrive. Decompression is incremental: a compressed answer of a few
-   kilobytes that grows to gigabytes costs the limit and one piece at most.
-2. A success needs the whole answer. One that is too long, or that cannot be decompressed, says nothing about any item: `ResultMismatch`.
-3. A success whose text is not needed is read to its end, so that the connection can be used again, but neither decompressed nor kept.
-4. Any other answer is judged by its status. Only its beginning is read, for the message, and an error while reading it changes nothing.
+1. The limit counts bytes after decompression, and bytes as they arrive. Decompression is
+   incremental: a compressed answer of a few kilobytes that grows to gigabytes costs the limit and
+   one piece at most.
+2. A success needs the whole answer. One that is too long, or that cannot be decompressed, says
+   nothing about any item: `ResultMismatch`.
+3. A success whose text is not needed is read to its end, so that the connection can be used again,
+   but neither decompressed nor kept.
+4. Any other answer is judged by its status. Only its beginning is read, for the message, and an
+   error while reading it changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +37,9 @@ _ANY_HEADER = zlib.MAX_WBITS | 32
 
 
 class Inflater:
-    """Decompresses gzip and zlib data piece by piece, also when several compressed members follow each other."""
+    """Decompresses gzip and zlib data piece by piece, also when several compressed members follow
+    each other.
+    """
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(_ANY_HEADER)
@@ -65,8 +71,8 @@ class Inflater:
 async def whole_body(answer: ClientResponse, most: int) -> bytes:
     """The decompressed body of a success.
 
-    Raises `ResultMismatch` for more than `most` bytes, for an encoding that is not gzip or deflate, and for broken compressed data; the
-    client's own error if the connection breaks.
+    Raises `ResultMismatch` for more than `most` bytes, for an encoding that is not gzip or deflate,
+    and for broken compressed data; the client's own error if the connection breaks.
     """
     body = io.BytesIO()
     try:
@@ -76,13 +82,18 @@ async def whole_body(answer: ClientResponse, most: int) -> bytes:
                 if body.tell() > most:
                     raise _too_long(most)
     except zlib.error as error:
-        message = f"the answer to a successful request cannot be decompressed ({error}); the outcome of every item is unknown"
+        message = (
+            f"the answer to a successful request cannot be decompressed ({error}); the "
+            "outcome of every item is unknown"
+        )
         raise caused(ResultMismatch(message), error)  # noqa: B904  # it has its cause
     return body.getvalue()
 
 
 async def drain(answer: ClientResponse, most: int) -> None:
-    """Read the body of a success to its end and forget it. Raises as `whole_body` does, but does not decompress."""
+    """Read the body of a success to its end and forget it. Raises as `whole_body` does, but does
+    not decompress.
+    """
     if answer.is_stream_consumed:
         return
     read = 0
@@ -93,7 +104,9 @@ async def drain(answer: ClientResponse, most: int) -> None:
 
 
 async def beginning(answer: ClientResponse) -> tuple[bytes, bool, Exception | None]:
-    """The first bytes of a body, whether there is more of it, and the error that ended reading it early."""
+    """The first bytes of a body, whether there is more of it, and the error that ended reading it
+    early.
+    """
     body = b""
     try:
         async with aclosing(_pieces(answer, _PIECE)) as pieces:
@@ -130,9 +143,14 @@ def _inflater(answer: ClientResponse) -> Inflater | None:
     if encoding in _READ:
         return None
     if encoding not in _INFLATED:
-        raise ResultMismatch(f"the answer is encoded as {encoding[:40]!r}, which was not asked for; the outcome of every item is unknown")
+        raise ResultMismatch(
+            f"the answer is encoded as {encoding[:40]!r}, which was not asked for; the outcome "
+            "of every item is unknown"
+        )
     return Inflater()
 
 
 def _too_long(most: int) -> ResultMismatch:
-    return ResultMismatch(f"the answer is longer than max_answer_bytes={most}; the outcome of every item is unknown")
+    return ResultMismatch(
+        f"the answer is longer than max_answer_bytes={most}; the outcome of every item is unknown"
+    )

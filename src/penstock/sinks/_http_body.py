@@ -1,6 +1,8 @@
-"""Items to records, records to request bodies: what cannot be encoded, or is too large by itself, fails alone.
+"""Items to records, records to request bodies: what cannot be encoded, or is too large by itself,
+fails alone.
 
-1. A record is one item's bytes. A *join* makes a body of records; only a joined body's real length is compared with the ceiling.
+1. A record is one item's bytes. A *join* makes a body of records; only a joined body's real length
+   is compared with the ceiling.
 2. Records keep their order, within a body and from one body to the next.
 """
 
@@ -47,14 +49,19 @@ def _plain(value: object) -> object:
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON; pass encode=, a function from an item to bytes")
+    raise TypeError(
+        f"{type(value).__name__} has no form in JSON; pass encode=, a function from an item "
+        "to bytes"
+    )
 
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
 
 
 def to_json(item: object) -> bytes:
-    """An item as JSON in UTF-8, on one line. Raises `TypeError` or `ValueError` for what JSON has no form for, NaN included."""
+    """An item as JSON in UTF-8, on one line. Raises `TypeError` or `ValueError` for what JSON has
+    no form for, NaN included.
+    """
     return _JSON.encode(item).encode()
 
 
@@ -64,9 +71,11 @@ _BETWEEN = f',"{_MARK}",'
 
 
 def json_texts(items: Sequence[object]) -> list[str]:
-    """What `to_json` makes of each item, as text and in less than half the time: one call for all of them, with marks between.
+    """What `to_json` makes of each item, as text and in less than half the time: one call for all
+    of them, with marks between.
 
-    Quotes inside a text are escaped, so a mark with its quotes stands nowhere but between two items.
+    Quotes inside a text are escaped, so a mark with its quotes stands nowhere but between two
+    items.
     """
     if not items:
         return []
@@ -94,14 +103,18 @@ def one_line(encode: Encode) -> Encode:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What a batch's items became: records beside the indices of their items, and an error for each other index."""
+    """What a batch's items became: records beside the indices of their items, and an error for each
+    other index.
+    """
 
     indices: Sequence[int]
     records: Sequence[bytes]
     errors: dict[int, BaseException]
 
 
-def encoded(all_of: Callable[..., list[bytes]], each: Callable[..., bytes | str], *columns: Sequence[Any]) -> Records:
+def encoded(
+    all_of: Callable[..., list[bytes]], each: Callable[..., bytes | str], *columns: Sequence[Any]
+) -> Records:
     """Make a record of each item (and what lies beside it in further columns). Does not suspend.
 
     `all_of` makes all of them at once; where it raises, `each` finds the items that are at fault.
@@ -114,7 +127,9 @@ def encoded(all_of: Callable[..., list[bytes]], each: Callable[..., bytes | str]
 
 
 def encoded_items(encode: Encode | None, items: Sequence[Any], *, lines: bool) -> Records:
-    """A record of each item, by `encode` or as JSON; `lines`: one that would be taken for two is an error. Does not suspend."""
+    """A record of each item, by `encode` or as JSON; `lines`: one that would be taken for two is an
+    error. Does not suspend.
+    """
     if encode is None:
         return encoded(all_to_json, to_json, items)
     each = one_line(encode) if lines else encode
@@ -167,13 +182,17 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The bodies that carry a batch's records, in order; and an error at the place of each record that fits into none."""
+    """The bodies that carry a batch's records, in order; and an error at the place of each record
+    that fits into none.
+    """
 
     bodies: list[Body] = field(default_factory=list[Body])
     refused: dict[int, PermanentError] = field(default_factory=dict[int, PermanentError])
 
 
-def bodies(records: Sequence[bytes], join: Join, most: int | None, places: range | None = None) -> Bodies:
+def bodies(
+    records: Sequence[bytes], join: Join, most: int | None, places: range | None = None
+) -> Bodies:
     """Bodies of at most `most` bytes for the records at `places` (default: all). Does not suspend.
 
     A record that is too long by itself, or that `join` raises for, is refused alone.
@@ -183,7 +202,9 @@ def bodies(records: Sequence[bytes], join: Join, most: int | None, places: range
     return made
 
 
-def _fill(made: Bodies, records: Sequence[bytes], join: Join, most: int | None, places: range) -> None:
+def _fill(
+    made: Bodies, records: Sequence[bytes], join: Join, most: int | None, places: range
+) -> None:
     if not places:
         return
     error: PermanentError | None = None
@@ -210,7 +231,9 @@ def halves(places: range) -> tuple[range, range]:
 
 
 def _parts(records: Sequence[bytes], most: int | None, places: range) -> Sequence[range]:
-    """Cut by the lengths of the records and a byte between them; what a join adds beyond that shows when it is joined."""
+    """Cut by the lengths of the records and a byte between them; what a join adds beyond that shows
+    when it is joined.
+    """
     parts: list[range] = []
     first, length = places.start, 0
     for place in places:
@@ -224,7 +247,9 @@ def _parts(records: Sequence[bytes], most: int | None, places: range) -> Sequenc
 
 
 def _too_long(length: int, most: int | None) -> PermanentError:
-    return PermanentError(f"the item alone makes a body of {length} bytes, more than max_bytes={most}")
+    return PermanentError(
+        f"the item alone makes a body of {length} bytes, more than max_bytes={most}"
+    )
 
 
 def compressed(content: bytes, compression: str | None) -> bytes:

@@ -1,8 +1,8 @@
 """An HTTP endpoint that is opened and closed; what `HttpSink` and the sinks on it have in common.
 
-The limit on connections is kept here and not by the client's pool: a request that is cancelled in the turn after its connection came about
-leaves httpcore's pool a connection that it neither uses again nor closes. Under a limit of the pool's own, a few of those would be the end
-of all writing.
+The limit on connections is kept here and not by the client's pool: a request that is cancelled in
+the turn after its connection came about leaves httpcore's pool a connection that it neither uses
+again nor closes. Under a limit of the pool's own, a few of those would be the end of all writing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from urllib.parse import quote
 
 from .._core.checks import bad
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ClosedError, ConfigError, ErrorClass, RefusedError, SinkError, UnknownOutcomeError
+from .._core.errors import (
+    ClosedError,
+    ConfigError,
+    ErrorClass,
+    RefusedError,
+    SinkError,
+    UnknownOutcomeError,
+)
 from .._core.opening import Openable
 from ._http_answer import beginning, drain, whole_body
 from ._http_body import compressed
@@ -38,7 +45,9 @@ if TYPE_CHECKING:
     from ._http_write import Rules
 
 _BESIDE = 64 * 1024
-"""From how many bytes on a body is compressed in a thread: below, handing it over takes longer than compressing it."""
+"""From how many bytes on a body is compressed in a thread: below, handing it over takes longer than
+compressing it.
+"""
 
 
 class HttpBase(Openable):
@@ -47,7 +56,9 @@ class HttpBase(Openable):
     _run_time = ("_client", "_room")
 
     def __init__(self, endpoint: Endpoint, *, reads_answers: bool) -> None:
-        self._client_options = endpoint.options  # by this name, and first, for the error that it cannot be pickled
+        self._client_options = (
+            endpoint.options
+        )  # by this name, and first, for the error that it cannot be pickled
         self._endpoint = endpoint
         self._reads_answers = reads_answers
         self._client: HttpClient | None = None
@@ -63,8 +74,16 @@ class HttpBase(Openable):
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         return await Write(batch, records, rules, partial(self._post, client, room)).run()
 
-    async def _post(self, client: HttpClient, room: AbstractAsyncContextManager[None], content: bytes, part: Batch[Any]) -> HttpResponse:
-        """Send one body; return the answer of a success. Raises what the status or the client's error means."""
+    async def _post(
+        self,
+        client: HttpClient,
+        room: AbstractAsyncContextManager[None],
+        content: bytes,
+        part: Batch[Any],
+    ) -> HttpResponse:
+        """Send one body; return the answer of a success. Raises what the status or the client's
+        error means.
+        """
         endpoint = self._endpoint
         headers = await self._headers(part)
         secrets = Secrets(headers, endpoint.url, endpoint.options)
@@ -73,10 +92,18 @@ class HttpBase(Openable):
                 content = compressed(content, endpoint.compression)
             else:
                 content = await asyncio.to_thread(compressed, content, endpoint.compression)
-        nothing = UnknownOutcomeError(f"no answer from {endpoint.place}; the request may have been applied")
+        nothing = UnknownOutcomeError(
+            f"no answer from {endpoint.place}; the request may have been applied"
+        )
         answered: HttpResponse | SinkError = nothing
         try:
-            request = client.stream(endpoint.method, endpoint.url, content=content, headers=headers, follow_redirects=False)
+            request = client.stream(
+                endpoint.method,
+                endpoint.url,
+                content=content,
+                headers=headers,
+                follow_redirects=False,
+            )
             async with room, request as answer:
                 answered = await self._answered(answer, secrets, part)
         except Exception as error:
@@ -87,8 +114,11 @@ class HttpBase(Openable):
             raise answered
         return answered
 
-    async def _answered(self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]) -> HttpResponse | SinkError:
-        """The answer of a success, or the error that an answer means. Only cancellation gets out of here.
+    async def _answered(
+        self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]
+    ) -> HttpResponse | SinkError:
+        """The answer of a success, or the error that an answer means. Only cancellation gets out of
+        here.
 
         After the headers of a success no exception may look like a request that was not applied.
         """
@@ -101,14 +131,26 @@ class HttpBase(Openable):
                 return HttpResponse(status, {}, b"")
             body = await whole_body(answer, self._endpoint.max_answer_bytes)
             headers = {name.lower(): value for name, value in answer.headers.items()}
-            return HttpResponse(status, headers, body, seconds_of(headers, part.delivery.clock.wall_time()), secrets.redact)
+            return HttpResponse(
+                status,
+                headers,
+                body,
+                seconds_of(headers, part.delivery.clock.wall_time()),
+                secrets.redact,
+            )
         except Exception as error:
             return for_broken_answer(error, self._endpoint.place, secrets.redact)
 
-    async def _failure(self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]) -> SinkError:
-        """The error for an answer that is no success, by its status and the beginning of its body."""
+    async def _failure(
+        self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]
+    ) -> SinkError:
+        """The error for an answer that is no success, by its status and the beginning of its
+        body.
+        """
         body, is_cut, broken = await beginning(answer)
-        text = (secrets.redact_beginning if is_cut else secrets.redact)(body.decode(errors="replace")).strip()
+        text = (secrets.redact_beginning if is_cut else secrets.redact)(
+            body.decode(errors="replace")
+        ).strip()
         endpoint, status = self._endpoint, answer.status_code
         told, repair = self._refusal(status, text)
         if repair is None and status in REFUSALS:
@@ -127,20 +169,28 @@ class HttpBase(Openable):
         return error
 
     def _refusal(self, status: int, text: str) -> tuple[str, str | None]:
-        """The name of the error that the text of an answer gives, for logs; and what to repair, where that follows from the text."""
+        """The name of the error that the text of an answer gives, for logs; and what to repair,
+        where that follows from the text.
+        """
         return "", None
 
     async def _headers(self, part: Batch[Any]) -> dict[str, str]:
         endpoint = self._endpoint
         headers = dict(endpoint.headers)
         if endpoint.auth is not None:
-            headers["authorization"] = endpoint.auth if isinstance(endpoint.auth, str) else await self._authorization(endpoint.auth)
+            headers["authorization"] = (
+                endpoint.auth
+                if isinstance(endpoint.auth, str)
+                else await self._authorization(endpoint.auth)
+            )
         if endpoint.idempotency_header is not None:
             headers[endpoint.idempotency_header.lower()] = quote(part.write_key, safe="/")
         return headers
 
     async def _authorization(self, auth: Callable[[], str | Awaitable[str]]) -> str:
-        """The value that the function `auth` gives for one request. Its failure is not the fault of any item: nothing is sent."""
+        """The value that the function `auth` gives for one request. Its failure is not the fault of
+        any item: nothing is sent.
+        """
         try:
             given = auth()
             return header_value("auth()", await given if inspect.isawaitable(given) else given)
@@ -148,16 +198,22 @@ class HttpBase(Openable):
             raise
         except Exception as error:
             repair = "repair the function given as auth=, or the service that it asks"
-            message = f"no credentials for {self._endpoint.place}: auth() failed with {type(error).__name__}; nothing was sent"
+            message = (
+                f"no credentials for {self._endpoint.place}: auth() failed with "
+                f"{type(error).__name__}; nothing was sent"
+            )
             raise RefusedError(message, repair=repair) from error
 
-    # -- opening and closing ------------------------------------------------------------------------------------------
+    # -- opening and closing -----------------------------------------------------------------------
 
     async def _open(self, stack: AsyncExitStack) -> None:
         client = await self._make_client()
         stack.push_async_callback(self._close, client)
         most = self._endpoint.pool_size
-        self._client, self._room = client, nullcontext() if most is None else asyncio.Semaphore(most)
+        self._client, self._room = (
+            client,
+            nullcontext() if most is None else asyncio.Semaphore(most),
+        )
 
     async def _make_client(self) -> HttpClient:
         if self._endpoint.client is None:
@@ -165,8 +221,14 @@ class HttpBase(Openable):
         made: HttpClient | Awaitable[HttpClient] = self._endpoint.client()
         if inspect.isawaitable(made):
             made = await made
-        if not callable(getattr(made, "stream", None)) or not callable(getattr(made, "aclose", None)):
-            raise bad("client", type(made).__name__, "the function must return a client of the shape of httpx.AsyncClient")
+        if not callable(getattr(made, "stream", None)) or not callable(
+            getattr(made, "aclose", None)
+        ):
+            raise bad(
+                "client",
+                type(made).__name__,
+                "the function must return a client of the shape of httpx.AsyncClient",
+            )
         return made
 
     def _own_client(self) -> HttpClient:
@@ -176,7 +238,9 @@ class HttpBase(Openable):
             return httpx.AsyncClient(**self._endpoint.client_options())
         except (TypeError, ValueError) as error:
             names = ", ".join(self._endpoint.options)
-            raise ConfigError(f"client_options with {names}: {type(error).__name__}: {error}") from error
+            raise ConfigError(
+                f"client_options with {names}: {type(error).__name__}: {error}"
+            ) from error
 
     async def _close(self, client: HttpClient) -> None:
         try:

@@ -1,4 +1,6 @@
-"""How an HTTP endpoint is reached, checked before anything is started; and how that is shown without its secrets."""
+"""How an HTTP endpoint is reached, checked before anything is started; and how that is shown
+without its secrets.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ TIMEOUT = 30.0
 CONNECT_TIMEOUT = 5.0
 MAX_BYTES = 5_000_000
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Room for an error of 500 bytes for each of the 125,000 smallest actions that a bulk body of 5 MB holds."""
+"""Room for an error of 500 bytes for each of the 125,000 smallest actions that a bulk body of 5 MB
+holds.
+"""
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
 
@@ -54,9 +58,17 @@ class HttpClient(Protocol):
     """A client of the shape of `httpx.AsyncClient`, as far as a sink uses it."""
 
     def stream(
-        self, method: str, url: str, *, content: bytes, headers: Mapping[str, str], follow_redirects: bool
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes,
+        headers: Mapping[str, str],
+        follow_redirects: bool,
     ) -> AbstractAsyncContextManager[ClientResponse]:
-        """Send a request; the context has the answer, whatever its status, as soon as its headers are there, and closes it."""
+        """Send a request; the context has the answer, whatever its status, as soon as its headers
+        are there, and closes it.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -125,7 +137,9 @@ def endpoint(
     timeout: float | timedelta | None,
     close_timeout: float | timedelta,
 ) -> Endpoint:
-    """How to reach `url`, checked. `own_headers` are the sink's, which the user's replace. No error shows a secret."""
+    """How to reach `url`, checked. `own_headers` are the sink's, which the user's replace. No error
+    shows a secret.
+    """
     bare, userinfo = _checked_url(url)
     if userinfo is not None and auth is not None:
         raise bad("auth", "...", "must not be given beside a URL with a user")
@@ -140,13 +154,19 @@ def endpoint(
         method=checks.choice("method", method, METHODS),
         headers=Options(_headers(headers, own_headers, compression)),
         auth=_authorization(auth if userinfo is None else userinfo),
-        idempotency_header=None if idempotency_header is None else _header_name("idempotency_header", idempotency_header),
+        idempotency_header=None
+        if idempotency_header is None
+        else _header_name("idempotency_header", idempotency_header),
         compression=compression,
         max_bytes=checks.optional_count("max_bytes", max_bytes),
         max_answer_bytes=checks.count("max_answer_bytes", max_answer_bytes),
         client=client,
         options=_own_options(client_options),
-        pool_size=checks.count("pool_size", pool_size) if pool_size is not None else None if client is not None else POOL_SIZE,
+        pool_size=checks.count("pool_size", pool_size)
+        if pool_size is not None
+        else None
+        if client is not None
+        else POOL_SIZE,
         timeout=TIMEOUT if timeout is None else checks.seconds("timeout", timeout),
         close_timeout=checks.seconds("close_timeout", close_timeout),
     )
@@ -167,7 +187,12 @@ def _checked_url(url: object) -> tuple[str, tuple[str, str] | None]:
         port = parts.port
     except ValueError:
         raise bad("url", "...", "its host or port cannot be read") from None
-    if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0 or re.search(r"[\x00-\x20\x7f]", url):
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or port == 0
+        or re.search(r"[\x00-\x20\x7f]", url)
+    ):
         raise bad("url", "...", rule)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()
     if parts.username is None:
@@ -177,11 +202,18 @@ def _checked_url(url: object) -> tuple[str, tuple[str, str] | None]:
 
 def _check_client(client: object, options: object, timeout: object) -> None:
     if not callable(client):
-        rule = "must be a function that makes a client (async or not), since a live client belongs to one event loop and cannot be pickled"
+        rule = (
+            "must be a function that makes a client (async or not), since a live client "
+            "belongs to one event loop and cannot be pickled"
+        )
         raise bad("client", type(client).__name__, rule)
     for name, value in (("client_options", options), ("timeout", timeout)):
         if value is not None:
-            raise bad(name, "...", "must not be given beside client=, whose function decides how to connect")
+            raise bad(
+                name,
+                "...",
+                "must not be given beside client=, whose function decides how to connect",
+            )
 
 
 def _check_compression(compression: str) -> None:
@@ -190,7 +222,9 @@ def _check_compression(compression: str) -> None:
         raise MissingExtra('pip install "penstock[http]"')
 
 
-def _headers(headers: Mapping[str, str] | None, own: Mapping[str, str], compression: str | None) -> dict[str, str]:
+def _headers(
+    headers: Mapping[str, str] | None, own: Mapping[str, str], compression: str | None
+) -> dict[str, str]:
     if headers is not None and not isinstance(cast("object", headers), Mapping):
         raise bad("headers", type(headers).__name__, "must be a mapping of header names to values")
     merged = {"accept-encoding": "gzip"} | {name.lower(): value for name, value in own.items()}
@@ -228,7 +262,10 @@ def _authorization(auth: Auth | None) -> Authorization | None:
         user, password = auth
         pair = f"{user}:{password}".encode()
     except (TypeError, ValueError):
-        rule = "must be (user, password), the value of the Authorization header, or a function that returns it"
+        rule = (
+            "must be (user, password), the value of the Authorization header, or a function "
+            "that returns it"
+        )
         raise bad("auth", type(auth).__name__, rule) from None
     if ":" in user:
         raise bad("auth", "...", "a user must not hold a colon")
@@ -237,14 +274,17 @@ def _authorization(auth: Auth | None) -> Authorization | None:
 
 def _own_options(options: Mapping[str, Any] | None) -> Options:
     if options is not None and not isinstance(cast("object", options), Mapping):
-        raise bad("client_options", type(options).__name__, "must be a mapping of the client's options")
+        raise bad(
+            "client_options", type(options).__name__, "must be a mapping of the client's options"
+        )
     ours = {
         "auth": "is given by auth=",
         "headers": "are given by headers=",
         "base_url": "is given by the URL",
         "timeout": "is given by timeout=",
         "limits": "are given by pool_size=",
-        "follow_redirects": "a redirect can turn a POST into a GET that carries nothing; give the final URL",
+        "follow_redirects": "a redirect can turn a POST into a GET that carries nothing; give "
+        "the final URL",
     }
     for name in options or {}:
         if name in ours:

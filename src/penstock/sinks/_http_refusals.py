@@ -1,8 +1,9 @@
 """Answers that refuse every request, and what an operator has to repair.
 
-No item is to blame for a login, a permission, a path or a proxy: such an answer is a `RefusedError`, which `Retry` handles as an outage.
-Redirects are among them, since they are not followed: the URL is wrong, or a login has expired and the server points to its login page.
-A 403 may be about one body only, which a `Retry` finds out by sending smaller parts of the batch.
+No item is to blame for a login, a permission, a path or a proxy: such an answer is a
+`RefusedError`, which `Retry` handles as an outage. Redirects are among them, since they are not
+followed: the URL is wrong, or a login has expired and the server points to its login page. A 403
+may be about one body only, which a `Retry` finds out by sending smaller parts of the batch.
 """
 
 from __future__ import annotations
@@ -14,13 +15,23 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REFUSALS = frozenset({401, 403, 404, 405, 407, 410}) | REDIRECTS
 
 
-def repair_of(status: int, place: str, *, method: str = "POST", has_credentials: bool = True, location: str | None = None) -> str:
+def repair_of(
+    status: int,
+    place: str,
+    *,
+    method: str = "POST",
+    has_credentials: bool = True,
+    location: str | None = None,
+) -> str:
     """What to repair after an answer with one of the `REFUSALS`, in one sentence."""
     match status:
         case HTTPStatus.UNAUTHORIZED if not has_credentials:
             return f"give credentials for {place}, as auth= or in its URL; none were sent"
         case HTTPStatus.UNAUTHORIZED:
-            return f"give credentials that {place} accepts, as auth= or in its URL; those that were sent are wrong or have expired"
+            return (
+                f"give credentials that {place} accepts, as auth= or in its URL; those that "
+                "were sent are wrong or have expired"
+            )
         case HTTPStatus.FORBIDDEN:
             return f"grant the credentials that were sent the right to {method} to {place}"
         case HTTPStatus.NOT_FOUND:
@@ -28,12 +39,18 @@ def repair_of(status: int, place: str, *, method: str = "POST", has_credentials:
         case HTTPStatus.METHOD_NOT_ALLOWED:
             return f"give a method= that {place} takes, instead of {method}, or correct its path"
         case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-            return f"give credentials that the proxy on the way to {place} accepts, in client_options proxy="
+            return (
+                f"give credentials that the proxy on the way to {place} accepts, in "
+                "client_options proxy="
+            )
         case HTTPStatus.GONE:
             return f"give the URL that has taken the place of {place}, which is gone for good"
         case _:
             target = "" if location is None else f", {location}"
-            return f"give the URL to which {place} redirects{target}, or log in anew if that is a login page; redirects are not followed"
+            return (
+                f"give the URL to which {place} redirects{target}, or log in anew if that "
+                "is a login page; redirects are not followed"
+            )
 
 
 def target_of(location: str | None) -> str | None:

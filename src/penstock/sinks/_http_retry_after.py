@@ -1,6 +1,7 @@
 """The `Retry-After` header.
 
-1. Nothing here raises: an unreadable header has no meaning, and must not turn an answer into an error.
+1. Nothing here raises: an unreadable header has no meaning, and must not turn an answer into an
+   error.
 2. A wait is finite and at most a year. How long a wait may really be is for `Retry` to decide.
 """
 
@@ -22,10 +23,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seconds_of(headers: Mapping[str, str], wall_time: float) -> float | None:
-    """The seconds of a `Retry-After`, given as a number or as a date; `None` without one, or for one that cannot be read.
+    """The seconds of a `Retry-After`, given as a number or as a date; `None` without one, or for
+    one that cannot be read.
 
-    The result is between 0 and a year. A date is taken relative to the answer's own `Date`, so that a difference between the clocks does
-    not matter, else to `wall_time`. Never raises.
+    The result is between 0 and a year. A date is taken relative to the answer's own `Date`, so that
+    a difference between the clocks does not matter, else to `wall_time`. Never raises.
     """
     value = headers.get("retry-after")
     if value is None:
@@ -48,6 +50,10 @@ def _date(value: str | None) -> float | None:
         return None
     try:
         found = parsedate_to_datetime(value)
-        return ((found if found.tzinfo is not None else found.replace(tzinfo=UTC)) - _EPOCH).total_seconds()
-    except Exception:  # ValueError, OverflowError, and whatever else its parser meets: there is no date
+        return (
+            (found if found.tzinfo is not None else found.replace(tzinfo=UTC)) - _EPOCH
+        ).total_seconds()
+    except (
+        Exception
+    ):  # ValueError, OverflowError, and whatever else its parser meets: there is no date
         return None

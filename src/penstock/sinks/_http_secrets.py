@@ -1,9 +1,10 @@
 """Credentials and other values of a request that no error message may show.
 
-1. A server may quote a request in its answer: the request line with its query, headers, the decoded user and password, each of them
-   percent-encoded, base64-encoded or escaped for JSON. Every text of an answer is searched for all these forms before it is kept.
-2. A value of at least 6 characters is replaced wherever it occurs. A shorter one is replaced only as a whole word, because replacing it
-   inside words would make the message unreadable.
+1. A server may quote a request in its answer: the request line with its query, headers, the decoded
+   user and password, each of them percent-encoded, base64-encoded or escaped for JSON. Every text
+   of an answer is searched for all these forms before it is kept.
+2. A value of at least 6 characters is replaced wherever it occurs. A shorter one is replaced only
+   as a whole word, because replacing it inside words would make the message unreadable.
 3. The forms are computed only when a message is made, not for each request.
 """
 
@@ -19,19 +20,30 @@ from functools import cached_property
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 
-_HARMLESS = frozenset({"accept", "accept-encoding", "content-encoding", "content-type", "user-agent"})
+_HARMLESS = frozenset(
+    {"accept", "accept-encoding", "content-encoding", "content-type", "user-agent"}
+)
 _ANYWHERE = 6
 """Shortest text that is replaced inside words too."""
 _SHORTEST = 4
-"""Shortest query, header or cookie value that counts as a secret; credentials count at any length."""
+"""Shortest query, header or cookie value that counts as a secret; credentials count at any
+length.
+"""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 MASK = "***"
 
 
 class Secrets:
-    """The values of one request that must not be shown. `headers` are the request's, with names in lower case."""
+    """The values of one request that must not be shown. `headers` are the request's, with names in
+    lower case.
+    """
 
-    def __init__(self, headers: Mapping[str, str], url: str = "", client_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        url: str = "",
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
         self._headers = headers
         self._url = url
         self._options = client_options or {}
@@ -42,13 +54,17 @@ class Secrets:
         return clean if self._pattern is None else self._pattern.sub(MASK, clean)
 
     def redact_beginning(self, text: str) -> str:
-        """As `redact`, for a text that was cut off: its end may be the beginning of a secret, so the length of one is left out."""
+        """As `redact`, for a text that was cut off: its end may be the beginning of a secret, so
+        the length of one is left out.
+        """
         return self.redact(text[: max(0, len(text) - max(map(len, self._forms), default=0))])
 
     @cached_property
     def _forms(self) -> list[str]:
         """Every form of every secret, longest first."""
-        values = {value for value in self._values() if len(value) >= _SHORTEST} | {value for value in self._credentials() if value}
+        values = {value for value in self._values() if len(value) >= _SHORTEST} | {
+            value for value in self._credentials() if value
+        }
         return sorted({form for value in values for form in _forms(value)}, key=len, reverse=True)
 
     @cached_property
@@ -75,7 +91,9 @@ class Secrets:
 
 
 def _tokens(authorization: str) -> Iterator[str]:
-    """The parts of an `Authorization` header, and the password in a part that is `user:password` or `id:key` in base64."""
+    """The parts of an `Authorization` header, and the password in a part that is `user:password` or
+    `id:key` in base64.
+    """
     scheme, _, rest = authorization.partition(" ")
     for token in rest.split() or [scheme]:
         yield token
@@ -112,7 +130,9 @@ def _of_proxy(proxy: object) -> Iterator[str]:
 
 
 def _query_values(url: str) -> Iterator[str]:
-    """The values in a URL's query, as they stand there and decoded; a part without `=` counts as a value."""
+    """The values in a URL's query, as they stand there and decoded; a part without `=` counts as a
+    value.
+    """
     for part in urlsplit(url).query.split("&"):
         name, equals, value = part.partition("=")
         if not equals:
@@ -127,10 +147,19 @@ def _forms(secret: str) -> Iterator[str]:
     escaped = json.dumps(secret)[1:-1]
     encoded = secret.encode(errors="replace")
     percent = [quote(secret, safe=""), quote(secret), quote_plus(secret)]
-    yield from (secret, escaped, json.dumps(secret, ensure_ascii=False)[1:-1], json.dumps(escaped)[1:-1], escaped.replace("/", "\\/"))
+    yield from (
+        secret,
+        escaped,
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        json.dumps(escaped)[1:-1],
+        escaped.replace("/", "\\/"),
+    )
     yield from percent
     yield from (re.sub(r"%..", lambda found: found[0].lower(), each) for each in percent)
-    yield from (base64.b64encode(encoded).decode().rstrip("="), base64.urlsafe_b64encode(encoded).decode().rstrip("="))
+    yield from (
+        base64.b64encode(encoded).decode().rstrip("="),
+        base64.urlsafe_b64encode(encoded).decode().rstrip("="),
+    )
     yield from (html.escape(secret), html.escape(secret, quote=False), repr(secret)[1:-1])
 
 

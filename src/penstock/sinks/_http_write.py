@@ -1,8 +1,11 @@
-"""One write over HTTP: bodies no longer than the ceiling, a request for each, an answer for every item.
+"""One write over HTTP: bodies no longer than the ceiling, a request for each, an answer for every
+item.
 
-1. A request's success is settled when its answer is there, so a later request that fails or is cut off takes nothing back.
-2. An error of one request does not keep the next from being sent, except for a throttle and an outage: those would fail every further
-   request too, and hold for their items as well. A refusal may be about one body alone, so the other requests are sent.
+1. A request's success is settled when its answer is there, so a later request that fails or is cut
+   off takes nothing back.
+2. An error of one request does not keep the next from being sent, except for a throttle and an
+   outage: those would fail every further request too, and hold for their items as well. A refusal
+   may be about one body alone, so the other requests are sent.
 3. An answer of 413 cuts a body in two; a single item that is too large fails alone.
 """
 
@@ -14,7 +17,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.errors import RefusedError, ResultMismatch, SinkError, ThrottledError, TooLargeError, UnavailableError
+from .._core.errors import (
+    RefusedError,
+    ResultMismatch,
+    SinkError,
+    ThrottledError,
+    TooLargeError,
+    UnavailableError,
+)
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from .._core.told import text_of
@@ -33,15 +43,21 @@ _UNKNOWN = "the outcome of every item is unknown"
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A server's answer to a request that succeeded. Header names are in lower case. Its repr shows the status alone."""
+    """A server's answer to a request that succeeded. Header names are in lower case. Its repr shows
+    the status alone.
+    """
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
     retry_after: float | None = None
-    """The seconds of its `Retry-After`, for servers that throttle single items: between 0 and a year."""
+    """The seconds of its `Retry-After`, for servers that throttle single items: between 0 and a
+    year.
+    """
     redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
-    """Replaces credentials and other secrets that the request carried, in a text of the answer that becomes an error's message."""
+    """Replaces credentials and other secrets that the request carried, in a text of the answer that
+    becomes an error's message.
+    """
 
 
 Parse = Callable[[HttpResponse, "Batch[Any]"], "WriteResult | None"]
@@ -71,14 +87,20 @@ class Write:
         self._details: dict[int, object] = {}
 
     async def run(self) -> WriteResult | None:
-        """Send every record; return what came of them, `None` if every item was delivered. Suspends for each request."""
+        """Send every record; return what came of them, `None` if every item was delivered. Suspends
+        for each request.
+        """
         self._todo.extend(self._bodies(None))
         while self._todo:
             body = self._todo.popleft()
             part = self._part(body)
             try:
                 response = await self._post(body.content, part)
-                result = None if self._rules.parse is None else _parsed(self._rules.parse, response, part)
+                result = (
+                    None
+                    if self._rules.parse is None
+                    else _parsed(self._rules.parse, response, part)
+                )
             except Exception as error:
                 self._failed(body, part, error)
             else:
@@ -104,11 +126,15 @@ class Write:
     def _failed(self, body: Body, part: Batch[Any], error: Exception) -> None:
         if isinstance(error, TooLargeError) and len(body.places) > 1:
             self._batch.delivery.heard((error,))
-            self._todo.extendleft(reversed([half for places in halves(body.places) for half in self._bodies(places)]))
+            self._todo.extendleft(
+                reversed([half for places in halves(body.places) for half in self._bodies(places)])
+            )
             return
         self._errors.update(dict.fromkeys(self._indices(body), error))
         if isinstance(error, RefusedError):
-            part.hold(range(len(part)), tried=True)  # nothing of it was applied, whatever becomes of the other requests
+            part.hold(
+                range(len(part)), tried=True
+            )  # nothing of it was applied, whatever becomes of the other requests
         elif isinstance(error, (ThrottledError, UnavailableError)):
             for other in self._todo:
                 self._errors.update(dict.fromkeys(self._indices(other), error))
@@ -133,7 +159,9 @@ class Write:
 
 
 def _parsed(parse: Parse, response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
-    """What the server said of each item. An answer that cannot be understood says nothing of any of them."""
+    """What the server said of each item. An answer that cannot be understood says nothing of any of
+    them.
+    """
     try:
         result = cast("object", parse(response, part))
         if result is None:
@@ -144,26 +172,52 @@ def _parsed(parse: Parse, response: HttpResponse, part: Batch[Any]) -> WriteResu
         raise
     except Exception as error:
         name = type(error).__name__
-        made = ResultMismatch(f"the answer cannot be understood ({name}: {cut(response.redact(text_of(error)))}); {_UNKNOWN}")
-        raise caused(summarized(made, f"the answer cannot be understood ({name}); {_UNKNOWN}"), error)  # noqa: B904  # it has its cause
+        made = ResultMismatch(
+            f"the answer cannot be understood ({name}: "
+            f"{cut(response.redact(text_of(error)))}); {_UNKNOWN}"
+        )
+        raise caused(  # noqa: B904  # it has its cause
+            summarized(made, f"the answer cannot be understood ({name}); {_UNKNOWN}"), error
+        )
     if inspect.iscoroutine(result):
         result.close()
-    raise ResultMismatch(f"parse returned {type(result).__name__}; expected None or a WriteResult; {_UNKNOWN}")
+    raise ResultMismatch(
+        f"parse returned {type(result).__name__}; expected None or a WriteResult; {_UNKNOWN}"
+    )
 
 
 def _checked(result: WriteResult, size: int) -> WriteResult:
-    """`result`, if it speaks of `size` items and of no others. Raises `ResultMismatch`, or whatever a malformed result raises."""
+    """`result`, if it speaks of `size` items and of no others. Raises `ResultMismatch`, or whatever
+    a malformed result raises.
+    """
     if result.size != size:
-        raise ResultMismatch(f"parse returned a result for {result.size} items, for a request of {size}; {_UNKNOWN}")
-    for name, entries, is_good in (("errors", result.errors, _is_error), ("outcomes", result.outcomes, _is_success)):
+        raise ResultMismatch(
+            f"parse returned a result for {result.size} items, for a request of {size}; {_UNKNOWN}"
+        )
+    for name, entries, is_good in (
+        ("errors", result.errors, _is_error),
+        ("outcomes", result.outcomes, _is_success),
+    ):
         for index, entry in cast("Mapping[object, object]", entries).items():
             if type(index) is not int or not 0 <= index < size:
-                raise ResultMismatch(f"parse returned {name} for item {index!r:.40}, for a request of {size}; {_UNKNOWN}")
+                raise ResultMismatch(
+                    f"parse returned {name} for item {index!r:.40}, for a request of {size}; "
+                    f"{_UNKNOWN}"
+                )
             if not is_good(entry):
-                raise ResultMismatch(f"parse returned {type(entry).__name__} in {name}, which does not belong there; {_UNKNOWN}")
-    stray = [index for index in cast("Mapping[object, object]", result.details) if type(index) is not int or not 0 <= index < size]
+                raise ResultMismatch(
+                    f"parse returned {type(entry).__name__} in {name}, which does not belong "
+                    f"there; {_UNKNOWN}"
+                )
+    stray = [
+        index
+        for index in cast("Mapping[object, object]", result.details)
+        if type(index) is not int or not 0 <= index < size
+    ]
     if stray:
-        raise ResultMismatch(f"parse returned details for item {stray[0]!r:.40}, for a request of {size}; {_UNKNOWN}")
+        raise ResultMismatch(
+            f"parse returned details for item {stray[0]!r:.40}, for a request of {size}; {_UNKNOWN}"
+        )
     return result
 
 

@@ -1,10 +1,13 @@
 """Who may pass next, for one target and for many. Pure: the time is an argument.
 
-1. Turns of one target pass in the order in which they came. A turn whose batch is busy elsewhere is stepped over, and keeps its place.
+1. Turns of one target pass in the order in which they came. A turn whose batch is busy elsewhere is
+   stepped over, and keeps its place.
 2. A turn passes when the bucket of items and the bucket of bytes both let it.
-3. When the target asks for a pause, nothing passes until its end, and the rate is halved. It comes back by a tenth of the full rate each
-   second. A wish that comes while a pause is on belongs to the same event, and only prolongs it.
-4. Targets that nobody waits for are forgotten, the longest unused first, when there are more than `most` of them.
+3. When the target asks for a pause, nothing passes until its end, and the rate is halved. It comes
+   back by a tenth of the full rate each second. A wish that comes while a pause is on belongs to
+   the same event, and only prolongs it.
+4. Targets that nobody waits for are forgotten, the longest unused first, when there are more than
+   `most` of them.
 """
 
 from __future__ import annotations
@@ -91,12 +94,19 @@ class Meter:
         if turn is not self._first():
             return math.inf
         self._recover(now)
-        return max(bucket.due(amount, now) for bucket, amount in zip(self.buckets, turn.amounts, strict=True))
+        return max(
+            bucket.due(amount, now)
+            for bucket, amount in zip(self.buckets, turn.amounts, strict=True)
+        )
 
     def look_again_at(self, turn: Turn, now: float) -> float:
         """When to ask `due` again: a slowed rate may have come back a step by then."""
         due = self.due(turn, now)
-        return due if self.share == 1.0 or due == math.inf else min(due, self._stepped_at + STEP_SECONDS)
+        return (
+            due
+            if self.share == 1.0 or due == math.inf
+            else min(due, self._stepped_at + STEP_SECONDS)
+        )
 
     def take(self, turn: Turn) -> None:
         """The turn passes."""
@@ -129,7 +139,9 @@ class Meter:
 
     def _recover(self, now: float) -> None:
         if self.share < 1.0 and now >= self._stepped_at + STEP_SECONDS:
-            steps = max(1, math.floor((now - self._stepped_at) / STEP_SECONDS))  # rounding may leave a hair less than one
+            steps = max(
+                1, math.floor((now - self._stepped_at) / STEP_SECONDS)
+            )  # rounding may leave a hair less than one
             self.share = min(1.0, self.share + steps * STEP)
             self._stepped_at += steps * STEP_SECONDS
             self._apply(now)

@@ -15,28 +15,44 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED})
-"""After one of these the other parts are not sent: nobody is there, or asks to be left alone. They end in the same error."""
+AWAY = frozenset(
+    {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
+)
+"""After one of these the other parts are not sent: nobody is there, or asks to be left alone. They
+end in the same error.
+"""
 
 
 def keep(
-    final: dict[int, BaseException], batch: Batch[T], part: Sequence[int], errors: Mapping[int, BaseException], classify: Classifier
+    final: dict[int, BaseException],
+    batch: Batch[T],
+    part: Sequence[int],
+    errors: Mapping[int, BaseException],
+    classify: Classifier,
 ) -> BaseException | None:
-    """Keep the errors of a part until all are written; return the one after which the others are not sent, if there is one.
+    """Keep the errors of a part until all are written; return the one after which the others are
+    not sent, if there is one.
 
-    What is not refused for good is not at the destination meanwhile, and may be sent again: a cut leaves it unsent.
+    What is not refused for good is not at the destination meanwhile, and may be sent again: a cut
+    leaves it unsent.
     """
     own = {part[index]: error for index, error in errors.items()}
     final.update(own)
     classes = {index: classified(error, classify) for index, error in own.items()}
-    batch.hold([index for index, kind in classes.items() if kind is not ErrorClass.PERMANENT], tried=True)
+    batch.hold(
+        [index for index, kind in classes.items() if kind is not ErrorClass.PERMANENT], tried=True
+    )
     return next((error for index, error in own.items() if classes[index] in AWAY), None)
 
 
-def measured(batch: Batch[T], size_of: Callable[[T], int] | None) -> tuple[Sequence[int], dict[int, BaseException]]:
-    """The items' sizes in bytes, and an error for each that cannot be measured (its size is 0 then).
+def measured(
+    batch: Batch[T], size_of: Callable[[T], int] | None
+) -> tuple[Sequence[int], dict[int, BaseException]]:
+    """The items' sizes in bytes, and an error for each that cannot be measured (its size is 0
+    then).
 
-    Measures with `size_of`, else takes what the batcher has measured, else the length of bytes-like items.
+    Measures with `size_of`, else takes what the batcher has measured, else the length of bytes-like
+    items.
     """
     if size_of is None and batch.sizes is not None:
         return batch.sizes, {}
@@ -60,6 +76,8 @@ def _size_of_bytes(item: object) -> int:
 
 
 def _not_measured(item: object, error: Exception) -> PermanentError:
-    refused = PermanentError(f"the size of this item ({type(item).__name__}) cannot be measured: {error}")
+    refused = PermanentError(
+        f"the size of this item ({type(item).__name__}) cannot be measured: {error}"
+    )
     refused.__cause__ = error
     return refused

@@ -1,4 +1,6 @@
-"""What a `PostgresSink` is told, checked before anything is started; and how it is shown without its secrets."""
+"""What a `PostgresSink` is told, checked before anything is started; and how it is shown without
+its secrets.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ class Target:
                 if value is not None:
                     raise bad(name, value, 'needs on_conflict="update"')
         if self.returning and self.mode == "error" and self.ways.statement == "copy":
-            raise bad("returning", self.returning, 'COPY answers nothing; use statement="auto", "insert" or "unnest"')
+            raise bad(
+                "returning",
+                self.returning,
+                'COPY answers nothing; use statement="auto", "insert" or "unnest"',
+            )
         self._check_within()
 
     def _check_within(self) -> None:
@@ -76,18 +82,28 @@ class Target:
             raise bad("update_columns", both, "must not repeat conflict_columns")
 
     def plan(self, table: Table, *, reads_text: bool) -> Plan:
-        """Complete what was left open by what is known of the table. Raises `ConfigError` where they do not fit."""
+        """Complete what was left open by what is known of the table. Raises `ConfigError` where
+        they do not fit.
+        """
         target, key = self.conflict, self.conflict or table.key_within(self.columns)
         shown = "; ".join(", ".join(each) for each in table.keys) or "none"
         if self.conflict is not None and set(self.conflict) not in map(set, table.keys):
-            rule = f"{table.qualified} has no unique index on exactly these columns; its unique keys: {shown}"
+            rule = (
+                f"{table.qualified} has no unique index on exactly these columns; its "
+                f"unique keys: {shown}"
+            )
             raise bad("conflict_columns", self.conflict, rule)
         if self.mode != "error" and key is None:
-            rule = f"needs a unique index of {table.qualified} over columns that this sink writes; its unique keys: {shown}"
+            rule = (
+                f"needs a unique index of {table.qualified} over columns that this sink "
+                f"writes; its unique keys: {shown}"
+            )
             raise bad("on_conflict", self.mode, rule)
         if self.mode == "update" or (self.mode == "ignore" and self.returning):
             target = key  # what is returned is led back to its item by one key
-        strange = [name for name in self.returning if name not in {column.name for column in table.columns}]
+        strange = [
+            name for name in self.returning if name not in {column.name for column in table.columns}
+        ]
         if strange:
             raise bad("returning", strange, f"{table.qualified} has no such column")
         update = self.update
@@ -123,8 +139,16 @@ class Access:
             return "a pool"
         parts = urlsplit(self.dsn or "")
         query = parse_qs(parts.query)
-        host = self.options.get("host") or parts.netloc.rpartition("@")[2] or (query.get("host") or ["default host"])[0]
-        database = self.options.get("database") or unquote(parts.path.lstrip("/")) or (query.get("dbname") or ["default database"])[0]
+        host = (
+            self.options.get("host")
+            or parts.netloc.rpartition("@")[2]
+            or (query.get("host") or ["default host"])[0]
+        )
+        database = (
+            self.options.get("database")
+            or unquote(parts.path.lstrip("/"))
+            or (query.get("dbname") or ["default database"])[0]
+        )
         return f"{host}/{database}"
 
     def pool_options(self) -> dict[str, Any]:
@@ -134,7 +158,10 @@ class Access:
             options["ssl"] = options["ssl"]()
         if self.statement_timeout is not None:
             settings = dict(options.get("server_settings") or {})
-            options["server_settings"] = {"statement_timeout": str(round(self.statement_timeout * 1000)), **settings}
+            options["server_settings"] = {
+                "statement_timeout": str(round(self.statement_timeout * 1000)),
+                **settings,
+            }
         return options
 
     def __repr__(self) -> str:
@@ -175,7 +202,9 @@ def access(
     if dsn is not None:
         _check_dsn(dsn)
     if options is not None and not isinstance(cast("object", options), Mapping):
-        raise bad("connect_options", type(options).__name__, "must be a mapping of asyncpg's options")
+        raise bad(
+            "connect_options", type(options).__name__, "must be a mapping of asyncpg's options"
+        )
     return Access(
         dsn=dsn,
         pool=pool,
@@ -187,11 +216,16 @@ def access(
 
 def _check_pool(pool: object, dsn: str | None, options: object, timeout: object) -> None:
     if not callable(pool):
-        rule = "must be a function that makes a pool (async or not), since a live pool belongs to one event loop and cannot be pickled"
+        rule = (
+            "must be a function that makes a pool (async or not), since a live pool belongs "
+            "to one event loop and cannot be pickled"
+        )
         raise bad("pool", type(pool).__name__, rule)
     for name, value in (("dsn", dsn), ("connect_options", options), ("statement_timeout", timeout)):
         if value is not None:
-            raise bad(name, "...", "must not be given beside pool=, whose function decides how to connect")
+            raise bad(
+                name, "...", "must not be given beside pool=, whose function decides how to connect"
+            )
 
 
 def _check_dsn(dsn: object) -> None:
@@ -210,7 +244,11 @@ def _check_dsn(dsn: object) -> None:
 def _own_options(options: Mapping[str, Any]) -> Options:
     for name, instead in (("dsn", "dsn"), ("max_size", "pool_size"), ("loop", None)):
         if name in options:
-            raise bad("connect_options", name, f"is given by {instead}=" if instead else "is the loop that opens the sink")
+            raise bad(
+                "connect_options",
+                name,
+                f"is given by {instead}=" if instead else "is the loop that opens the sink",
+            )
     return Options(options)
 
 

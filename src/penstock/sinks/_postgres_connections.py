@@ -1,9 +1,12 @@
 """The open pool of one sink, and how its connections are lent and come back.
 
-1. A connection comes back out of any transaction, or is terminated. That is bounded by `close_timeout`.
-2. After a cancellation it is reset in the background, since the server has to end the statement first.
-3. A refusal makes every connection of the pool be replaced before its next use: a session keeps the role, the settings and the server
-   that it began with, and after a failover or a repair a new one has others.
+1. A connection comes back out of any transaction, or is terminated. That is bounded by
+   `close_timeout`.
+2. After a cancellation it is reset in the background, since the server has to end the statement
+   first.
+3. A refusal makes every connection of the pool be replaced before its next use: a session keeps the
+   role, the settings and the server that it began with, and after a failover or a repair a new one
+   has others.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ class Connections:
 
     @classmethod
     async def to(cls, access: Access, close_timeout: float) -> Connections:
-        """Connect. Raises `ConfigError` for what is refused, and `UnavailableError` where no server answers."""
+        """Connect. Raises `ConfigError` for what is refused, and `UnavailableError` where no server
+        answers.
+        """
         pool = await _made(access)
         try:
             await pool
@@ -50,12 +55,18 @@ class Connections:
             raise opening_error(error, access.place)  # noqa: B904  # it has its cause
         if access.pool is not None and pool.get_max_size() < access.size:
             pool.terminate()
-            raise bad("pool_size", access.size, f"the pool that pool= makes has {pool.get_max_size()} connections at most")
+            raise bad(
+                "pool_size",
+                access.size,
+                f"the pool that pool= makes has {pool.get_max_size()} connections at most",
+            )
         return cls(pool, access.place, close_timeout)
 
     @asynccontextmanager
     async def lent(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
-        """Lend a connection for as long as the context lasts. Raises, on entering, what `for_connecting` makes of the error."""
+        """Lend a connection for as long as the context lasts. Raises, on entering, what
+        `for_connecting` makes of the error.
+        """
         try:
             con = await self.pool.acquire()
         except Exception as error:
@@ -73,7 +84,9 @@ class Connections:
         await self._give_back(con)
 
     async def _give_back(self, con: PoolConnectionProxy[Any]) -> None:
-        """Return a connection, out of any transaction; one that cannot be brought there in time is terminated."""
+        """Return a connection, out of any transaction; one that cannot be brought there in time is
+        terminated.
+        """
         try:
             if not is_gone(con) and con.is_in_transaction():
                 async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
@@ -94,7 +107,9 @@ class Connections:
         """Wait for the cancelled statement's end, then return the connection."""
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
-                await con.execute("ROLLBACK")  # waits for the end; without a transaction the server only gives a notice
+                await con.execute(
+                    "ROLLBACK"
+                )  # waits for the end; without a transaction the server only gives a notice
             await self.pool.release(con, timeout=self._close_timeout)
         except Exception:
             await self._drop(con)

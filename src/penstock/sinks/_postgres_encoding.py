@@ -24,12 +24,16 @@ def staged_columns(plan: Plan) -> list[str]:
 
 
 async def can_copy(con: PoolConnectionProxy[Any], plan: Plan) -> bool:
-    """Whether asyncpg can encode every column's type for `COPY`; asked by copying no rows into a staging table. Suspends."""
+    """Whether asyncpg can encode every column's type for `COPY`; asked by copying no rows into a
+    staging table. Suspends.
+    """
     from asyncpg import InternalClientError  # an optional dependency
 
     await con.execute(f"BEGIN; {plan.staging()}")
     try:
-        await con.copy_records_to_table(EXACT, records=(), columns=staged_columns(plan), schema_name=SCHEMA)
+        await con.copy_records_to_table(
+            EXACT, records=(), columns=staged_columns(plan), schema_name=SCHEMA
+        )
     except InternalClientError:
         return False
     finally:
@@ -37,11 +41,15 @@ async def can_copy(con: PoolConnectionProxy[Any], plan: Plan) -> bool:
     return True
 
 
-async def refused_rows(con: PoolConnectionProxy[Any], plan: Plan, rows: Sequence[Row]) -> dict[int, Exception]:
-    """The rows that cannot be sent, by their place, each with its error: what asyncpg cannot encode, and text that holds a NUL.
+async def refused_rows(
+    con: PoolConnectionProxy[Any], plan: Plan, rows: Sequence[Row]
+) -> dict[int, Exception]:
+    """The rows that cannot be sent, by their place, each with its error: what asyncpg cannot
+    encode, and text that holds a NUL.
 
-    asyncpg encodes all arguments of a query, in order, before it sends anything. The query asked here has one argument more, which never
-    encodes, so that nothing is ever sent: the complaint is either about that one, and the row is good, or about an earlier one.
+    asyncpg encodes all arguments of a query, in order, before it sends anything. The query asked
+    here has one argument more, which never encodes, so that nothing is ever sent: the complaint is
+    either about that one, and the row is good, or about an earlier one.
     """
     refused: dict[int, Exception] = {}
     beyond = len(plan.columns) + 1
@@ -58,7 +66,11 @@ async def refused_rows(con: PoolConnectionProxy[Any], plan: Plan, rows: Sequence
                 refused[place] = error
         if place not in refused and any(isinstance(value, str) and "\0" in value for value in row):
             refused[place] = ValueError("PostgreSQL's text cannot hold the character NUL (\\x00)")
-    await con.execute("SELECT")  # what asyncpg has prepared and not sent leaves the server in a transaction, with a lock on the table
+    await con.execute(
+        "SELECT"
+        # what asyncpg has prepared and not sent leaves the server in a transaction, with a lock on
+        # the table
+    )
     return refused
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """Ends a statement with `TimeoutError` when its connection breaks while asyncpg waits to send more: it is not woken by that."""
+    """Ends a statement with `TimeoutError` when its connection breaks while asyncpg waits to send
+    more: it is not woken by that.
+    """
 
     __slots__ = ("_con", "_is_over", "_limit")
 
@@ -31,7 +33,12 @@ class Guard:
         await self._limit.__aenter__()
         self._con.add_termination_listener(self._broken)
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._is_over = True
         if not is_gone(self._con):
             self._con.remove_termination_listener(self._broken)

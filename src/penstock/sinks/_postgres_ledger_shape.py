@@ -1,8 +1,10 @@
-"""The shape of the ledger's table: how it is made, and how one of the first shape gets what later ones have.
+"""The shape of the ledger's table: how it is made, and how one of the first shape gets what later
+ones have.
 
-1. The first attempt that needs the table makes it, or alters it; others wait for the lock, look again, and find it done.
-2. An alteration is one transaction. Attempts of the first release that are under way end before it, and later ones fail loudly: the unique
-   key that they name is gone.
+1. The first attempt that needs the table makes it, or alters it; others wait for the lock, look
+   again, and find it done.
+2. An alteration is one transaction. Attempts of the first release that are under way end before it,
+   and later ones fail loudly: the unique key that they name is gone.
 3. A row of the first shape does not say to which table its unit was written. Its `target` is empty.
 """
 
@@ -57,16 +59,22 @@ def creation(ledger: str) -> str:
 
 
 def alteration(ledger: str, constraint: str) -> str:
-    """The statement that gives a table of the first shape, whose primary key has this name, what it lacks."""
+    """The statement that gives a table of the first shape, whose primary key has this name, what it
+    lacks.
+    """
     added = ", ".join(f"ADD COLUMN {name} {kind}" for name, kind in _ADDED.items())
-    return f"ALTER TABLE {ledger} {added}, DROP CONSTRAINT {quoted(constraint)}, ADD PRIMARY KEY ({', '.join(KEY)})"
+    return (
+        f"ALTER TABLE {ledger} {added}, DROP CONSTRAINT {quoted(constraint)}, ADD PRIMARY "
+        f"KEY ({', '.join(KEY)})"
+    )
 
 
 async def put_right(con: PoolConnectionProxy[Any], ledger: str, new: str, error: Exception) -> None:
-    """Make the table that `error` says is missing as `new`, or alter one of the first shape; ends the transaction that is open. Suspends.
+    """Make the table that `error` says is missing as `new`, or alter one of the first shape; ends
+    the transaction that is open. Suspends.
 
-    Raises `ConfigError`, with the statement to run, where the role may not, and for a table of another shape. Raises `error` where it says
-    neither.
+    Raises `ConfigError`, with the statement to run, where the role may not, and for a table of
+    another shape. Raises `error` where it says neither.
     """
     state = sqlstate(error)
     if state not in _ANOTHER_TABLE | {_NO_TABLE}:
@@ -87,7 +95,9 @@ async def _create(con: PoolConnectionProxy[Any], ledger: str) -> None:
         if state in _MADE_MEANWHILE:
             return
         if _is_not_allowed(state):
-            raise bad("ledger", ledger, f"cannot be made ({error}); have it made by: {statement}") from error
+            raise bad(
+                "ledger", ledger, f"cannot be made ({error}); have it made by: {statement}"
+            ) from error
         raise
 
 
@@ -109,20 +119,29 @@ async def _altered(con: PoolConnectionProxy[Any], ledger: str, statement: str) -
     except Exception as error:
         if _is_not_allowed(sqlstate(error)):
             raise bad(
-                "ledger", ledger, f"is of an earlier shape and cannot be altered ({error}); have its owner run: {statement}"
+                "ledger",
+                ledger,
+                f"is of an earlier shape and cannot be altered ({error}); have its owner run: "
+                f"{statement}",
             ) from error
         raise
 
 
 async def _needed(con: PoolConnectionProxy[Any], ledger: str, error: Exception) -> str | None:
-    """The alteration that the table needs; `None` if it has its shape. Raises `ConfigError` for a table of another one."""
+    """The alteration that the table needs; `None` if it has its shape. Raises `ConfigError` for a
+    table of another one.
+    """
     found = await con.fetchrow(_SHAPE, ledger)
-    columns, key = (set(found["columns"]), tuple(found["key"])) if found is not None else (set[str](), ())
+    columns, key = (
+        (set(found["columns"]), tuple(found["key"])) if found is not None else (set[str](), ())
+    )
     if found is not None and columns == set(_FIRST) and key == _FIRST_KEY:
         return alteration(ledger, found["constraint"])
     if columns >= set(_FIRST) | set(_ADDED) and key == KEY:
         return None
-    raise bad("ledger", ledger, f"is a table of another shape ({error}); name one that is made for it") from error
+    raise bad(
+        "ledger", ledger, f"is a table of another shape ({error}); name one that is made for it"
+    ) from error
 
 
 def _is_not_allowed(state: str | None) -> bool:

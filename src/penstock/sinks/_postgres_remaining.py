@@ -1,6 +1,7 @@
 """The rows of one batch that are still to be written, and the answers for the others. Does no I/O.
 
-Where the batch has keys, the rows behind a failed one of their key are left out with it, in whatever way it was found.
+Where the batch has keys, the rows behind a failed one of their key are left out with it, in
+whatever way it was found.
 """
 
 from __future__ import annotations
@@ -52,22 +53,38 @@ class Remaining:
         self._keep(refused)
 
     def _stop_keys(self) -> bool:
-        """Fail what stands behind a failed item of its key; say whether there was any that had not failed itself."""
+        """Fail what stands behind a failed item of its key; say whether there was any that had not
+        failed itself.
+        """
         stopped = stopped_behind(self._keys, self.errors, self.outcomes)
         is_new = not stopped.keys() <= self.errors.keys()
         self.errors.update(stopped)
         return is_new
 
     def _keep(self, without: Container[int] = ()) -> None:
-        """Go on with the rows of the items that have not failed, and not with those at the places `without`."""
-        kept = [place for place, index in enumerate(self._indices) if place not in without and index not in self.errors]
+        """Go on with the rows of the items that have not failed, and not with those at the places
+        `without`.
+        """
+        kept = [
+            place
+            for place, index in enumerate(self._indices)
+            if place not in without and index not in self.errors
+        ]
         self._indices = [self._indices[place] for place in kept]
-        self._rows = self._rows.kept(kept) if isinstance(self._rows, LazyRows) else [self._rows[place] for place in kept]
+        self._rows = (
+            self._rows.kept(kept)
+            if isinstance(self._rows, LazyRows)
+            else [self._rows[place] for place in kept]
+        )
 
     def _refuse(self, index: int, error: Exception, *, again: bool = False) -> None:
         if isinstance(error, (UnknownOutcomeError, PermanentError)):
             self.errors[index] = error
-        elif index in self._maybe and getattr(error, "sqlstate", None) == _UNIQUE_VIOLATION and not again:
+        elif (
+            index in self._maybe
+            and getattr(error, "sqlstate", None) == _UNIQUE_VIOLATION
+            and not again
+        ):
             self.outcomes[index] = Outcome.DUPLICATE
         else:
             self.errors[index] = for_item(error)
@@ -78,6 +95,12 @@ class Remaining:
             if index in self._maybe:
                 self.outcomes[index] = Outcome.DUPLICATE
 
-    def _note_returned(self, names: Sequence[str], found: Sequence[Record], places: Iterable[int] | None = None) -> None:
-        for place, row in zip((row["o"] for row in found) if places is None else places, found, strict=True):
-            self.details[self._indices[place]] = {name: row[f"v{number}"] for number, name in enumerate(names)}
+    def _note_returned(
+        self, names: Sequence[str], found: Sequence[Record], places: Iterable[int] | None = None
+    ) -> None:
+        for place, row in zip(
+            (row["o"] for row in found) if places is None else places, found, strict=True
+        ):
+            self.details[self._indices[place]] = {
+                name: row[f"v{number}"] for number, name in enumerate(names)
+            }

@@ -1,10 +1,12 @@
 """Which rights a role lacks for what a sink does with its table, asked of the server.
 
-1. The server checks rights by column where the table as a whole is not granted, so each column is asked for. A conflict's key, a version and
-   returned columns are read: they need SELECT. A column left to a sequence needs the sequence.
+1. The server checks rights by column where the table as a whole is not granted, so each column is
+   asked for. A conflict's key, a version and returned columns are read: they need SELECT. A column
+   left to a sequence needs the sequence.
 2. Telling bad rows apart needs a temporary table, and so TEMPORARY on the database.
 3. `CASE` keeps the planner from asking for the rights to a sequence before it is known to be one.
-4. The question holds its names as literals: it is also asked inside of the server's loop over the rows (`Plan.sift`).
+4. The question holds its names as literals: it is also asked inside of the server's loop over the
+   rows (`Plan.sift`).
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names as literals
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def lacking(plan: Plan, *, again: bool = False) -> str:
-    """A query for the missing rights, one row of text each, such as `INSERT on table "public"."events"`; `again`: after an unknown outcome."""
+    """A query for the missing rights, one row of text each, such as `INSERT on table
+    "public"."events"`; `again`: after an unknown outcome.
+    """
     home, name = literal(plan.table.schema), literal(plan.table.name)
     wanted = ", ".join(_wanted(plan, again=again))
     written = ", ".join(map(literal, plan.columns))
@@ -55,7 +59,10 @@ def lacking(plan: Plan, *, again: bool = False) -> str:
 
 def asked(plan: Plan, *, again: bool) -> str:
     """A query for the role (`role`) and the list of what it lacks (`missing`)."""
-    return f"SELECT pg_catalog.quote_ident(current_user) AS role, ARRAY({lacking(plan, again=again)}) AS missing"
+    return (
+        "SELECT pg_catalog.quote_ident(current_user) AS role, "
+        f"ARRAY({lacking(plan, again=again)}) AS missing"
+    )
 
 
 def literal(text: str) -> str:
@@ -65,7 +72,11 @@ def literal(text: str) -> str:
 
 def _wanted(plan: Plan, *, again: bool) -> Iterator[str]:
     updated = plan.update_columns if plan.mode == "update" else ()
-    read = {*plan.returning, *(plan.target or () if plan.mode != "error" else ()), *([plan.version] if plan.version else ())}
+    read = {
+        *plan.returning,
+        *(plan.target or () if plan.mode != "error" else ()),
+        *([plan.version] if plan.version else ()),
+    }
     if again:
         read.update(plan.key or ())
     yield from _rights("INSERT", plan.columns)

@@ -1,6 +1,7 @@
 """Items to rows: an item that cannot become a row fails alone.
 
-Tuples and lists of the right length are rows already; a batch of nothing else costs one pass in C and no copy.
+Tuples and lists of the right length are rows already; a batch of nothing else costs one pass in C
+and no copy.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class LazyRows(Sequence[Row], ABC):
 
     @abstractmethod
     def refused(self) -> dict[int, PermanentError]:
-        """The rows that the server would refuse, as far as their values show it, by the types of the columns."""
+        """The rows that the server would refuse, as far as their values show it, by the types of
+        the columns.
+        """
 
     @abstractmethod
     def unreadable(self) -> dict[int, PermanentError]:
@@ -54,7 +57,9 @@ class LazyRows(Sequence[Row], ABC):
 
     @abstractmethod
     def latest(self, key: Sequence[str], version: str | None) -> LazyRows:
-        """Without the rows that a later one of their key (or one of a higher version) replaces; they keep their places."""
+        """Without the rows that a later one of their key (or one of a higher version) replaces;
+        they keep their places.
+        """
 
     @abstractmethod
     def tells_apart(self, key: Sequence[str]) -> bool:
@@ -66,13 +71,17 @@ class LazyRows(Sequence[Row], ABC):
 
     @abstractmethod
     def encoded(self, *, places: bool) -> memoryview | None:
-        """All rows as binary COPY, with their places in front where asked for; `None` where that cannot be had."""
+        """All rows as binary COPY, with their places in front where asked for; `None` where that
+        cannot be had.
+        """
 
 
 def shortest(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
-    """The rows with the floats at `places`, which go to numeric columns, as the shortest decimals that read back as the same floats.
+    """The rows with the floats at `places`, which go to numeric columns, as the shortest decimals
+    that read back as the same floats.
 
-    asyncpg would write down all 55 digits of the binary fraction that stands for 0.1. Rows without floats there stay as they are.
+    asyncpg would write down all 55 digits of the binary fraction that stands for 0.1. Rows without
+    floats there stay as they are.
     """
     for place in places:
         kinds = set(map(type, map(itemgetter(place), rows)))
@@ -83,11 +92,18 @@ def shortest(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
 
 def are_cut(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
     """Whether asyncpg would cut a value of these rows to the type of its column."""
-    return any(_CUT[kind].intersection(map(type, map(itemgetter(place), rows))) for place, kind in places.items())
+    return any(
+        _CUT[kind].intersection(map(type, map(itemgetter(place), rows)))
+        for place, kind in places.items()
+    )
 
 
-def fractions(rows: Sequence[Row], places: Mapping[int, str], names: Sequence[str]) -> dict[int, PermanentError]:
-    """The rows with a number that its integer column cannot hold, by their place: asyncpg would cut its fraction."""
+def fractions(
+    rows: Sequence[Row], places: Mapping[int, str], names: Sequence[str]
+) -> dict[int, PermanentError]:
+    """The rows with a number that its integer column cannot hold, by their place: asyncpg would cut
+    its fraction.
+    """
     found: dict[int, PermanentError] = {}
     for column, kind in places.items():
         if kind in _INTEGERS and are_cut(rows, {column: kind}):
@@ -95,7 +111,11 @@ def fractions(rows: Sequence[Row], places: Mapping[int, str], names: Sequence[st
                 value = row[column]
                 if type(value) in _CUT[kind] and (not isfinite(value) or value != int(value)):
                     found.setdefault(
-                        place, PermanentError(f"column {names[column]!r}: {value} is no whole number, and the column is {kind}")
+                        place,
+                        PermanentError(
+                            f"column {names[column]!r}: {value} is no whole number, and the "
+                            f"column is {kind}"
+                        ),
                     )
     return found
 
@@ -109,7 +129,9 @@ def _decimal(value: Any) -> Any:
 
 
 class RowMaker:
-    """Makes a row of each item: by `row` where it is given, else by position, by name or by attribute."""
+    """Makes a row of each item: by `row` where it is given, else by position, by name or by
+    attribute.
+    """
 
     def __init__(self, columns: tuple[str, ...], row: RowFunction | None) -> None:
         self._columns = columns
@@ -118,22 +140,32 @@ class RowMaker:
         self._attributes: Callable[[Any], Any] | None = getter
 
     def rows(self, batch: Batch[Any]) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
-        """The indices that have a row, their rows, and an error for each other index. Does not suspend."""
+        """The indices that have a row, their rows, and an error for each other index. Does not
+        suspend.
+        """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         rows = self._all_at_once(items)
         return self._one_by_one(items) if rows is None else (range(len(items)), rows, {})
 
     def _all_at_once(self, items: Sequence[Any]) -> Sequence[Row] | None:
-        """Every row, if all of them are plain and of the right length: the usual case, without a check in Python per row."""
+        """Every row, if all of them are plain and of the right length: the usual case, without a
+        check in Python per row.
+        """
         rows: Sequence[Any] = items
         if self._row is not None:
             try:
                 rows = list(map(self._row, items))
             except Exception:  # some item is at fault: one by one tells which
                 return None
-        return rows if _PLAIN.issuperset(map(type, rows)) and set(map(len, rows)) == {len(self._columns)} else None
+        return (
+            rows
+            if _PLAIN.issuperset(map(type, rows)) and set(map(len, rows)) == {len(self._columns)}
+            else None
+        )
 
-    def _one_by_one(self, items: Sequence[Any]) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
+    def _one_by_one(
+        self, items: Sequence[Any]
+    ) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
         indices: list[int] = []
         rows: list[Row] = []
         errors: dict[int, Exception] = {}
@@ -163,7 +195,9 @@ class RowMaker:
 
     def _checked(self, row: object) -> Row:
         if isinstance(row, (str, bytes)) or not isinstance(row, Sequence):
-            raise TypeError(f"{type(row).__name__}: a row is a sequence of {len(self._columns)} values")
+            raise TypeError(
+                f"{type(row).__name__}: a row is a sequence of {len(self._columns)} values"
+            )
         found = cast("Row", row)
         if len(found) != len(self._columns):
             raise ValueError(f"{len(found)} values for {len(self._columns)} columns")

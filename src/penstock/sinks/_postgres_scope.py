@@ -1,7 +1,9 @@
-"""What a write's statements stand in: a transaction of their own, or a savepoint of one that goes on after them.
+"""What a write's statements stand in: a transaction of their own, or a savepoint of one that goes
+on after them.
 
-A write begins one for what takes several statements, undoes it when a row is to blame, and commits it. In a savepoint everything is undone
-to where the write began, nothing is kept before the whole commits, and staging tables stay for the next write.
+A write begins one for what takes several statements, undoes it when a row is to blame, and commits
+it. In a savepoint everything is undone to where the write began, nothing is kept before the whole
+commits, and staging tables stay for the next write.
 """
 
 from __future__ import annotations

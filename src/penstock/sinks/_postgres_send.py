@@ -1,7 +1,9 @@
-"""How the rows of one batch are sent: the statements of the quick ways, staging, and the transaction around them.
+"""How the rows of one batch are sent: the statements of the quick ways, staging, and the
+transaction around them.
 
-*Sealed* means: the server has been told to keep the rows. A connection lost before that is transient, one lost after it is unknown. A write
-within a larger transaction (`Scope`) is never sealed: only that transaction's commit keeps its rows.
+*Sealed* means: the server has been told to keep the rows. A connection lost before that is
+transient, one lost after it is unknown. A write within a larger transaction (`Scope`) is never
+sealed: only that transaction's commit keeps its rows.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class Sending(Remaining):
         """The plan that the rows were written by: another one where the table was changed."""
         return self._plan
 
-    # -- the quick ways -----------------------------------------------------------------------------------------------
+    # -- the quick ways ----------------------------------------------------------------------------
 
     async def _quickly(self, ways: Ways) -> None:
         plan = self._plan
@@ -102,14 +104,20 @@ class Sending(Remaining):
         return ways.choose(self._plan, len(self._rows)) if self._stale < STAGED_FROM else "staging"
 
     async def _be_current(self, ways: Ways) -> None:
-        """Read the table again if its columns have changed, once, before a value is judged, cast or encoded by their types.
+        """Read the table again if its columns have changed, once, before a value is judged, cast or
+        encoded by their types.
 
-        Bytes of a number may be those of a date as well, and asyncpg keeps the types that it has met in a `COPY`. A statement with
-        parameters is read anew by the server, so it is asked for only where asyncpg would cut a value to the type of a column before.
+        Bytes of a number may be those of a date as well, and asyncpg keeps the types that it has
+        met in a `COPY`. A statement with parameters is read anew by the server, so it is asked for
+        only where asyncpg would cut a value to the type of a column before.
         """
-        if self._is_current or not (self._is_by_types(ways) or are_cut(self._rows, self._plan.cutting_places)):
+        if self._is_current or not (
+            self._is_by_types(ways) or are_cut(self._rows, self._plan.cutting_places)
+        ):
             return
-        if not await asked_again(self._con, partial(is_current, self._con, self._plan.table, self._plan.columns)):
+        if not await asked_again(
+            self._con, partial(is_current, self._con, self._plan.table, self._plan.columns)
+        ):
             changed = TypeError("the table's columns are not those that the sink was opened with")
             self._go_by(await self._judge.read_again(self._con, self._plan, changed))
             await self._con.reload_schema_state()
@@ -125,13 +133,18 @@ class Sending(Remaining):
             self._rows = self._rows.by([plan.table.column(name) for name in plan.columns])
 
     def _as_rows(self) -> None:
-        """From here on the rows are tuples. Columns whose values have no form as Python's objects refuse single rows."""
+        """From here on the rows are tuples. Columns whose values have no form as Python's objects
+        refuse single rows.
+        """
         if isinstance(self._rows, LazyRows):
             self._drop(self._rows.refused())
             assert isinstance(self._rows, LazyRows)
             self._drop(self._rows.unreadable())
         self._drop(fractions(self._rows, self._plan.cutting_places, self._plan.columns))
-        self._rows = shortest(list(self._rows) if isinstance(self._rows, LazyRows) else self._rows, self._plan.numeric_places)
+        self._rows = shortest(
+            list(self._rows) if isinstance(self._rows, LazyRows) else self._rows,
+            self._plan.numeric_places,
+        )
 
     async def _insert_rows(self) -> None:
         if not self._plan.returning:
@@ -149,7 +162,9 @@ class Sending(Remaining):
         found = await self._con.fetch(statement, *arguments)
         if self._plan.mode != "error":
             self._note_returned(self._plan.returning, found)
-        elif len(found) == len(self._rows):  # else a trigger has kept rows out, and the answer does not say which
+        elif len(found) == len(
+            self._rows
+        ):  # else a trigger has kept rows out, and the answer does not say which
             self._note_returned(self._plan.returning, found, range(len(found)))
 
     async def _insert(self, statement: str, rows: Sequence[Row]) -> None:
@@ -157,10 +172,14 @@ class Sending(Remaining):
         async with Guard(self._con):
             await self._con.executemany(statement, self._feed(rows))
 
-    async def _copy(self, table: str, schema: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    async def _copy(
+        self, table: str, schema: str, columns: Sequence[str], rows: Sequence[Row]
+    ) -> None:
         self._copying, self._line = table, int
         async with Guard(self._con):
-            await self._con.copy_records_to_table(table, records=self._feed(rows), columns=columns, schema_name=schema)
+            await self._con.copy_records_to_table(
+                table, records=self._feed(rows), columns=columns, schema_name=schema
+            )
 
     async def _copy_columns(self, rows: LazyRows) -> bool:
         """Send columns as they are; say whether they could be."""
@@ -182,7 +201,9 @@ class Sending(Remaining):
         await self._commit()
         return True
 
-    async def _copy_binary(self, table: str, schema: str, columns: Sequence[str], data: memoryview) -> None:
+    async def _copy_binary(
+        self, table: str, schema: str, columns: Sequence[str], data: memoryview
+    ) -> None:
         self._copying = table
 
         async def source() -> AsyncIterator[Any]:
@@ -192,7 +213,9 @@ class Sending(Remaining):
                 self._sealed = True
 
         async with Guard(self._con):
-            await self._con.copy_to_table(table, source=source(), columns=columns, schema_name=schema, format="binary")
+            await self._con.copy_to_table(
+                table, source=source(), columns=columns, schema_name=schema, format="binary"
+            )
 
     async def _stage(self, table: str) -> None:
         if isinstance(self._rows, LazyRows):
@@ -207,7 +230,9 @@ class Sending(Remaining):
         return await self._copy(table, SCHEMA, staged_columns(self._plan), rows)
 
     def _feed(self, rows: Sequence[Row]) -> Iterator[Row]:
-        """The rows for one statement. asyncpg sends the statement's end as soon as it has taken the last one."""
+        """The rows for one statement. asyncpg sends the statement's end as soon as it has taken the
+        last one.
+        """
         return chain(rows, self._end_of_rows())
 
     def _end_of_rows(self) -> Iterator[Row]:
@@ -215,7 +240,7 @@ class Sending(Remaining):
             self._sealed = True
         yield from ()
 
-    # -- transactions -------------------------------------------------------------------------------------------------
+    # -- transactions ------------------------------------------------------------------------------
 
     async def _begin(self, script: str) -> None:
         self._explicit, self._sealed = True, False

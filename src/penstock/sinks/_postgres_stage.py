@@ -1,13 +1,17 @@
-"""Stages of PostgreSQL: a table for each attempt, made like the target, and one transaction that moves them into it.
+"""Stages of PostgreSQL: a table for each attempt, made like the target, and one transaction that
+moves them into it.
 
-1. A stage has the target's columns, defaults, checks and unique indexes, so a row that these refuse is refused in the task, alone. What
-   can be known only beside the other rows (a conflict with another stage or with the target, a foreign key, a trigger) fails the epoch as a
-   whole, and nothing is published.
-2. Names say whose a stage is: `penstock_<application and target>_<version>_<attempt>`. Nothing else is ever dropped.
-3. An orphan that somebody still writes into is left for the next time: dropping it would wait for that attempt.
+1. A stage has the target's columns, defaults, checks and unique indexes, so a row that these refuse
+   is refused in the task, alone. What can be known only beside the other rows (a conflict with
+   another stage or with the target, a foreign key, a trigger) fails the epoch as a whole, and
+   nothing is published.
+2. Names say whose a stage is: `penstock_<application and target>_<version>_<attempt>`. Nothing else
+   is ever dropped.
+3. An orphan that somebody still writes into is left for the next time: dropping it would wait for
+   that attempt.
 4. Stages are moved one statement each, since `ON CONFLICT` refuses one key twice in a statement.
-5. What is moved is compared with what the tasks have left there, in the same transaction; see `_postgres_inventory`. Until then a crash
-   of the server empties unlogged stages, without a word.
+5. What is moved is compared with what the tasks have left there, in the same transaction; see
+   `_postgres_inventory`. Until then a crash of the server empties unlogged stages, without a word.
 """
 
 # text is put into statements here and nowhere else: names by `quoted`
@@ -70,11 +74,17 @@ class Stages:
 
     @asynccontextmanager
     async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
-        """A new stage of `epoch`; dropped when left by an exception or cancelled. Raises `ConfigError` where no table can be made."""
+        """A new stage of `epoch`; dropped when left by an exception or cancelled. Raises
+        `ConfigError` where no table can be made.
+        """
         connections, plan = self._opened()
         name = _new_name(plan, epoch.unit)
         async with connections.lent() as con:
-            await _make(con, plan, _creation(plan, name, ordered=epoch.ordered, unlogged=self._stages == "unlogged"))
+            await _make(
+                con,
+                plan,
+                _creation(plan, name, ordered=epoch.ordered, unlogged=self._stages == "unlogged"),
+            )
         counted = _Counted(cast("Any", self._onto(name)))
         try:
             yield OpenStage(counted, partial(self._inventory, name, counted))
@@ -98,13 +108,17 @@ class Stages:
         async with connections.lent() as con:
             found = await inventory(con, plan, name)
         if plan.mode == "error" and found.rows != counted.rows:
-            raise StagesLost(f"the stage {name} has {found.rows} rows, and {counted.rows} were written into it")
+            raise StagesLost(
+                f"the stage {name} has {found.rows} rows, and {counted.rows} were written into it"
+            )
         return found
 
     async def begin(self, epoch: Epoch) -> Begun:
-        """Collect what dead attempts of this epoch have left; return what was published of it, or else a mark for `publish`. Suspends.
+        """Collect what dead attempts of this epoch have left; return what was published of it, or
+        else a mark for `publish`. Suspends.
 
-        Raises `ConfigError` where an overwrite would break or lose something that belongs to the table.
+        Raises `ConfigError` where an overwrite would break or lose something that belongs to the
+        table.
         """
         connections, plan = self._opened()
         found: list[Committed] = []
@@ -119,13 +133,21 @@ class Stages:
             await _collect(con, plan, epoch.unit, older=False)
             if found:
                 return Begun(found[0])
-            return Begun(None, await leave_mark(con, plan, _new_name(plan, epoch.unit), is_durable=self._stages == "logged"))
+            return Begun(
+                None,
+                await leave_mark(
+                    con, plan, _new_name(plan, epoch.unit), is_durable=self._stages == "logged"
+                ),
+            )
 
-    async def publish(self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str) -> Committed | None:
-        """Move these stages into the table, or into a new one that takes its place, in one transaction; return what was published before.
+    async def publish(
+        self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
+    ) -> Committed | None:
+        """Move these stages into the table, or into a new one that takes its place, in one
+        transaction; return what was published before.
 
-        Suspends. Raises `StagesLost` where they are not what the tasks have left, `UniqueViolationError` and whatever else the server
-        refuses; nothing is published then.
+        Suspends. Raises `StagesLost` where they are not what the tasks have left,
+        `UniqueViolationError` and whatever else the server refuses; nothing is published then.
         """
         connections, plan = self._opened()
         before: Committed | None = None
@@ -135,13 +157,19 @@ class Stages:
             if before is None:
                 replaced = await _publish(transaction.connection, plan, epoch, stages, mark)
                 if replaced is not None:
-                    await self._ledger.follow(transaction.connection, plan.table.qualified, replaced)
+                    await self._ledger.follow(
+                        transaction.connection, plan.table.qualified, replaced
+                    )
                 transaction.record(counts)
         try:
             async with connections.lent() as con:
                 await _collect(con, plan, epoch.unit, older=True)
         except Exception as error:  # it is published
-            logger.warning("stages of %s, or of versions before it, are still there: %s", epoch.unit.name, for_log(error))
+            logger.warning(
+                "stages of %s, or of versions before it, are still there: %s",
+                epoch.unit.name,
+                for_log(error),
+            )
         return before
 
     async def discard(self, epoch: Epoch) -> None:
@@ -166,7 +194,9 @@ class _OnlyLooking(Exception):  # no error: it leaves a transaction without a tr
     pass
 
 
-async def _publish(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, stages: Sequence[Stage], mark: str) -> int | None:
+async def _publish(
+    con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, stages: Sequence[Stage], mark: str
+) -> int | None:
     """Check and move the stages; return the oid of the table that was replaced, if one was."""
     marker = await check_mark(con, plan, mark)
     await check_stages(con, plan, stages)
@@ -176,7 +206,9 @@ async def _publish(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, stag
     return replaced
 
 
-async def _move(con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, paths: Sequence[str]) -> int | None:
+async def _move(
+    con: PoolConnectionProxy[Any], plan: Plan, epoch: Epoch, paths: Sequence[str]
+) -> int | None:
     swap = await Swap.begin(con, plan.table) if epoch.overwrite else None
     target = plan if swap is None else replace(plan, table=swap.table)
     for path in paths:
@@ -199,7 +231,10 @@ def _new_name(plan: Plan, unit: Unit) -> str:
 
 
 def _creation(plan: Plan, name: str, *, ordered: bool, unlogged: bool) -> str:
-    like = "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING GENERATED INCLUDING IDENTITY INCLUDING STORAGE"
+    like = (
+        "INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING GENERATED "
+        "INCLUDING IDENTITY INCLUDING STORAGE"
+    )
     order = f", {ORDER} bigint GENERATED ALWAYS AS IDENTITY" if ordered else ""
     kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     return f"CREATE {kind} {at(plan, name)} (LIKE {plan.table.qualified} {like}{order})"
@@ -211,16 +246,24 @@ async def _make(con: PoolConnectionProxy[Any], plan: Plan, creation: str) -> Non
     except Exception as error:
         if sqlstate(error) != NO_PRIVILEGE:
             raise
-        rights = f"grant the role CREATE on schema {quoted(plan.table.schema)} and SELECT on the table"
-        raise bad("delivery", "atomic", f"needs tables beside {plan.table.qualified}, which cannot be made ({error}); {rights}") from error
+        rights = (
+            f"grant the role CREATE on schema {quoted(plan.table.schema)} and SELECT on the table"
+        )
+        raise bad(
+            "delivery",
+            "atomic",
+            f"needs tables beside {plan.table.qualified}, which cannot be made ({error}); {rights}",
+        ) from error
 
 
 async def _collect(con: PoolConnectionProxy[Any], plan: Plan, unit: Unit, *, older: bool) -> None:
     """Drop what is left of this version, and of `older` ones if asked, unless somebody holds it."""
     prefix = _prefix(plan, unit)
     found = await con.fetch(
-        "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || '[0-9]+_[0-9a-f]{8}$')",
+        "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid "
+        "= c.relnamespace"
+        " WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || "
+        "'[0-9]+_[0-9a-f]{8}$')",
         plan.table.schema,
         prefix,
     )

@@ -1,13 +1,17 @@
 """A new table in the place of an old one, in the caller's transaction.
 
-1. The new one is made `LIKE ... INCLUDING ALL`, filled, and given the old one's name after the old one is dropped. Only dropping and renaming lock
-   out readers; until the commit they see the old rows, from then on the new ones, and never none.
-2. What `LIKE` leaves out is carried over: owner, privileges, comment, storage parameters, foreign keys to other tables, sequences with their
-   position, names of indexes, replica identity. Default privileges of the role that makes it are taken away.
-3. What would break or silently be gone is refused: views and foreign keys that point at the table, triggers, rules, row security,
-   publications, partitions and inheritance. The old table is dropped without `CASCADE`, so what else depends on it ends the transaction.
-4. What others write into the old table until then is gone with it. A transaction of theirs with one snapshot (`REPEATABLE READ`) that began
-   before, and has not read the table yet, finds the new table empty: its rows are too new for it.
+1. The new one is made `LIKE ... INCLUDING ALL`, filled, and given the old one's name after the old
+   one is dropped. Only dropping and renaming lock out readers; until the commit they see the old
+   rows, from then on the new ones, and never none.
+2. What `LIKE` leaves out is carried over: owner, privileges, comment, storage parameters, foreign
+   keys to other tables, sequences with their position, names of indexes, replica identity. Default
+   privileges of the role that makes it are taken away.
+3. What would break or silently be gone is refused: views and foreign keys that point at the table,
+   triggers, rules, row security, publications, partitions and inheritance. The old table is dropped
+   without `CASCADE`, so what else depends on it ends the transaction.
+4. What others write into the old table until then is gone with it. A transaction of theirs with one
+   snapshot (`REPEATABLE READ`) that began before, and has not read the table yet, finds the new
+   table empty: its rows are too new for it.
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`
@@ -83,7 +87,10 @@ async def check_overwrite(con: PoolConnectionProxy[Any], table: Table) -> None:
     """Raise `ConfigError` where a new table could not take the place of this one."""
     found = [row[0] for row in await con.fetch(_OBSTACLES, table.qualified)]
     if found:
-        rule = f"a new table takes the place of {table.qualified}, which {'; '.join(found)}: that would be lost or would break. Use mode='append'"
+        rule = (
+            f"a new table takes the place of {table.qualified}, which {'; '.join(found)}: "
+            "that would be lost or would break. Use mode='append'"
+        )
         raise bad("mode", "overwrite", rule)
 
 
@@ -103,7 +110,9 @@ class Swap:
         await check_overwrite(con, old)
         swap = cls(old, replace(old, name=f"penstock_new_{uuid4().hex}"))
         await swap._create(con)
-        return replace(swap, oid=await con.fetchval("SELECT $1::text::regclass::oid", old.qualified))
+        return replace(
+            swap, oid=await con.fetchval("SELECT $1::text::regclass::oid", old.qualified)
+        )
 
     async def _create(self, con: PoolConnectionProxy[Any]) -> None:
         facts = await con.fetchrow(_FACTS, self.old.qualified)
@@ -111,12 +120,17 @@ class Swap:
         unlogged = "UNLOGGED " if facts["is_unlogged"] else ""
         options = f" WITH ({facts['options']})" if facts["options"] else ""
         place = f" TABLESPACE {quoted(facts['tablespace'])}" if facts["tablespace"] else ""
-        await con.execute(f"CREATE {unlogged}TABLE {self.table.qualified} (LIKE {self.old.qualified} INCLUDING ALL){options}{place}")
+        await con.execute(
+            f"CREATE {unlogged}TABLE {self.table.qualified} (LIKE {self.old.qualified} "
+            f"INCLUDING ALL){options}{place}"
+        )
         old, new = await self._both(con, _SEQUENCES)
         made = {row["attname"]: row for row in new}
         for row in old:
             if row["is_identity"]:
-                position = f"SELECT setval($1::text::regclass, last_value, is_called) FROM {row['path']}"
+                position = (
+                    f"SELECT setval($1::text::regclass, last_value, is_called) FROM {row['path']}"
+                )
                 await con.execute(position, made[row["attname"]]["path"])
 
     async def end(self, con: PoolConnectionProxy[Any]) -> None:
@@ -124,13 +138,19 @@ class Swap:
         facts = await con.fetchrow(_FACTS, self.old.qualified)
         assert facts is not None
         for row in await con.fetch(_FOREIGN_KEYS, self.old.qualified):
-            await con.execute(f"ALTER TABLE {self.table.qualified} ADD CONSTRAINT {quoted(row['conname'])} {row['body']}")
+            await con.execute(
+                f"ALTER TABLE {self.table.qualified} ADD CONSTRAINT {quoted(row['conname'])} "
+                f"{row['body']}"
+            )
         await self._carry_over(con, facts)
         old_indexes, new_indexes = await self._both(con, _INDEXES)
         old_sequences, new_sequences = await self._both(con, _SEQUENCES)
         for row in old_sequences:
             if not row["is_identity"]:
-                await con.execute(f"ALTER SEQUENCE {row['path']} OWNED BY {self.table.qualified}.{quoted(row['attname'])}")
+                await con.execute(
+                    f"ALTER SEQUENCE {row['path']} OWNED BY "
+                    f"{self.table.qualified}.{quoted(row['attname'])}"
+                )
         await con.execute(f"DROP TABLE {self.old.qualified}")
         await con.execute(f"ALTER TABLE {self.table.qualified} RENAME TO {quoted(self.old.name)}")
         for old, new in _pairs(old_indexes, new_indexes, _definition):
@@ -138,7 +158,9 @@ class Swap:
         for old, new in _pairs(old_sequences, new_sequences, lambda row: row["attname"]):
             await con.execute(f"ALTER SEQUENCE {new['path']} RENAME TO {quoted(old['relname'])}")
         if facts["identity"] is not None:
-            await con.execute(f"ALTER TABLE {self.old.qualified} REPLICA IDENTITY {facts['identity']}")
+            await con.execute(
+                f"ALTER TABLE {self.old.qualified} REPLICA IDENTITY {facts['identity']}"
+            )
 
     async def _carry_over(self, con: PoolConnectionProxy[Any], facts: Record) -> None:
         if facts["comment"] is not None:
@@ -147,16 +169,26 @@ class Swap:
         if facts["has_grants"] or new:
             for grantee in {row["grantee"] for row in new} | {"CURRENT_USER"}:
                 await con.execute(f"REVOKE ALL ON {self.table.qualified} FROM {grantee}")
-        if new and not facts["has_grants"]:  # the new one has default privileges, and the old one had the owner's only
+        if (
+            new and not facts["has_grants"]
+        ):  # the new one has default privileges, and the old one had the owner's only
             await con.execute(f"GRANT ALL ON {self.table.qualified} TO CURRENT_USER")
         for row in old:
             further = " WITH GRANT OPTION" if row["is_grantable"] else ""
-            await con.execute(f"GRANT {row['privilege']} ON {self.table.qualified} TO {row['grantee']}{further}")
+            await con.execute(
+                f"GRANT {row['privilege']} ON {self.table.qualified} TO {row['grantee']}{further}"
+            )
         if not facts["is_own"]:
-            await con.execute(f"ALTER TABLE {self.table.qualified} OWNER TO {quoted(facts['owner'])}")
+            await con.execute(
+                f"ALTER TABLE {self.table.qualified} OWNER TO {quoted(facts['owner'])}"
+            )
 
-    async def _both(self, con: PoolConnectionProxy[Any], query: str) -> tuple[list[Record], list[Record]]:
-        return await con.fetch(query, self.old.qualified), await con.fetch(query, self.table.qualified)
+    async def _both(
+        self, con: PoolConnectionProxy[Any], query: str
+    ) -> tuple[list[Record], list[Record]]:
+        return await con.fetch(query, self.old.qualified), await con.fetch(
+            query, self.table.qualified
+        )
 
 
 def _definition(index: Record) -> tuple[str, str]:
@@ -165,7 +197,9 @@ def _definition(index: Record) -> tuple[str, str]:
     return kind, rest.partition(" USING ")[2]
 
 
-def _pairs(old: Iterable[Record], new: Iterable[Record], same: Callable[[Record], object]) -> Iterator[tuple[Record, Record]]:
+def _pairs(
+    old: Iterable[Record], new: Iterable[Record], same: Callable[[Record], object]
+) -> Iterator[tuple[Record, Record]]:
     """What was made like what; each once."""
     left = [*new]
     for row in old:

@@ -25,7 +25,9 @@ _TABLE = """SELECT c.oid, c.relname, n.nspname, c.relkind <> 'v' AND NOT pg_cata
 _TABLES = """SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'v', 'f') AND n.nspname = COALESCE($1, current_schema()) ORDER BY 1 LIMIT $2
 """
-_SCHEMAS = "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(toast|temp)' ORDER BY 1"
+_SCHEMAS = (
+    "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(toast|temp)' ORDER BY 1"
+)
 _COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.is_read,
            base.is_enum, base.is_nested, a.attnotnull AS not_null, a.attgenerated <> '' AS generated,
            a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull AS mark
@@ -65,7 +67,9 @@ class Column:
     exact: str
     """Its type as declared."""
     loose: str
-    """Its base type without length, precision or domain: takes everything that can be sent for the column."""
+    """Its base type without length, precision or domain: takes everything that can be sent for the
+    column.
+    """
     is_read: bool
     """Its values are read from text by the server alone: JSON, XML."""
     is_enum: bool
@@ -81,7 +85,8 @@ class Column:
 class Table:
     """One table: its names, its columns, and its unique keys, the primary key first.
 
-    A key is counted if an `ON CONFLICT` can use it: immediate, whole (no predicate), of columns (no expression).
+    A key is counted if an `ON CONFLICT` can use it: immediate, whole (no predicate), of columns (no
+    expression).
     """
 
     name: str
@@ -89,7 +94,9 @@ class Table:
     columns: tuple[Column, ...]
     keys: tuple[tuple[str, ...], ...]
     takes_copy: bool = True
-    """Whether `COPY` may write into it: not into a view, nor where row-level security applies to the role."""
+    """Whether `COPY` may write into it: not into a view, nor where row-level security applies to
+    the role.
+    """
 
     @property
     def qualified(self) -> str:
@@ -101,15 +108,21 @@ class Table:
         return next(column for column in self.columns if column.name == name)
 
     def key_within(self, columns: Iterable[str]) -> tuple[str, ...] | None:
-        """A unique key whose values all come from `columns`: one that cannot hold NULL if there is one, else any, else `None`."""
+        """A unique key whose values all come from `columns`: one that cannot hold NULL if there is
+        one, else any, else `None`.
+        """
         given = set(columns)
         within = [key for key in self.keys if given.issuperset(key)]
         solid = [key for key in within if all(self.column(name).not_null for name in key)]
         return next(iter(solid or within), None)
 
 
-async def read_table(con: PoolConnectionProxy[Any], table: str, schema: str | None, columns: Sequence[str]) -> Table:
-    """Read the table's facts; suspends for a few round trips. Raises `ConfigError` for what is not there, naming what is."""
+async def read_table(
+    con: PoolConnectionProxy[Any], table: str, schema: str | None, columns: Sequence[str]
+) -> Table:
+    """Read the table's facts; suspends for a few round trips. Raises `ConfigError` for what is not
+    there, naming what is.
+    """
     path = quoted(table) if schema is None else f"{quoted(schema)}.{quoted(table)}"
     found = await con.fetchrow(_TABLE, path)
     if found is None:
@@ -128,22 +141,33 @@ async def read_table(con: PoolConnectionProxy[Any], table: str, schema: str | No
 
 
 async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:
-    """Whether the columns still are what was read, in their types and in taking NULL; suspends for a round trip.
+    """Whether the columns still are what was read, in their types and in taking NULL; suspends for
+    a round trip.
 
-    A table or a column that is gone counts as it was: the write itself tells what the server says of it.
+    A table or a column that is gone counts as it was: the write itself tells what the server says
+    of it.
     """
     found: list[str] | None = await con.fetchval(_MARKS, table.qualified)
     marks = dict(each.rsplit(" ", 1) for each in found or ())
-    return all(marks.get(name, mark) == mark for name, mark in ((name, table.column(name).mark) for name in columns))
+    return all(
+        marks.get(name, mark) == mark
+        for name, mark in ((name, table.column(name).mark) for name in columns)
+    )
 
 
-async def _missing_table(con: PoolConnectionProxy[Any], table: str, schema: str | None) -> Exception:
+async def _missing_table(
+    con: PoolConnectionProxy[Any], table: str, schema: str | None
+) -> Exception:
     if schema is not None:
         schemas = [row[0] for row in await con.fetch(_SCHEMAS)]
         if schema not in schemas:
             return bad("schema", schema, "there is no such schema; there are " + _listed(schemas))
     there = _nearest_first(table, [row[0] for row in await con.fetch(_TABLES, schema, READ)])
-    hint = f" (for a table in another schema pass schema={table.partition('.')[0]!r})" if "." in table and schema is None else ""
+    hint = (
+        f" (for a table in another schema pass schema={table.partition('.')[0]!r})"
+        if "." in table and schema is None
+        else ""
+    )
     return bad("table", table, f"there is no such table{hint}; there are {_listed(there)}")
 
 
@@ -151,7 +175,9 @@ def _check_columns(table: Table, columns: Sequence[str]) -> None:
     names = [column.name for column in table.columns]
     missing = [name for name in columns if name not in names]
     if missing:
-        raise bad("columns", missing, f"{table.qualified} has no such column; it has {_listed(names)}")
+        raise bad(
+            "columns", missing, f"{table.qualified} has no such column; it has {_listed(names)}"
+        )
     generated = [name for name in columns if table.column(name).generated]
     if generated:
         raise bad("columns", generated, "the server computes these columns; leave them out")

@@ -1,12 +1,15 @@
 """One transaction on one connection, with several writes in it.
 
-1. Each write stands in a savepoint, which is replaced when the next one begins. So whatever a write left behind, when it failed or was cut
-   off, can be undone for certain: there is no unknown outcome inside of a transaction.
+1. Each write stands in a savepoint, which is replaced when the next one begins. So whatever a write
+   left behind, when it failed or was cut off, can be undone for certain: there is no unknown
+   outcome inside of a transaction.
 2. Writes are serialised, since they share a connection. Rows are made ready outside of their turn.
-3. What a new connection or a new transaction would be needed for ends the transaction: a connection that broke, a server that cannot
-   be written to, a serialization failure. All other errors belong to the write, and may be tried again after its savepoint was undone.
-   A refusal ends it too, since waiting in it for an operator would hold its locks: leaving the transaction raises the refusal.
-4. If the answer to the COMMIT is lost, the transaction is *in doubt*; only the ledger can tell then.
+3. What a new connection or a new transaction would be needed for ends the transaction: a connection
+   that broke, a server that cannot be written to, a serialization failure. All other errors belong
+   to the write, and may be tried again after its savepoint was undone. A refusal ends it too, since
+   waiting in it for an operator would hold its locks: leaving the transaction raises the refusal.
+4. If the answer to the COMMIT is lost, the transaction is *in doubt*; only the ledger can tell
+   then.
 """
 
 from __future__ import annotations
@@ -19,7 +22,14 @@ from .._core.sink import Capabilities
 from .._core.told import for_log, text_of
 from .._core.transaction import Attempt, all_duplicate, has_ended
 from ._causes import caused, causes
-from ._postgres_errors import NO_PRIVILEGE, classify_postgres, is_gone, is_lost, is_refusal, sqlstate
+from ._postgres_errors import (
+    NO_PRIVILEGE,
+    classify_postgres,
+    is_gone,
+    is_lost,
+    is_refusal,
+    sqlstate,
+)
 from ._postgres_inventory import timeline
 from ._postgres_ledger import BEGIN
 from ._postgres_refusals import refusal, refused_again, repair_of
@@ -53,7 +63,9 @@ class PostgresTransaction(Attempt):
         plan: Plan,
         judge: Judge,
         ways: Ways,
-        rows_of: Callable[[Batch[Any], Plan], tuple[Sequence[int], Sequence[Row], dict[int, Exception]]],
+        rows_of: Callable[
+            [Batch[Any], Plan], tuple[Sequence[int], Sequence[Row], dict[int, Exception]]
+        ],
         *,
         ledger: Ledger,
         unit: Unit | None,
@@ -85,13 +97,19 @@ class PostgresTransaction(Attempt):
         return self._con
 
     async def begin(self) -> None:
-        """Begin, with the unit's row in the ledger. Raises what the ledger raises, and `TransactionLost` if the connection is."""
+        """Begin, with the unit's row in the ledger. Raises what the ledger raises, and
+        `TransactionLost` if the connection is.
+        """
         try:
             if self.unit is None:
                 await self._con.execute(BEGIN)
             else:
                 self.history = await timeline(self._con)
-                self.found(await self._ledger.begin(self._con, self.unit, self.target, self._plan.table.schema))
+                self.found(
+                    await self._ledger.begin(
+                        self._con, self.unit, self.target, self._plan.table.schema
+                    )
+                )
         except Exception as error:
             raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
         if self.is_replay:
@@ -103,10 +121,12 @@ class PostgresTransaction(Attempt):
         return Capabilities(key_prefix_safe=True, columnar=True)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Write every item of `batch` as a row, as `PostgresSink.write` does, within this transaction.
+        """Write every item of `batch` as a row, as `PostgresSink.write` does, within this
+        transaction.
 
-        Suspends until the writes before it have ended, and for its own. Raises `TransactionLost` where the transaction is gone. After a
-        cancellation the next write, or the commit, undoes what this one has done.
+        Suspends until the writes before it have ended, and for its own. Raises `TransactionLost`
+        where the transaction is gone. After a cancellation the next write, or the commit, undoes
+        what this one has done.
         """
         if self.is_replay and not self._is_over:
             return all_duplicate(batch)
@@ -156,7 +176,9 @@ class PostgresTransaction(Attempt):
         self._is_marked, self._is_untidy = True, False
 
     async def _undone(self, error: Exception) -> Exception:
-        """Undo the write that failed with `error`, at once, since it may hold locks; return what is raised instead of it."""
+        """Undo the write that failed with `error`, at once, since it may hold locks; return what is
+        raised instead of it.
+        """
         told = self._told(error)
         if told is error:
             try:
@@ -168,7 +190,9 @@ class PostgresTransaction(Attempt):
 
     def _told(self, error: Exception, *, is_fatal: bool = False) -> Exception:
         """`error`, or the end of the transaction where that is what it means."""
-        is_own = isinstance(error, PenstockError) and not isinstance(error, SinkError)  # a caller's mistake, whatever it was found by
+        is_own = isinstance(error, PenstockError) and not isinstance(
+            error, SinkError
+        )  # a caller's mistake, whatever it was found by
         if is_own or not (is_fatal or self._ends_it(error)):
             return error
         self._lost = error
@@ -177,20 +201,33 @@ class PostgresTransaction(Attempt):
     def _ends_it(self, error: Exception) -> bool:
         if is_gone(self._con) or classify_postgres(error) in _OF_THE_WHOLE:
             return True
-        return any(is_lost(link) or sqlstate(link) == _SERIALIZATION_FAILURE for link in causes(error))
+        return any(
+            is_lost(link) or sqlstate(link) == _SERIALIZATION_FAILURE for link in causes(error)
+        )
 
     def _of_ledger(self, error: Exception) -> Exception:
-        """What a statement on the ledger raises: a refusal where it lacks a right or the server takes no writes."""
+        """What a statement on the ledger raises: a refusal where it lacks a right or the server
+        takes no writes.
+        """
         if isinstance(error, PenstockError) or not is_refusal(error):
             return error
         place, ledger = self._judge.place, self._ledger.qualified
         lacks = sqlstate(error) == NO_PRIVILEGE
-        rights = f"grant the sink's role SELECT, INSERT, UPDATE and DELETE on table {ledger} at {place}, and USAGE on its schema"
-        return refusal(error, f"PostgreSQL at {place} refuses the ledger {ledger}", rights if lacks else repair_of(error, place))
+        rights = (
+            f"grant the sink's role SELECT, INSERT, UPDATE and DELETE on table {ledger} "
+            f"at {place}, and USAGE on its schema"
+        )
+        return refusal(
+            error,
+            f"PostgreSQL at {place} refuses the ledger {ledger}",
+            rights if lacks else repair_of(error, place),
+        )
 
     @property
     def refusal(self) -> RefusedError | None:
-        """What ended the transaction, if that was a refusal of every write; a new instance each time."""
+        """What ended the transaction, if that was a refusal of every write; a new instance each
+        time.
+        """
         return refused_again(self._lost) if isinstance(self._lost, RefusedError) else None
 
     def _gone(self, error: BaseException) -> TransactionLost:
@@ -200,10 +237,11 @@ class PostgresTransaction(Attempt):
         made.summary = f"{text} ({for_log(error)})"
         return caused(made, error)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     async def commit(self) -> None:
-        """Commit, after the writes that are under way. Raises `TransactionLost`, `UnitRefused`, or the server's error for the commit.
+        """Commit, after the writes that are under way. Raises `TransactionLost`, `UnitRefused`, or
+        the server's error for the commit.
 
         If no answer comes, it returns, and is `in_doubt`.
         """
@@ -230,7 +268,9 @@ class PostgresTransaction(Attempt):
             if self._is_untidy:
                 await WITHIN.undo(self._con)
             if self.unit is not None:
-                await self._ledger.complete(self._con, self.unit, self.target, self.counts, self.letters_held)
+                await self._ledger.complete(
+                    self._con, self.unit, self.target, self.counts, self.letters_held
+                )
         except Exception as error:
             raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
 
@@ -239,7 +279,9 @@ class PostgresTransaction(Attempt):
         self._is_over = True
 
     async def wrote_letters(self, count: int) -> None:
-        """After the commit: so many of those that were held are written. Raises what the connection raises. Suspends."""
+        """After the commit: so many of those that were held are written. Raises what the connection
+        raises. Suspends.
+        """
         if self.unit is not None:
             await self._confirm(self.unit, self.target, count)
         await super().wrote_letters(count)

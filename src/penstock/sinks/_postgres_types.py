@@ -1,7 +1,8 @@
 """Which columns of Arrow a PostgreSQL table takes, told by their types before any row is sent.
 
-1. Refused is what no row could be written of, and what would be written as something else: a fraction into an integer, a moment into a date.
-   Values that do not fit are no matter of types; they are found row by row.
+1. Refused is what no row could be written of, and what would be written as something else: a
+   fraction into an integer, a moment into a date. Values that do not fit are no matter of types;
+   they are found row by row.
 2. Without the table only what fits no column is refused: anything nested but arrays.
 3. Types of the table that are not listed here are left to the server.
 """
@@ -22,22 +23,39 @@ if TYPE_CHECKING:
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _FLOATS = frozenset({"real", "double precision"})
 _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"})
-_TEXTS = frozenset({"text", "character varying", "character", "name", "json", "jsonb", "xml", "uuid"})
+_TEXTS = frozenset(
+    {"text", "character varying", "character", "name", "json", "jsonb", "xml", "uuid"}
+)
 _NUMBERS = _INTEGERS | _FLOATS | {"numeric"}
 _KNOWN = (
     _NUMBERS
     | _MOMENTS
     | _TEXTS
-    | {"boolean", "date", "time without time zone", "time with time zone", "interval", "bytea", "oid", "money", "point"}
+    | {
+        "boolean",
+        "date",
+        "time without time zone",
+        "time with time zone",
+        "interval",
+        "bytea",
+        "oid",
+        "money",
+        "point",
+    }
 )
 
 
 def refused_columns(schema: Any, columns: Sequence[str], table: Table | None) -> dict[str, str]:
-    """For each of `columns` that could not be written from `schema`: why, and what to do instead."""
+    """For each of `columns` that could not be written from `schema`: why, and what to do
+    instead.
+    """
     found: dict[str, str] = {}
     for name in columns:
         if name not in schema.names:
-            found[name] = f"is a column of the sink, and is not there; there are {', '.join(map(repr, schema.names))}"
+            found[name] = (
+                "is a column of the sink, and is not there; there are "
+                f"{', '.join(map(repr, schema.names))}"
+            )
             continue
         why = _refusal(name, schema.field(name).type, None if table is None else table.column(name))
         if why is not None:
@@ -48,12 +66,17 @@ def refused_columns(schema: Any, columns: Sequence[str], table: Table | None) ->
 def _refusal(name: str, kind: Any, column: Column | None) -> str | None:
     flat = _element(kind)
     if pa.types.is_nested(flat):
-        return f"no column takes nested values; write to_json({name}) into a json, jsonb or text column"
+        return (
+            f"no column takes nested values; write to_json({name}) into a json, jsonb or "
+            "text column"
+        )
     if column is None or pa.types.is_null(flat):
         return None
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         if not column.loose.endswith("[]"):
-            return f"an array does not fit into {column.exact}" + (f"; write to_json({name})" if column.loose in _TEXTS else "")
+            return f"an array does not fit into {column.exact}" + (
+                f"; write to_json({name})" if column.loose in _TEXTS else ""
+            )
         fits = _fits(flat, column.loose.removesuffix("[]"))
         return None if fits else f"its elements do not fit into {column.exact}; cast them first"
     taken = _fits(flat, "text" if column.is_enum else column.loose)
@@ -115,4 +138,8 @@ def _instead(name: str, kind: Any, column: Column) -> str:
     }
     known = {"smallint", "integer", "bigint", "boolean", "date"}
     to = casts.get(column.loose) or (column.loose if column.loose in known else None)
-    return f"write cast({name} AS {to})" if to is not None else f"make it a type that {column.loose} takes"
+    return (
+        f"write cast({name} AS {to})"
+        if to is not None
+        else f"make it a type that {column.loose} takes"
+    )

@@ -1,8 +1,8 @@
 """Which statement writes how many rows. Pure.
 
-`insert` is one `INSERT` per row in a pipeline, `unnest` one `INSERT` from an array per column, `copy` is `COPY`: straight into the table,
-or into a staging table first (`staging`) where conflicts are handled, rows are returned, or the table takes no `COPY`. `COPY` itself
-answers nothing per row.
+`insert` is one `INSERT` per row in a pipeline, `unnest` one `INSERT` from an array per column,
+`copy` is `COPY`: straight into the table, or into a staging table first (`staging`) where conflicts
+are handled, rows are returned, or the table takes no `COPY`. `COPY` itself answers nothing per row.
 """
 
 from __future__ import annotations
@@ -33,19 +33,36 @@ class Ways:
     def of(cls, statement: str, copy_threshold: int | None, staging_threshold: int | None) -> Ways:
         """Checked; `None` is the default. Raises `ConfigError`."""
         checks.choice("statement", statement, STATEMENTS)
-        for name, value in (("copy_threshold", copy_threshold), ("staging_threshold", staging_threshold)):
+        for name, value in (
+            ("copy_threshold", copy_threshold),
+            ("staging_threshold", staging_threshold),
+        ):
             checks.optional_count(name, value)
             if value is not None and statement != "auto":
-                raise bad(name, value, f"decides nothing beside statement={statement!r}; leave out one of them")
+                raise bad(
+                    name,
+                    value,
+                    f"decides nothing beside statement={statement!r}; leave out one of them",
+                )
         return cls(statement, copy_threshold or COPY_FROM, staging_threshold or STAGING_FROM)
 
     def check(self, plan: Plan) -> None:
-        """Raise `ConfigError` if the table's columns cannot be written by the statement that was asked for."""
+        """Raise `ConfigError` if the table's columns cannot be written by the statement that was
+        asked for.
+        """
         if self.statement == "unnest" and plan.merge_arrays is None:
             nested = [name for name in plan.columns if plan.table.column(name).is_nested]
-            raise bad("statement", self.statement, f"unnest would take the values of these columns apart: {', '.join(nested)}")
+            raise bad(
+                "statement",
+                self.statement,
+                f"unnest would take the values of these columns apart: {', '.join(nested)}",
+            )
         if self.statement == "copy" and not plan.copies:
-            raise bad("statement", self.statement, "a codec in text format keeps asyncpg from sending one of the columns by COPY")
+            raise bad(
+                "statement",
+                self.statement,
+                "a codec in text format keeps asyncpg from sending one of the columns by COPY",
+            )
 
     def choose(self, plan: Plan, rows: int) -> str:
         """`insert`, `unnest`, `copy` or `staging`."""

@@ -1,9 +1,10 @@
 """One token bucket. Pure: the time is an argument.
 
 1. Tokens come at `rate` a second, up to `burst` of them.
-2. An amount passes when the bucket holds it, or is full if the amount is larger than the bucket; then the level goes below zero, and
-   that debt is paid before anything else passes. So every amount passes at some time, and in any T seconds at most
-   rate x T + max(burst, the largest amount) do.
+2. An amount passes when the bucket holds it, or is full if the amount is larger than the bucket;
+   then the level goes below zero, and that debt is paid before anything else passes. So every
+   amount passes at some time, and in any T seconds at most rate x T + max(burst, the largest
+   amount) do.
 3. A pause empties the bucket and keeps it empty until it ends.
 """
 
@@ -35,7 +36,9 @@ class TokenBucket:
         self._level -= amount
 
     def set_rate(self, rate: float, burst: float, now: float) -> None:
-        """From now on tokens come at another rate; what has come so far stays, as far as the bucket holds it."""
+        """From now on tokens come at another rate; what has come so far stays, as far as the bucket
+        holds it.
+        """
         self._refresh(now)
         self._rate = rate
         self._burst = burst

@@ -22,19 +22,24 @@ T = TypeVar("T")
 
 
 class Combine(WrappingSink[T], Generic[T]):
-    """Merge the items of each key, in their order, and write one per key, in the order in which the keys first came.
+    """Merge the items of each key, in their order, and write one per key, in the order in which the
+    keys first came.
 
     Args:
         sink: the destination, a sink or a function of a batch.
-        key: a function from an item to its key, which must be hashable. Where it raises, the item fails for good, alone.
-        merge: a function of what is merged so far and the next item. It must not change its arguments: they may be merged again. Where it
-            raises, the items of that key fail for good.
+        key: a function from an item to its key, which must be hashable. Where it raises, the item
+            fails for good, alone.
+        merge: a function of what is merged so far and the next item. It must not change its
+            arguments: they may be merged again. Where it raises, the items of that key fail for
+            good.
 
-    Every item takes the outcome of what it was merged into, also when that is tried again, dead-lettered or cut off. Raises `ConfigError`
-    for a bad argument.
+    Every item takes the outcome of what it was merged into, also when that is tried again,
+    dead-lettered or cut off. Raises `ConfigError` for a bad argument.
     """
 
-    def __init__(self, sink: SinkLike[T], *, key: Callable[[T], Hashable], merge: Callable[[T, T], T]) -> None:
+    def __init__(
+        self, sink: SinkLike[T], *, key: Callable[[T], Hashable], merge: Callable[[T, T], T]
+    ) -> None:
         super().__init__(as_sink(sink))
         for name, function in (("key", key), ("merge", merge)):
             if not callable(function):
@@ -62,7 +67,9 @@ class Combine(WrappingSink[T], Generic[T]):
                 members.append(indices)
         kept = sorted(index for indices in members for index in indices)
         place = {index: position for position, index in enumerate(kept)}
-        rows = batch.pick(kept).derive(merged, [[place[index] for index in indices] for indices in members])
+        rows = batch.pick(kept).derive(
+            merged, [[place[index] for index in indices] for indices in members]
+        )
         failed = await send(self.inner, rows)
         errors.update({index: error for row, error in failed.items() for index in members[row]})
         return WriteResult.failed(batch, errors) if errors else None

@@ -1,14 +1,21 @@
 """What fails for good goes to a second sink, with its reason, instead of being lost.
 
-1. Only failures that will not get better by themselves are taken: permanent errors, tries used up, unlisted exceptions. A destination that
-   is down, refuses everything or asks to slow down is no item's fault, and neither is a stopping batcher.
-2. An item that any of its tries may have applied is not taken, however its last try ended: it ends `unknown`. With `take_unknown` it is
-   taken, marked `maybe_delivered`. Its key goes on, as after any unknown outcome; a letter holds it as `on_key_failure` says.
-3. The record is written before the item's outcome is final. It goes on a way of its own, so it never counts as delivered.
-4. A record that cannot be made or written leaves its own item `rejected`, logged as an error, and no other item.
-5. In a transaction the records are held until it has committed, and written then: one that is rolled back leaves none.
-6. A stream with too many failures is not emptied into a file: the batcher stops and hands back the items inside.
-7. Log lines show errors without the values of items (`_core.told`); the records have the whole message.
+1. Only failures that will not get better by themselves are taken: permanent errors, tries used up,
+   unlisted exceptions. A destination that is down, refuses everything or asks to slow down is no
+   item's fault, and neither is a stopping batcher.
+2. An item that any of its tries may have applied is not taken, however its last try ended: it ends
+   `unknown`. With `take_unknown` it is taken, marked `maybe_delivered`. Its key goes on, as after
+   any unknown outcome; a letter holds it as `on_key_failure` says.
+3. The record is written before the item's outcome is final. It goes on a way of its own, so it
+   never counts as delivered.
+4. A record that cannot be made or written leaves its own item `rejected`, logged as an error, and
+   no other item.
+5. In a transaction the records are held until it has committed, and written then: one that is
+   rolled back leaves none.
+6. A stream with too many failures is not emptied into a file: the batcher stops and hands back the
+   items inside.
+7. Log lines show errors without the values of items (`_core.told`); the records have the whole
+   message.
 """
 
 from __future__ import annotations
@@ -50,7 +57,10 @@ T = TypeVar("T")
 
 logger = logging.getLogger("penstock.dead_letter")
 
-_LOST = "%d items of batch %s failed for good, and the dead letters did not take them either: they are rejected (%s, after %s)"
+_LOST = (
+    "%d items of batch %s failed for good, and the dead letters did not take them "
+    "either: they are rejected (%s, after %s)"
+)
 _BURIED = "%d of %d items of batch %s went to the dead letters; the first because of %s"
 _UNCLASSED = "classify= of the dead letters raised %s for %s; the error counts by its type"
 _TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLISTED})
@@ -60,7 +70,8 @@ _TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLIS
 class DeadLetterRecord(Generic[T]):
     """One item that failed for good, and why.
 
-    `PostgresSink(..., columns=DeadLetterRecord.COLUMNS, row=DeadLetterRecord.as_row, on_conflict="ignore")` keeps records in a table.
+    `PostgresSink(..., columns=DeadLetterRecord.COLUMNS, row=DeadLetterRecord.as_row,
+    on_conflict="ignore")` keeps records in a table.
     """
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
@@ -97,15 +108,21 @@ class DeadLetterRecord(Generic[T]):
     batcher: str
     batch_id: str
     key: str
-    """The same for this item in every record of this write, so that a store can leave out what it has already."""
+    """The same for this item in every record of this write, so that a store can leave out what it
+    has already.
+    """
     tenant: object = None
     trace_id: str | None = None
     maybe_delivered: bool = False
     """Whether a try of it may have been applied."""
     item_key: str | None = None
-    """The key that order is kept for, as text: a string as it is, any other key as its `repr` behind a colon. `None` without keys."""
+    """The key that order is kept for, as text: a string as it is, any other key as its `repr`
+    behind a colon. `None` without keys.
+    """
     parked_behind: bool = False
-    """Whether it was not tried, but came behind a failed item of its key (`Batcher(on_key_failure="park")`)."""
+    """Whether it was not tried, but came behind a failed item of its key
+    (`Batcher(on_key_failure="park")`).
+    """
 
     def as_dict(self) -> dict[str, Any]:
         """The record as a dictionary, times in ISO 8601; the item is left as it is."""
@@ -113,7 +130,8 @@ class DeadLetterRecord(Generic[T]):
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, **times}
 
     def as_row(self) -> tuple[Any, ...]:
-        """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as JSON in text, texts without NUL.
+        """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as
+        JSON in text, texts without NUL.
 
         Raises `TypeError` or `ValueError` for an item that JSON has no form for.
         """
@@ -126,24 +144,32 @@ class DeadLetterRecord(Generic[T]):
 
 
 class DeadLetter:
-    """Send what fails for good to `target`, one `DeadLetterRecord` per item; the item's outcome is then `dead_lettered`.
+    """Send what fails for good to `target`, one `DeadLetterRecord` per item; the item's outcome is
+    then `dead_lettered`.
 
     Args:
-        target: the sink that takes the records, or a function of a batch of them. It may be a stack with a retry of its own.
-        record: a function from a `DeadLetterRecord` to what the target takes. Default: the record itself.
-        classify: a function from an exception to its `ErrorClass`, or `None` where it does not know; asked before the sink's own.
-        take_unknown: whether to take an item of which a try, the last or an earlier one, may have been applied, marked `maybe_delivered`. By
-            default it ends `unknown`.
-        max_ratio: the share of dead letters, more than 0 and at most 1, among the last `window` items above which the batcher stops.
+        target: the sink that takes the records, or a function of a batch of them. It may be a stack
+            with a retry of its own.
+        record: a function from a `DeadLetterRecord` to what the target takes. Default: the record
+            itself.
+        classify: a function from an exception to its `ErrorClass`, or `None` where it does not
+            know; asked before the sink's own.
+        take_unknown: whether to take an item of which a try, the last or an earlier one, may have
+            been applied, marked `maybe_delivered`. By default it ends `unknown`.
+        max_ratio: the share of dead letters, more than 0 and at most 1, among the last `window`
+            items above which the batcher stops.
         max_consecutive: how many dead letters in a row stop the batcher.
-        window: the number of items that `max_ratio` looks back; below it nothing is judged by ratio.
+        window: the number of items that `max_ratio` looks back; below it nothing is judged by
+            ratio.
 
-    Errors of destinations that are down, refuse everything or throttle are passed on, never taken, as are the items that a stopping batcher
-    gives up. A record that the target does not take leaves its item `rejected`; that is logged as an error. In a replay (`penstock dlq replay`) nothing is taken: a letter that
-    fails again stays where it is.
+    Errors of destinations that are down, refuse everything or throttle are passed on, never taken,
+    as are the items that a stopping batcher gives up. A record that the target does not take leaves
+    its item `rejected`; that is logged as an error. In a replay (`penstock dlq replay`) nothing is
+    taken: a letter that fails again stays where it is.
 
-    In a transaction the items count as `dead_lettered` at once, and their records are written after the commit. What the target does not take
-    then is logged as an error and stays in the transaction's `committed.letters_held`. Leaving takes as long as the target: bound it there.
+    In a transaction the items count as `dead_lettered` at once, and their records are written after
+    the commit. What the target does not take then is logged as an error and stays in the
+    transaction's `committed.letters_held`. Leaving takes as long as the target: bound it there.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -195,11 +221,15 @@ class _DeadLetterSink(WrappingSink[T]):
 
     def _make_state(self) -> None:
         if self._share is None:
-            self._share = Share(self._settings.max_ratio, self._settings.max_consecutive, self._settings.window)
+            self._share = Share(
+                self._settings.max_ratio, self._settings.max_consecutive, self._settings.window
+            )
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
-        """The wrapped sink's transaction; what fails for good in it is written to the target when it has committed."""
+        """The wrapped sink's transaction; what fails for good in it is written to the target when
+        it has committed.
+        """
         async with transaction(self.inner, unit) as within:
             held = HeldLetters(within)
             yield enlisted(partial(self._holding, held), within)
@@ -230,12 +260,20 @@ class _DeadLetterSink(WrappingSink[T]):
     def _dead(self, batch: Batch[T], classes: Mapping[int, ErrorClass]) -> list[int]:
         """The indices to take, in order."""
         if self._settings.take_unknown:
-            return [index for index in sorted(classes) if classes[index] in _TAKEN or classes[index] is ErrorClass.UNKNOWN]
+            return [
+                index
+                for index in sorted(classes)
+                if classes[index] in _TAKEN or classes[index] is ErrorClass.UNKNOWN
+            ]
         maybe = batch.maybe_applied
-        return [index for index in sorted(classes) if classes[index] in _TAKEN and index not in maybe]
+        return [
+            index for index in sorted(classes) if classes[index] in _TAKEN and index not in maybe
+        ]
 
     def _class_of(self, error: BaseException) -> ErrorClass:
-        """The error's class. A classifier that raises is logged, and does not cost the other items their letters."""
+        """The error's class. A classifier that raises is logged, and does not cost the other items
+        their letters.
+        """
         try:
             return classified(error, self._settings.classify, super().classify)
         except Exception as broken:
@@ -249,17 +287,30 @@ class _DeadLetterSink(WrappingSink[T]):
         dead_ones = set(dead)
         self._make_state()
         assert self._share is not None
-        ended = [index in errors for index in range(len(batch)) if index not in errors or index in dead_ones]
+        ended = [
+            index in errors
+            for index in range(len(batch))
+            if index not in errors or index in dead_ones
+        ]
         why = self._share.after(ended)
         if why is not None:
             first = errors[dead[0]]
-            message = f"{why}; the batcher stops instead of filling the dead letters. The first error: {told.for_log(first)}"
+            message = (
+                f"{why}; the batcher stops instead of filling the dead letters. The "
+                f"first error: {told.for_log(first)}"
+            )
             raise DeadLetterLimit(message) from first
 
     async def _bury(
-        self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException], classes: Mapping[int, ErrorClass]
+        self,
+        batch: Batch[T],
+        dead: list[int],
+        errors: Mapping[int, BaseException],
+        classes: Mapping[int, ErrorClass],
     ) -> set[int]:
-        """Write a record for each of these items; return the indices of those for which that worked."""
+        """Write a record for each of these items; return the indices of those for which that
+        worked.
+        """
         made, unmade = self._made(batch, dead, errors, classes)
         if self.held is None:
             unmade.update(await self._write_letters(batch, made))
@@ -267,34 +318,51 @@ class _DeadLetterSink(WrappingSink[T]):
             self.held.hold(batch.pick(made), [*made.values()], errors[next(iter(made))])
         if unmade:
             index, error = next(iter(unmade.items()))
-            logger.error(_LOST, len(unmade), batch.id, told.for_log(error), told.for_log(errors[index]))
+            logger.error(
+                _LOST, len(unmade), batch.id, told.for_log(error), told.for_log(errors[index])
+            )
         written = set(dead) - set(unmade)
         if written and self.held is None:
-            logger.warning(_BURIED, len(written), len(batch), batch.id, told.for_log(errors[min(written)]))
+            logger.warning(
+                _BURIED, len(written), len(batch), batch.id, told.for_log(errors[min(written)])
+            )
         return written
 
     def _made(
-        self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException], classes: Mapping[int, ErrorClass]
+        self,
+        batch: Batch[T],
+        dead: list[int],
+        errors: Mapping[int, BaseException],
+        classes: Mapping[int, ErrorClass],
     ) -> tuple[dict[int, Any], dict[int, BaseException]]:
-        """The target's form of each item's record, and an error for each item whose record cannot be made."""
+        """The target's form of each item's record, and an error for each item whose record cannot
+        be made.
+        """
         made: dict[int, Any] = {}
         unmade: dict[int, BaseException] = {}
         make, keys, maybe = self._settings.record, batch.item_keys(), batch.maybe_applied
         for index in dead:
             try:
-                record = _record(batch, index, keys[index], errors[index], classes[index], maybe=index in maybe)
+                record = _record(
+                    batch, index, keys[index], errors[index], classes[index], maybe=index in maybe
+                )
                 made[index] = record if make is None else make(record)
             except Exception as error:
                 unmade[index] = error
         return made, unmade
 
-    async def _write_letters(self, batch: Batch[T], made: Mapping[int, Any]) -> dict[int, BaseException]:
+    async def _write_letters(
+        self, batch: Batch[T], made: Mapping[int, Any]
+    ) -> dict[int, BaseException]:
         """Write these records on a way of their own; return those that the target did not take."""
         picked = batch.pick(made)
         with picked.child("dead-letter", _buried) as ways:
             batch.delivery.new_stretch()
             way = ways["dead-letter"]
-            failed = await send(self._settings.target, way.derive(made.values(), [(place,) for place in range(len(made))]))
+            failed = await send(
+                self._settings.target,
+                way.derive(made.values(), [(place,) for place in range(len(made))]),
+            )
         indices = list(made)
         # a target that was cut and did not end has answered nothing
         cut_off = UnknownOutcomeError("the write of the record was cut off")
@@ -304,7 +372,9 @@ class _DeadLetterSink(WrappingSink[T]):
         return f"{self._settings!r}({self.inner!r})"
 
 
-def _record(batch: Batch[T], index: int, key: str, error: BaseException, kind: ErrorClass, *, maybe: bool) -> DeadLetterRecord[T]:
+def _record(
+    batch: Batch[T], index: int, key: str, error: BaseException, kind: ErrorClass, *, maybe: bool
+) -> DeadLetterRecord[T]:
     """The record of one item. Raises where a key's `repr` does."""
     delivery = batch.delivery
     now, wall = delivery.clock.now(), delivery.clock.wall_time()

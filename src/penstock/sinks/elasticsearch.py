@@ -31,30 +31,38 @@ Operation = Literal["index", "create", "update", "upsert", "delete"]
 
 
 class ElasticsearchSink(HttpBase):
-    """Writes items as documents by `_bulk`, to Elasticsearch or OpenSearch. Each item has an outcome of its own.
+    """Writes items as documents by `_bulk`, to Elasticsearch or OpenSearch. Each item has an
+    outcome of its own.
 
     Args:
-        url: of the server; a path in it stays before `_bulk`. A user and password in it become basic authentication.
-        index: the index's (or data stream's, or alias's) name, or a function of an item that gives it.
-        operation: `"index"` replaces a document, `"create"` refuses if it is there, `"update"` changes fields of one that is there,
-            `"upsert"` does either, `"delete"` removes it; or a function of an item that gives one of these.
-        id: the field that holds a document's id, or a function of an item; it may give `None` for `"index"` and `"create"`, and then the
-            server makes an id at every try. Default: an id made once per accepted item, so that sending it again never stores it twice.
-        document: a function from an item to its document, a mapping (or dataclass, or JSON as bytes on one line). Default: the item.
+        url: of the server; a path in it stays before `_bulk`. A user and password in it become
+            basic authentication.
+        index: the index's (or data stream's, or alias's) name, or a function of an item that gives
+            it.
+        operation: `"index"` replaces a document, `"create"` refuses if it is there, `"update"`
+            changes fields of one that is there, `"upsert"` does either, `"delete"` removes it; or a
+            function of an item that gives one of these.
+        id: the field that holds a document's id, or a function of an item; it may give `None` for
+            `"index"` and `"create"`, and then the server makes an id at every try. Default: an id
+            made once per accepted item, so that sending it again never stores it twice.
+        document: a function from an item to its document, a mapping (or dataclass, or JSON as bytes
+            on one line). Default: the item.
         routing: the field that holds the routing value, or a function of an item.
         pipeline: an ingest pipeline's name, or a function of an item that gives it.
-        version: the field that holds a version (a whole number), or a function of an item: an older version never replaces a newer one.
-            For `"index"` and `"delete"`.
+        version: the field that holds a version (a whole number), or a function of an item: an older
+            version never replaces a newer one. For `"index"` and `"delete"`.
         version_type: `"external"` takes newer versions only, `"external_gte"` equal ones too.
-        on_stale: what becomes of an item whose version is not new enough: `"error"` refuses it (`PermanentError`); `"ignore"` counts it as
-            delivered, since what is there is newer.
-        retry_on_conflict: how often the server itself tries an update again that met another change; default 3.
+        on_stale: what becomes of an item whose version is not new enough: `"error"` refuses it
+            (`PermanentError`); `"ignore"` counts it as delivered, since what is there is newer.
+        retry_on_conflict: how often the server itself tries an update again that met another
+            change; default 3.
         params: further parameters of the request, such as `{"refresh": "wait_for"}`.
-        compression: `"gzip"` (default) or `None`.
-        headers, auth, max_bytes, max_answer_bytes, client, client_options, pool_size, timeout, close_timeout: as for `HttpSink`; an API
+        compression: `"gzip"` (default) or `None`. headers, auth, max_bytes, max_answer_bytes,
+        client, client_options, pool_size, timeout, close_timeout: as for `HttpSink`; an API
             key is `auth="ApiKey ..."`.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without httpx. Constructing does not suspend. Opening connects to nothing.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without httpx. Constructing does not
+    suspend. Opening connects to nothing.
     """
 
     def __init__(
@@ -83,7 +91,9 @@ class ElasticsearchSink(HttpBase):
         timeout: float | timedelta | None = None,
         close_timeout: float | timedelta = 5.0,
     ) -> None:
-        self._operation = operation if callable(operation) else checks.choice("operation", operation, OPERATIONS)
+        self._operation = (
+            operation if callable(operation) else checks.choice("operation", operation, OPERATIONS)
+        )
         check_needs(operation, has_id=id is not None, has_version=version is not None)
         if document is not None and not callable(document):
             raise bad("document", document, "must be a function from an item to its document")
@@ -125,37 +135,56 @@ class ElasticsearchSink(HttpBase):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many writes at once as connections; idempotent where `id` is given, for every operation but `"create"` and a function.
+        """As many writes at once as connections; idempotent where `id` is given, for every
+        operation but `"create"` and a function.
 
-        Not `key_prefix_safe`: a document that is refused does not keep a later one of its key from being written.
+        Not `key_prefix_safe`: a document that is refused does not keep a later one of its key from
+        being written.
         """
-        certain = isinstance(self._operation, str) and self._operation != "create" and not self._actions.wants_keys
+        certain = (
+            isinstance(self._operation, str)
+            and self._operation != "create"
+            and not self._actions.wants_keys
+        )
         return Capabilities(idempotent=certain, max_concurrency=self._endpoint.pool_size)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Send every item of `batch`, in order; suspends for one request or, beyond `max_bytes` and after a 413, for several.
+        """Send every item of `batch`, in order; suspends for one request or, beyond `max_bytes` and
+        after a 413, for several.
 
-        The details of an item are the server's answer about it: `_id`, `_version`, `result`, `status`, and `error` where it has one. An
-        item fails with `ThrottledError` (429), `TransientError` (5xx, or an update that met another change), `RefusedError` (its index is
-        missing, closed, blocked or not granted), `ResultMismatch` (an answer that cannot be understood) or `PermanentError` (other 4xx, or
-        not to be encoded). It is a `duplicate` where an earlier try had written it: a `create` or an external version that conflicts, or a
-        `delete` that finds nothing, after a try that may have been applied. Raises, and cancellation leaves behind, as for `HttpSink`.
+        The details of an item are the server's answer about it: `_id`, `_version`, `result`,
+        `status`, and `error` where it has one. An item fails with `ThrottledError` (429),
+        `TransientError` (5xx, or an update that met another change), `RefusedError` (its index is
+        missing, closed, blocked or not granted), `ResultMismatch` (an answer that cannot be
+        understood) or `PermanentError` (other 4xx, or not to be encoded). It is a `duplicate` where
+        an earlier try had written it: a `create` or an external version that conflicts, or a
+        `delete` that finds nothing, after a try that may have been applied. Raises, and
+        cancellation leaves behind, as for `HttpSink`.
         """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         keys = batch.item_keys() if self._actions.wants_keys else [None] * len(items)
-        return await self._send(batch, encoded(self._actions.records, self._actions.record, items, keys), self._rules)
+        return await self._send(
+            batch, encoded(self._actions.records, self._actions.record, items, keys), self._rules
+        )
 
     def _refusal(self, status: int, text: str) -> tuple[str, str | None]:
         return refusal_of_request(status, text)
 
     def __repr__(self) -> str:
         operation = self._operation if isinstance(self._operation, str) else "..."
-        return f"ElasticsearchSink({self._endpoint.place}, index={self._index!r}, operation={operation!r})"
+        return (
+            f"ElasticsearchSink({self._endpoint.place}, index={self._index!r}, "
+            f"operation={operation!r})"
+        )
 
 
 def _bulk_url(url: object, params: Mapping[str, str] | None) -> str:
     if not isinstance(url, str):
-        raise bad("url", type(url).__name__, "must be an absolute URL that begins with http:// or https://")
+        raise bad(
+            "url",
+            type(url).__name__,
+            "must be an absolute URL that begins with http:// or https://",
+        )
     given = dict(params or {})
     if "filter_path" in given:
         raise bad("params", "filter_path", "is the sink's, which must see every item's status")
@@ -165,7 +194,10 @@ def _bulk_url(url: object, params: Mapping[str, str] | None) -> str:
         raise bad("url", "...", "its host or port cannot be read") from None
     if parts.query:
         raise bad("url", "...", "must have no query; see params=")
-    return parts._replace(path=f"{parts.path.rstrip('/')}/_bulk", query=urlencode({**given, "filter_path": FILTER}, safe=",*")).geturl()
+    return parts._replace(
+        path=f"{parts.path.rstrip('/')}/_bulk",
+        query=urlencode({**given, "filter_path": FILTER}, safe=",*"),
+    ).geturl()
 
 
 def _name_or_function(name: str, value: object) -> Any:

@@ -1,8 +1,9 @@
 """Finding the bad items of a batch for a sink that can only say "the batch failed".
 
-A batch that is refused as a whole is written again in two halves, each half that is refused in two quarters, and so on. Write n for the
-items, L for the next whole number above log2(n), and k for the bad items. Only a part with a bad item in it is halved, and at depth d there
-are at most min(2^d, k) of those, so there are at most
+A batch that is refused as a whole is written again in two halves, each half that is refused in two
+quarters, and so on. Write n for the items, L for the next whole number above log2(n), and k for the
+bad items. Only a part with a bad item in it is halved, and at depth d there are at most min(2^d, k)
+of those, so there are at most
 
     1 + 2 x (min(1, k) + min(2, k) + min(4, k) + ... + min(2^(L-1), k))
 
@@ -33,29 +34,43 @@ T = TypeVar("T")
 
 
 class Isolate:
-    """Find the bad items of a batch that is refused as a whole, by writing its halves, and deliver the others.
+    """Find the bad items of a batch that is refused as a whole, by writing its halves, and deliver
+    the others.
 
     Args:
-        max_writes: writes for one batch at most; what has not been told apart by then fails together. Default: no limit but the arithmetic.
-        classify: a function from an exception to its `ErrorClass`, or `None` where it does not know; asked before the sink's own.
+        max_writes: writes for one batch at most; what has not been told apart by then fails
+            together. Default: no limit but the arithmetic.
+        classify: a function from an exception to its `ErrorClass`, or `None` where it does not
+            know; asked before the sink's own.
 
-    Only a permanent error that all items of a write share is looked into: anything else says nothing about single items, and a sink that
-    answers per item has found them by itself. One bad item of 1,000 costs at most 21 writes, three scattered ones 55. Parts are
-    written in order, one after another. When the destination is not there or throttles, the parts that are left are not sent.
+    Only a permanent error that all items of a write share is looked into: anything else says
+    nothing about single items, and a sink that answers per item has found them by itself. One bad
+    item of 1,000 costs at most 21 writes, three scattered ones 55. Parts are written in order, one
+    after another. When the destination is not there or throttles, the parts that are left are not
+    sent.
 
-    Belongs inside of a `Retry`. Not for destinations that have applied part of a write that they refuse.
+    Belongs inside of a `Retry`. Not for destinations that have applied part of a write that they
+    refuse.
 
     Raises `ConfigError` for a bad argument.
     """
 
-    def __init__(self, *, max_writes: int | None = None, classify: Classifier | None = None) -> None:
+    def __init__(
+        self, *, max_writes: int | None = None, classify: Classifier | None = None
+    ) -> None:
         self.max_writes = checks.optional_count("max_writes", max_writes)
         if classify is not None and not callable(classify):
-            raise checks.bad("classify", classify, "must be a function from an exception to an ErrorClass or None")
+            raise checks.bad(
+                "classify",
+                classify,
+                "must be a function from an exception to an ErrorClass or None",
+            )
         self.classify = classify
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
-        """Wrap `sink`. Raises `ConfigError` around a sink that would write again what it has written in part."""
+        """Wrap `sink`. Raises `ConfigError` around a sink that would write again what it has
+        written in part.
+        """
         for part in walk(sink):
             reason = getattr(part, "refuses_isolate", None)
             if reason is not None:
@@ -73,7 +88,9 @@ class _IsolateSink(WrappingSink[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The wrapped sink's, but a later item of a key may be written although an earlier one has failed."""
+        """The wrapped sink's, but a later item of a key may be written although an earlier one has
+        failed.
+        """
         return replace(super().capabilities, key_prefix_safe=False)
 
     def classify(self, error: BaseException) -> ErrorClass | None:
@@ -104,10 +121,18 @@ class _IsolateSink(WrappingSink[T]):
             away = keep(final, batch, part, errors, self.classify)
         return WriteResult.failed(batch, final) if final else None
 
-    def _shared(self, part: Sequence[int], errors: Mapping[int, BaseException]) -> BaseException | None:
-        """The permanent error that all of a part has failed with, if there is more than one item to tell apart."""
+    def _shared(
+        self, part: Sequence[int], errors: Mapping[int, BaseException]
+    ) -> BaseException | None:
+        """The permanent error that all of a part has failed with, if there is more than one item to
+        tell apart.
+        """
         error = next(iter(errors.values()), None)
-        if error is None or not 1 < len(part) == len(errors) or any(other is not error for other in errors.values()):
+        if (
+            error is None
+            or not 1 < len(part) == len(errors)
+            or any(other is not error for other in errors.values())
+        ):
             return None
         return error if classified(error, self.classify) is ErrorClass.PERMANENT else None
 

@@ -20,13 +20,17 @@ T = TypeVar("T")
 
 
 class MemorySink(Generic[T]):
-    """Keeps everything that is written to it, for tests and examples. Never fails, never suspends."""
+    """Keeps everything that is written to it, for tests and examples. Never fails, never
+    suspends.
+    """
 
     capabilities = Capabilities(transactional=True)
 
     def __init__(self) -> None:
         self.batches: list[Batch[T]] = []
-        """The batches, in the order in which they were written; those of a transaction come with its commit."""
+        """The batches, in the order in which they were written; those of a transaction come with
+        its commit.
+        """
         self.ledger: dict[Unit, Committed] = {}
         """What was committed under which unit."""
         self._under_way: dict[str, asyncio.Event] = {}
@@ -42,7 +46,9 @@ class MemorySink(Generic[T]):
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
-        """Keep what is written when it ends. Suspends, on entering, while another attempt of the unit is under way."""
+        """Keep what is written when it ends. Suspends, on entering, while another attempt of the
+        unit is under way.
+        """
         async with self._turn(unit):
             attempt = self._attempt(unit)
             try:

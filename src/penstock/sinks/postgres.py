@@ -1,4 +1,6 @@
-"""Rows into a PostgreSQL table: `COPY` for large batches, staging for conflicts, bad rows refused one by one."""
+"""Rows into a PostgreSQL table: `COPY` for large batches, staging for conflicts, bad rows refused
+one by one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from .._core import checks
 from .._core.arrow import ArrowBatch
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ClosedError, ConfigError, ErrorClass, TransactionLost, UnknownOutcomeError
+from .._core.errors import (
+    ClosedError,
+    ConfigError,
+    ErrorClass,
+    TransactionLost,
+    UnknownOutcomeError,
+)
 from .._core.opening import Openable
 from .._core.sink import Capabilities
 from .._core.told import for_log
@@ -47,51 +55,72 @@ logger = logging.getLogger("penstock.postgres")
 
 
 class PostgresSink(Stages, Openable):
-    """Writes items as rows of one table. Each write is atomic, but for the rows that are refused and left out.
+    """Writes items as rows of one table. Each write is atomic, but for the rows that are refused
+    and left out.
 
-    An item is a tuple or list with a value per column, a mapping by column name, a dataclass or other object with such attributes, or
-    whatever `row` makes a row of. An item that cannot become a row, or that the server refuses, fails alone with `PermanentError`, whose
-    cause is the error; its neighbours are delivered. However many rows are bad, a write takes at most 3 tries, one staging and one sifting.
+    An item is a tuple or list with a value per column, a mapping by column name, a dataclass or
+    other object with such attributes, or whatever `row` makes a row of. An item that cannot become
+    a row, or that the server refuses, fails alone with `PermanentError`, whose cause is the error;
+    its neighbours are delivered. However many rows are bad, a write takes at most 3 tries, one
+    staging and one sifting.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment variables. Never shown.
+        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
+            variables. Never shown.
         table: the table's name, taken literally.
         columns: the columns that a row's values go to.
         schema: the table's schema; default: found by the server's search path.
-        on_conflict: `"error"`: a row whose unique key is there is refused. `"ignore"`: it is left as it is, and the item is delivered.
-            `"update"`: it is replaced; of several rows of one key in a batch the last one counts.
-        conflict_columns: a unique key that conflicts are looked for in; default: any for `"ignore"`, and for `"update"` the primary key, or
-            the first unique key within `columns`.
+        on_conflict: `"error"`: a row whose unique key is there is refused. `"ignore"`: it is left
+            as it is, and the item is delivered. `"update"`: it is replaced; of several rows of one
+            key in a batch the last one counts.
+        conflict_columns: a unique key that conflicts are looked for in; default: any for
+            `"ignore"`, and for `"update"` the primary key, or the first unique key within
+            `columns`.
         update_columns: what `"update"` replaces; default: every other column.
-        version_column: with `"update"`, replace only rows with a lower version, so that an old row never overwrites a newer one.
+        version_column: with `"update"`, replace only rows with a lower version, so that an old row
+            never overwrites a newer one.
         row: a function from an item to its row.
-        returning: columns of the stored row, such as a number that the table gives, for the item's receipt: its `detail` is then a
-            dictionary of them. An item whose row was skipped or replaced by a later one of its batch has none. With `"ignore"` conflicts
-            are then looked for in one key, as with `"update"`; an item whose key holds NULL may have none.
-        statement: `"auto"`: what is fastest for the number of rows, by the thresholds. `"insert"`: one `INSERT` per row, in a pipeline.
-            `"unnest"`: one `INSERT` from an array per column; not for columns that are arrays themselves. `"copy"`: `COPY`, where conflicts
-            are handled into a staging table. All of them are one transaction. What repairs bad rows or unknown outcomes is not bound by it.
-        copy_threshold: from how many rows on they are sent together instead of one by one in a pipeline; default 50. That is `COPY`, which
-            a codec in text format keeps asyncpg from using, or, where conflicts are handled or rows returned, one `INSERT` from arrays.
-        staging_threshold: from how many rows on the latter is replaced by `COPY` into a staging table; default 10,000.
-        pool: a function, async or not, that makes an asyncpg pool, instead of `dsn`; the sink closes what it made.
-        pool_size: how many connections, and so how many writes at once; default 10. With `pool`, what the function's pool has at least.
-            A batcher with more workers is refused.
-        connect_options: any option of `asyncpg.create_pool`; `ssl` may be a function that makes the `SSLContext`.
-        close_timeout: seconds for closing and for resetting a connection after a cancelled write; then it is terminated. Default 5.
-        statement_timeout: seconds that one statement may run on the server; default: the server's. Exceeding it is transient.
-        ledger: the table in which `transaction` keeps what was committed; made where it is missing, altered where it is that of an earlier
-            release, taken literally.
-        ledger_schema: its schema; default: that of `schema`. Without either it is found by the search path, and made beside the table.
-        ledger_versions: how many versions of an application it keeps for each table; default 100. An older one is refused.
-        stages: how the tables are made that Spark's `delivery="atomic"` writes into first. `"logged"` ones (the default) outlive a crash of
-            the server; `"unlogged"` ones spare its log, and a crash empties them: the write then begins again, by itself.
+        returning: columns of the stored row, such as a number that the table gives, for the item's
+            receipt: its `detail` is then a dictionary of them. An item whose row was skipped or
+            replaced by a later one of its batch has none. With `"ignore"` conflicts are then looked
+            for in one key, as with `"update"`; an item whose key holds NULL may have none.
+        statement: `"auto"`: what is fastest for the number of rows, by the thresholds. `"insert"`:
+            one `INSERT` per row, in a pipeline. `"unnest"`: one `INSERT` from an array per column;
+            not for columns that are arrays themselves. `"copy"`: `COPY`, where conflicts are
+            handled into a staging table. All of them are one transaction. What repairs bad rows or
+            unknown outcomes is not bound by it.
+        copy_threshold: from how many rows on they are sent together instead of one by one in a
+            pipeline; default 50. That is `COPY`, which a codec in text format keeps asyncpg from
+            using, or, where conflicts are handled or rows returned, one `INSERT` from arrays.
+        staging_threshold: from how many rows on the latter is replaced by `COPY` into a staging
+            table; default 10,000.
+        pool: a function, async or not, that makes an asyncpg pool, instead of `dsn`; the sink
+            closes what it made.
+        pool_size: how many connections, and so how many writes at once; default 10. With `pool`,
+            what the function's pool has at least. A batcher with more workers is refused.
+        connect_options: any option of `asyncpg.create_pool`; `ssl` may be a function that makes the
+            `SSLContext`.
+        close_timeout: seconds for closing and for resetting a connection after a cancelled write;
+            then it is terminated. Default 5.
+        statement_timeout: seconds that one statement may run on the server; default: the server's.
+            Exceeding it is transient.
+        ledger: the table in which `transaction` keeps what was committed; made where it is missing,
+            altered where it is that of an earlier release, taken literally.
+        ledger_schema: its schema; default: that of `schema`. Without either it is found by the
+            search path, and made beside the table.
+        ledger_versions: how many versions of an application it keeps for each table; default 100.
+            An older one is refused.
+        stages: how the tables are made that Spark's `delivery="atomic"` writes into first.
+            `"logged"` ones (the default) outlive a crash of the server; `"unlogged"` ones spare its
+            log, and a crash empties them: the write then begins again, by itself.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does not suspend and connects to nothing.
-    Opening suspends; it connects and reads the table. It raises `ConfigError` for a table, column, user, password, database or
-    certificate that is not right, naming what is there, and `UnavailableError` where no server answers.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
+    not suspend and connects to nothing. Opening suspends; it connects and reads the table. It
+    raises `ConfigError` for a table, column, user, password, database or certificate that is not
+    right, naming what is there, and `UnavailableError` where no server answers.
 
-    The table is read again before a row is blamed for an error, so an open sink writes to a table that was altered meanwhile, or made anew.
+    The table is read again before a row is blamed for an error, so an open sink writes to a table
+    that was altered meanwhile, or made anew.
     """
 
     _run_time = ("_connections", "_plan", "_pruned")
@@ -127,19 +156,29 @@ class PostgresSink(Stages, Openable):
             schema=schema,
             columns=config.names("columns", columns),
             mode=on_conflict,
-            conflict=None if conflict_columns is None else config.names("conflict_columns", conflict_columns),
-            update=None if update_columns is None else config.names("update_columns", update_columns),
+            conflict=None
+            if conflict_columns is None
+            else config.names("conflict_columns", conflict_columns),
+            update=None
+            if update_columns is None
+            else config.names("update_columns", update_columns),
             version=version_column,
             returning=() if returning is None else config.names("returning", returning),
             ways=Ways.of(statement, copy_threshold, staging_threshold),
         )
         access = config.access(dsn, pool, pool_size, connect_options, statement_timeout)
-        self._connect_options = access.options  # by this name, and first, for the error that it cannot be pickled
+        self._connect_options = (
+            access.options
+        )  # by this name, and first, for the error that it cannot be pickled
         self._access = access
         self._row = config.row_function(row)
         self._maker = RowMaker(self._target.columns, self._row)
         self._close_timeout = checks.seconds("close_timeout", close_timeout)
-        self._ledger = Ledger(table=ledger, schema=schema if ledger_schema is None else ledger_schema, versions=ledger_versions)
+        self._ledger = Ledger(
+            table=ledger,
+            schema=schema if ledger_schema is None else ledger_schema,
+            versions=ledger_versions,
+        )
         self._stages = checks.choice("stages", stages, ("logged", "unlogged"))
         config.need_asyncpg()
         self._connections: Connections | None = None
@@ -152,11 +191,16 @@ class PostgresSink(Stages, Openable):
     def capabilities(self) -> Capabilities:
         """As many writes at once as connections; idempotent unless a conflict is an error.
 
-        `key_prefix_safe`: in a batch with keys, a row that is refused keeps the later rows of its key from being written.
+        `key_prefix_safe`: in a batch with keys, a row that is refused keeps the later rows of its
+        key from being written.
         """
         idempotent = self._target.mode != "error"
         return Capabilities(
-            key_prefix_safe=True, idempotent=idempotent, transactional=True, columnar=True, max_concurrency=self._access.size
+            key_prefix_safe=True,
+            idempotent=idempotent,
+            transactional=True,
+            columnar=True,
+            max_concurrency=self._access.size,
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
@@ -164,7 +208,8 @@ class PostgresSink(Stages, Openable):
         return classify_postgres(error)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
-        """The columns of a `pyarrow.Schema` that could not be written, and why; while the sink is open, by the table's own types.
+        """The columns of a `pyarrow.Schema` that could not be written, and why; while the sink is
+        open, by the table's own types.
 
         With `row` every column is taken, since the function decides.
         """
@@ -172,23 +217,38 @@ class PostgresSink(Stages, Openable):
             return {}
         from ._postgres_types import refused_columns  # whoever has a schema has pyarrow
 
-        return refused_columns(schema, self._target.columns, None if self._plan is None else self._plan.table)
+        return refused_columns(
+            schema, self._target.columns, None if self._plan is None else self._plan.table
+        )
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Write every item of `batch` as a row, atomically; suspends for one round trip or, with conflicts or bad rows, for a few.
+        """Write every item of `batch` as a row, atomically; suspends for one round trip or, with
+        conflicts or bad rows, for a few.
 
-        Returns the items that were refused (`PermanentError` each) and the ones that an earlier, unknown try had stored (`duplicate`).
-        Raises `ClosedError` while the sink is not open; `RefusedError` where the server refuses every row until an operator repairs it (a
-        login, a right, a table, a column, a full disk), with nothing stored; `UnavailableError` where no connection is to be had or the
-        table is locked; `TransientError` where the connection was lost before the rows could be kept; `UnknownOutcomeError` where it was
-        lost after that, or where an earlier try was unknown and the table has no unique key to find its rows by; and the server's own
-        error for everything else that no item is to blame for. Cancellation cancels the statement. Where the server had the last row
-        already, it may have stored the batch. The connection is reset in the background, within `close_timeout`, or terminated.
+        Returns the items that were refused (`PermanentError` each) and the ones that an earlier,
+        unknown try had stored (`duplicate`). Raises `ClosedError` while the sink is not open;
+        `RefusedError` where the server refuses every row until an operator repairs it (a login, a
+        right, a table, a column, a full disk), with nothing stored; `UnavailableError` where no
+        connection is to be had or the table is locked; `TransientError` where the connection was
+        lost before the rows could be kept; `UnknownOutcomeError` where it was lost after that, or
+        where an earlier try was unknown and the table has no unique key to find its rows by; and
+        the server's own error for everything else that no item is to blame for. Cancellation
+        cancels the statement. Where the server had the last row already, it may have stored the
+        batch. The connection is reset in the background, within `close_timeout`, or terminated.
         """
         connections, plan = self._opened()
         indices, rows, errors = self._rows_of(batch, plan)
         async with connections.lent() as con:
-            write = Write(con, plan, self._judge, indices=indices, rows=rows, errors=errors, maybe=batch.maybe_applied, keys=batch.keys)
+            write = Write(
+                con,
+                plan,
+                self._judge,
+                indices=indices,
+                rows=rows,
+                errors=errors,
+                maybe=batch.maybe_applied,
+                keys=batch.keys,
+            )
             await write.run(self._target.ways)
         if write.plan is not plan and self._plan is plan:
             self._plan = write.plan
@@ -203,33 +263,48 @@ class PostgresSink(Stages, Openable):
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         return self._connections, self._plan
 
-    def _rows_of(self, batch: Batch[Any], plan: Plan) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
+    def _rows_of(
+        self, batch: Batch[Any], plan: Plan
+    ) -> tuple[Sequence[int], Sequence[Row], dict[int, Exception]]:
         if isinstance(batch, ArrowBatch) and self._row is None and plan.copies and plan.reads_text:
             from ._postgres_columns import column_rows  # whoever has made the batch has pyarrow
 
-            found = column_rows(batch.record_batch, [plan.table.column(name) for name in plan.columns])
+            found = column_rows(
+                batch.record_batch, [plan.table.column(name) for name in plan.columns]
+            )
             if found is not None:
                 return range(len(found)), found, {}
         return self._maker.rows(batch)
 
-    # -- transactions -------------------------------------------------------------------------------------------------
+    # -- transactions ------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[Any]]:
-        """A transaction on a connection of its own; enter it by `penstock.transaction(sink, unit)`, which says what it does and raises.
+        """A transaction on a connection of its own; enter it by `penstock.transaction(sink, unit)`,
+        which says what it does and raises.
 
-        With a unit the ledger has its row, under the name of the table; entering suspends while another attempt of it is under way, and the
-        commit waits for the disk whatever the session says. `UnitRefused` also where the unit was committed to an earlier table of this
-        name, or to this table under another name. Bad rows are refused as by `write`,
-        each write in a savepoint. Deferred constraints are checked at once, and isolation is `READ COMMITTED`. If the answer to the COMMIT
-        is lost, the ledger is asked on another connection, within `close_timeout`. A refusal ends it: leaving raises `RefusedError`.
+        With a unit the ledger has its row, under the name of the table; entering suspends while
+        another attempt of it is under way, and the commit waits for the disk whatever the session
+        says. `UnitRefused` also where the unit was committed to an earlier table of this name, or
+        to this table under another name. Bad rows are refused as by `write`, each write in a
+        savepoint. Deferred constraints are checked at once, and isolation is `READ COMMITTED`. If
+        the answer to the COMMIT is lost, the ledger is asked on another connection, within
+        `close_timeout`. A refusal ends it: leaving raises `RefusedError`.
         """
         connections, plan = self._opened()
         async with connections.lent() as con:
             ways, ledger = self._target.ways, self._ledger
             target = self._known_as or plan.table.qualified
             made = PostgresTransaction(
-                con, plan, self._judge, ways, self._rows_of, ledger=ledger, unit=unit, target=target, confirm=self._confirm_letters
+                con,
+                plan,
+                self._judge,
+                ways,
+                self._rows_of,
+                ledger=ledger,
+                unit=unit,
+                target=target,
+                confirm=self._confirm_letters,
             )
             try:
                 await made.begin()
@@ -250,17 +325,27 @@ class PostgresSink(Stages, Openable):
         """Nobody has answered the COMMIT: ask the ledger."""
         if made.unit is None:
             raise UnknownOutcomeError(
-                f"no answer to the COMMIT, and without a unit nobody can tell whether it was applied ({error})"
+                "no answer to the COMMIT, and without a unit nobody can tell whether it was "
+                f"applied ({error})"
             ) from error
         connections, _ = self._opened()
         try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout), connections.lent() as con:
+            async with (
+                LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout),
+                connections.lent() as con,
+            ):
                 is_there = await self._ledger.has(con, made.unit, made.target)
         except Exception as second:
-            message = f"no answer to the COMMIT of {made.unit.name}, and none from the ledger either ({second}); another attempt will know"
+            message = (
+                f"no answer to the COMMIT of {made.unit.name}, and none from the ledger "
+                f"either ({second}); another attempt will know"
+            )
             raise UnknownOutcomeError(message) from error
         if not is_there:
-            raise TransactionLost(f"no answer to the COMMIT of {made.unit.name}; the ledger says that nothing of it was applied") from error
+            raise TransactionLost(
+                f"no answer to the COMMIT of {made.unit.name}; the ledger says that nothing of "
+                "it was applied"
+            ) from error
         made.commits()
 
     async def _confirm_letters(self, unit: Unit, target: str, count: int) -> None:
@@ -277,9 +362,14 @@ class PostgresSink(Stages, Openable):
         try:
             await self._ledger.prune(con, unit.application, target)
         except Exception as error:
-            logger.warning("old versions of %r are still in the ledger %s: %s", unit.application, self._ledger.qualified, for_log(error))
+            logger.warning(
+                "old versions of %r are still in the ledger %s: %s",
+                unit.application,
+                self._ledger.qualified,
+                for_log(error),
+            )
 
-    # -- opening and closing ------------------------------------------------------------------------------------------
+    # -- opening and closing -----------------------------------------------------------------------
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._connections = await Connections.to(self._access, self._close_timeout)
@@ -307,5 +397,12 @@ class PostgresSink(Stages, Openable):
             self._connections.pool.terminate()
 
     def __repr__(self) -> str:
-        table = self._target.table if self._target.schema is None else f"{self._target.schema}.{self._target.table}"
-        return f"PostgresSink({self._access.place}, table={table!r}, on_conflict={self._target.mode!r})"
+        table = (
+            self._target.table
+            if self._target.schema is None
+            else f"{self._target.schema}.{self._target.table}"
+        )
+        return (
+            f"PostgresSink({self._access.place}, table={table!r}, "
+            f"on_conflict={self._target.mode!r})"
+        )

@@ -32,25 +32,31 @@ THROTTLE_PAUSE = 5.0
 
 
 class RateLimit:
-    """Let at most so many items and bytes a second through; batches wait their turn, first come first served.
+    """Let at most so many items and bytes a second through; batches wait their turn, first come
+    first served.
 
     Args:
         items_per_second: default no limit.
-        bytes_per_second: default no limit. Sizes are what `size_of` says, else what the batcher has measured, else the length of
-            bytes-like items; an item that cannot be measured fails alone.
-        burst: items that may be saved up while less goes through; default a tenth of a second's worth, at least 1.
+        bytes_per_second: default no limit. Sizes are what `size_of` says, else what the batcher has
+            measured, else the length of bytes-like items; an item that cannot be measured fails
+            alone.
+        burst: items that may be saved up while less goes through; default a tenth of a second's
+            worth, at least 1.
         burst_bytes: the same for bytes.
-        key: a function from an item to its target (hashable), each of which has buckets of its own; default one target. A batch is then
-            written in parts: what may go now goes, in the batch's order, and the rest waits. An item it raises for fails alone.
-        max_keys: targets to remember at most, default 10,000; beyond that the longest unused is forgotten, and starts with full buckets.
+        key: a function from an item to its target (hashable), each of which has buckets of its own;
+            default one target. A batch is then written in parts: what may go now goes, in the
+            batch's order, and the rest waits. An item it raises for fails alone.
+        max_keys: targets to remember at most, default 10,000; beyond that the longest unused is
+            forgotten, and starts with full buckets.
         size_of: measures an item in bytes.
 
-    In any T seconds at most rate x T + the larger of `burst` and the largest batch go through: a batch larger than the burst is let through
-    when the bucket is full, and those behind it wait until the debt is paid. While it waits, a batch's flush slot serves others.
+    In any T seconds at most rate x T + the larger of `burst` and the largest batch go through: a
+    batch larger than the burst is let through when the bucket is full, and those behind it wait
+    until the debt is paid. While it waits, a batch's flush slot serves others.
 
-    When the destination throttles, nothing goes through until its pause is over (5 s where it does not say), and the rate is halved; it
-    comes back by a tenth of the full rate each second. A shutdown does not lift the limit: what does not get its turn by the
-    deadline is unsent.
+    When the destination throttles, nothing goes through until its pause is over (5 s where it does
+    not say), and the rate is halved; it comes back by a tenth of the full rate each second. A
+    shutdown does not lift the limit: what does not get its turn by the deadline is unsent.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -67,7 +73,11 @@ class RateLimit:
         size_of: Callable[[Any], int] | None = None,
     ) -> None:
         if items_per_second is None and bytes_per_second is None:
-            raise checks.bad("items_per_second", None, "must be given, or bytes_per_second; nothing would be limited otherwise")
+            raise checks.bad(
+                "items_per_second",
+                None,
+                "must be given, or bytes_per_second; nothing would be limited otherwise",
+            )
         self.items_per_second = checks.optional_rate("items_per_second", items_per_second)
         """Change it with `set_rate`."""
         self.bytes_per_second = checks.optional_rate("bytes_per_second", bytes_per_second)
@@ -88,10 +98,17 @@ class RateLimit:
     def rates(self) -> tuple[Rate, ...]:
         """The rate and burst of each bucket: items, bytes, as far as they are limited."""
         limits = ((self.items_per_second, self.burst), (self.bytes_per_second, self.burst_bytes))
-        return tuple(Rate(rate, max(1.0, rate * BURST_SECONDS) if burst is None else burst) for rate, burst in limits if rate is not None)
+        return tuple(
+            Rate(rate, max(1.0, rate * BURST_SECONDS) if burst is None else burst)
+            for rate, burst in limits
+            if rate is not None
+        )
 
-    def set_rate(self, items_per_second: float | None = None, *, bytes_per_second: float | None = None) -> None:
-        """Change the rate from now on, for every sink this was applied to; who waits is woken. `None` leaves a rate as it is.
+    def set_rate(
+        self, items_per_second: float | None = None, *, bytes_per_second: float | None = None
+    ) -> None:
+        """Change the rate from now on, for every sink this was applied to; who waits is woken.
+        `None` leaves a rate as it is.
 
         A burst that was not given follows its rate. Call it on the loop's thread. Does not suspend.
 
@@ -100,7 +117,11 @@ class RateLimit:
         changes = {"items_per_second": items_per_second, "bytes_per_second": bytes_per_second}
         for name, value in changes.items():
             if value is not None and getattr(self, name) is None:
-                raise checks.bad(name, value, "was not limited before, which cannot change; give it when constructing")
+                raise checks.bad(
+                    name,
+                    value,
+                    "was not limited before, which cannot change; give it when constructing",
+                )
         checked = {name: checks.optional_rate(name, value) for name, value in changes.items()}
         for name, rate in checked.items():
             if rate is not None:
@@ -121,7 +142,10 @@ class RateLimit:
         vars(self).update(state, _applied=WeakSet())
 
     def __repr__(self) -> str:
-        rates = {"items_per_second": self.items_per_second, "bytes_per_second": self.bytes_per_second}
+        rates = {
+            "items_per_second": self.items_per_second,
+            "bytes_per_second": self.bytes_per_second,
+        }
         return f"RateLimit({', '.join(f'{name}={rate:g}' for name, rate in rates.items() if rate is not None)})"
 
 
@@ -135,7 +159,9 @@ class _RateLimitSink(WrappingSink[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The wrapped sink's; with targets of their own, a later item of an order key may be written before an earlier one."""
+        """The wrapped sink's; with targets of their own, a later item of an order key may be
+        written before an earlier one.
+        """
         found = super().capabilities
         return found if self._settings.key is None else replace(found, key_prefix_safe=False)
 
@@ -167,14 +193,22 @@ class _RateLimitSink(WrappingSink[T]):
                 for turn in ready:
                     turn.meter.take(turn)
                 _set_here(waiting, is_here=False)
-                keep(final, batch, range(len(batch)), await self._send(batch, ready, clock), self.classify)
+                keep(
+                    final,
+                    batch,
+                    range(len(batch)),
+                    await self._send(batch, ready, clock),
+                    self.classify,
+                )
                 _set_here(waiting, is_here=True)
         finally:
             for turn in waiting:
                 turn.meter.leave(turn)
         return WriteResult.failed(batch, final) if final else None
 
-    def _turns(self, batch: Batch[T], now: float, woken: Signal, refused: dict[int, BaseException]) -> list[Turn]:
+    def _turns(
+        self, batch: Batch[T], now: float, woken: Signal, refused: dict[int, BaseException]
+    ) -> list[Turn]:
         """Queue up for each target in the batch."""
         settings = self._settings
         sizes: Sequence[int] = ()
@@ -186,13 +220,19 @@ class _RateLimitSink(WrappingSink[T]):
         turns: list[Turn] = []
         for key, indices in groups.items():
             items = () if settings.items_per_second is None else (float(len(indices)),)
-            in_bytes = () if settings.bytes_per_second is None else (float(sum(sizes[index] for index in indices)),)
+            in_bytes = (
+                ()
+                if settings.bytes_per_second is None
+                else (float(sum(sizes[index] for index in indices)),)
+            )
             turn = Turn(meters.of(key, now), indices, items + in_bytes, woken)
             turn.meter.join(turn)
             turns.append(turn)
         return turns
 
-    def _groups(self, batch: Batch[T], refused: dict[int, BaseException]) -> Mapping[Hashable, Sequence[int]]:
+    def _groups(
+        self, batch: Batch[T], refused: dict[int, BaseException]
+    ) -> Mapping[Hashable, Sequence[int]]:
         key = self._settings.key
         if key is None:
             every = range(len(batch))
@@ -208,7 +248,9 @@ class _RateLimitSink(WrappingSink[T]):
         return groups
 
     @staticmethod
-    async def _ready(batch: Batch[T], waiting: list[Turn], clock: Clock, woken: Signal) -> list[Turn]:
+    async def _ready(
+        batch: Batch[T], waiting: list[Turn], clock: Clock, woken: Signal
+    ) -> list[Turn]:
         """Wait until some turns may pass."""
         while True:
             now = clock.now()
@@ -220,7 +262,9 @@ class _RateLimitSink(WrappingSink[T]):
             if await pending.back_off(until, woken, through_stop=True):
                 return list(waiting)  # nobody waits for this branch any more: now or never
 
-    async def _send(self, batch: Batch[T], turns: Sequence[Turn], clock: Clock) -> dict[int, BaseException]:
+    async def _send(
+        self, batch: Batch[T], turns: Sequence[Turn], clock: Clock
+    ) -> dict[int, BaseException]:
         indices = _indices(turns)
 
         def throttled(until: float) -> None:
@@ -229,7 +273,9 @@ class _RateLimitSink(WrappingSink[T]):
 
         batch.delivery.listen(throttled)
         try:
-            found = await send(self.inner, batch if len(indices) == len(batch) else batch.pick(indices))
+            found = await send(
+                self.inner, batch if len(indices) == len(batch) else batch.pick(indices)
+            )
         finally:
             batch.delivery.unlisten(throttled)
         errors = {indices[index]: error for index, error in found.items()}
@@ -241,10 +287,16 @@ class _RateLimitSink(WrappingSink[T]):
 
     def _pause(self, errors: Sequence[BaseException]) -> float | None:
         """For how long these errors ask to be left alone, if they do."""
-        throttles = [error for error in errors if classified(error, self.classify) is ErrorClass.THROTTLE]
+        throttles = [
+            error for error in errors if classified(error, self.classify) is ErrorClass.THROTTLE
+        ]
         if not throttles:
             return None
-        asked = [seconds for error in throttles if (seconds := asked_wait(error, LONGEST_ASKED)) is not None]
+        asked = [
+            seconds
+            for error in throttles
+            if (seconds := asked_wait(error, LONGEST_ASKED)) is not None
+        ]
         return max(asked, default=THROTTLE_PAUSE)
 
     def __repr__(self) -> str:
@@ -253,7 +305,11 @@ class _RateLimitSink(WrappingSink[T]):
 
 def _indices(turns: Sequence[Turn]) -> Sequence[int]:
     """The turns' items in the batch's order."""
-    return turns[0].indices if len(turns) == 1 else sorted(index for turn in turns for index in turn.indices)
+    return (
+        turns[0].indices
+        if len(turns) == 1
+        else sorted(index for turn in turns for index in turn.indices)
+    )
 
 
 def _set_here(turns: Sequence[Turn], *, is_here: bool) -> None:

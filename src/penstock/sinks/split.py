@@ -21,27 +21,41 @@ T = TypeVar("T")
 
 
 class Split:
-    """Write each batch in parts of at most `max_items` items and `max_bytes` bytes, in order, one after another.
+    """Write each batch in parts of at most `max_items` items and `max_bytes` bytes, in order, one
+    after another.
 
     Args:
         max_items: items in one write; default no limit.
         max_bytes: bytes in one write; default no limit. An item larger than that is written alone.
-        size_of: measures an item in bytes; by default what the batcher has measured counts, or the length of bytes-like items. An item
-            that cannot be measured fails alone.
+        size_of: measures an item in bytes; by default what the batcher has measured counts, or the
+            length of bytes-like items. An item that cannot be measured fails alone.
 
-    A part that fails leaves the others alone, unless the destination is not there or throttles: then the parts that are left are not
-    sent and end in the same error. Items keep their places: the answer is that of the whole batch.
+    A part that fails leaves the others alone, unless the destination is not there or throttles:
+    then the parts that are left are not sent and end in the same error. Items keep their places:
+    the answer is that of the whole batch.
 
     Raises `ConfigError` unless there is a limit, and for a bad argument.
     """
 
-    def __init__(self, max_items: int | None = None, *, max_bytes: int | None = None, size_of: Callable[[Any], int] | None = None) -> None:
+    def __init__(
+        self,
+        max_items: int | None = None,
+        *,
+        max_bytes: int | None = None,
+        size_of: Callable[[Any], int] | None = None,
+    ) -> None:
         self.max_items = checks.optional_count("max_items", max_items)
         self.max_bytes = checks.optional_count("max_bytes", max_bytes)
         if max_items is None and max_bytes is None:
-            raise checks.bad("max_items", None, "must be given, or max_bytes; nothing would be split otherwise")
+            raise checks.bad(
+                "max_items", None, "must be given, or max_bytes; nothing would be split otherwise"
+            )
         if size_of is not None and (max_bytes is None or not callable(size_of)):
-            raise checks.bad("size_of", size_of, "must be a function from an item to its size in bytes, and goes with max_bytes")
+            raise checks.bad(
+                "size_of",
+                size_of,
+                "must be a function from an item to its size in bytes, and goes with max_bytes",
+            )
         self.size_of = size_of
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
@@ -59,7 +73,9 @@ class _SplitSink(WrappingSink[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The wrapped sink's, but a later item of a key may be written although an earlier one has failed."""
+        """The wrapped sink's, but a later item of a key may be written although an earlier one has
+        failed.
+        """
         return replace(super().capabilities, key_prefix_safe=False)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
@@ -78,16 +94,24 @@ class _SplitSink(WrappingSink[T]):
         settings = self._settings
         most = settings.max_items or len(batch)
         if settings.max_bytes is None:
-            return [range(first, min(first + most, len(batch))) for first in range(0, len(batch), most)]
+            return [
+                range(first, min(first + most, len(batch))) for first in range(0, len(batch), most)
+            ]
         sizes, errors = measured(batch, settings.size_of)
         refused.update(errors)
-        return list(_pack(sizes, [i for i in range(len(batch)) if i not in errors], most, settings.max_bytes))
+        return list(
+            _pack(
+                sizes, [i for i in range(len(batch)) if i not in errors], most, settings.max_bytes
+            )
+        )
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
 
 
-def _pack(sizes: Sequence[int], indices: Iterable[int], max_items: int, max_bytes: int) -> Iterator[list[int]]:
+def _pack(
+    sizes: Sequence[int], indices: Iterable[int], max_items: int, max_bytes: int
+) -> Iterator[list[int]]:
     """Fill parts in order; the first item of a part always fits."""
     part: list[int] = []
     full = 0

@@ -22,14 +22,17 @@ T = TypeVar("T")
 
 
 class Timeout:
-    """Bound every write of the wrapped sink to `seconds` (a number or a `timedelta`; the usual value is 5).
+    """Bound every write of the wrapped sink to `seconds` (a number or a `timedelta`; the usual
+    value is 5).
 
-    A write that takes longer is cancelled. Each of its items then has an error of its own, by where it stood: what was at the destination
-    has an unknown outcome, what was waiting to be sent again was not applied, what waited for its turn in a write in parts was not sent
-    (`UnavailableError`), what had failed keeps its error. A sink that ignores the
-    cancellation goes on holding its flush slot, but its items resolve after a grace of 0.1 s and nothing is sent beside it.
+    A write that takes longer is cancelled. Each of its items then has an error of its own, by where
+    it stood: what was at the destination has an unknown outcome, what was waiting to be sent again
+    was not applied, what waited for its turn in a write in parts was not sent (`UnavailableError`),
+    what had failed keeps its error. A sink that ignores the cancellation goes on holding its flush
+    slot, but its items resolve after a grace of 0.1 s and nothing is sent beside it.
 
-    Raises `ConfigError` unless `seconds` is more than 0. Must be shorter than the batcher's `flush_timeout`.
+    Raises `ConfigError` unless `seconds` is more than 0. Must be shorter than the batcher's
+    `flush_timeout`.
     """
 
     def __init__(self, seconds: float | timedelta) -> None:
@@ -61,12 +64,16 @@ class _TimeoutSink(WrappingSink[T]):
             return self._verdicts(batch)
         finally:
             deaf.cancel()
-        if expired.expired():  # the sink made another error of its cancellation; what it did meanwhile nobody knows
+        if (
+            expired.expired()
+        ):  # the sink made another error of its cancellation; what it did meanwhile nobody knows
             return self._verdicts(batch)
         return WriteResult.failed(batch, errors) if errors else None
 
     def _verdicts(self, batch: Batch[T]) -> WriteResult:
-        return WriteResult.failed(batch, {index: self._error(batch, index) for index in batch.unsettled()})
+        return WriteResult.failed(
+            batch, {index: self._error(batch, index) for index in batch.unsettled()}
+        )
 
     def _error(self, batch: Batch[T], index: int) -> BaseException:
         (root, *_) = batch.roots((index,))
@@ -76,9 +83,13 @@ class _TimeoutSink(WrappingSink[T]):
         if cause is not None and (held or verdict is Outcome.REJECTED):
             return cause
         if held:
-            error: BaseException = UnavailableError(f"cut off after {self.stretch_limit} s, before it was its turn to be sent")
+            error: BaseException = UnavailableError(
+                f"cut off after {self.stretch_limit} s, before it was its turn to be sent"
+            )
         elif verdict is Outcome.UNSENT:
-            error = StoppedError(f"cut off after {self.stretch_limit} s while waiting to be sent again")
+            error = StoppedError(
+                f"cut off after {self.stretch_limit} s while waiting to be sent again"
+            )
         else:
             error = TimedOutError(f"the write was cut off after {self.stretch_limit} s")
         error.__cause__ = cause

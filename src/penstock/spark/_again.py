@@ -1,6 +1,7 @@
 """When a transaction, or another piece of work that broke off as a whole, is begun again.
 
-A refusal is not tried again: no later try succeeds before an operator has repaired the destination, and a job that fails at once says so.
+A refusal is not tried again: no later try succeeds before an operator has repaired the destination,
+and a job that fails at once says so.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ TRIES = 5
 """How many in all; a destination that is not there is not counted."""
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 
-_AGAIN = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.UNKNOWN})
+_AGAIN = frozenset(
+    {ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.THROTTLE, ErrorClass.UNKNOWN}
+)
 """Not `REFUSED`: see above."""
 
 
@@ -40,7 +43,9 @@ class Again:
 
     def wait_after(self, error: BaseException) -> float | None:
         """Seconds until another try; `None` to give up."""
-        is_lost = isinstance(error, TransactionLost) and not isinstance(error.__cause__, RefusedError)
+        is_lost = isinstance(error, TransactionLost) and not isinstance(
+            error.__cause__, RefusedError
+        )
         kind = ErrorClass.TRANSIENT if is_lost else self.class_of(error)
         self.count += 1
         self._counted += kind is not ErrorClass.UNAVAILABLE
@@ -55,7 +60,9 @@ class Again:
 
 
 async def tried_again(work: Callable[[], Awaitable[R]], again: Again) -> R:
-    """Do `work`, until it succeeds or `again` gives it up; raise its last error then. Suspends, also for the waits in between."""
+    """Do `work`, until it succeeds or `again` gives it up; raise its last error then. Suspends,
+    also for the waits in between.
+    """
     while True:
         try:
             return await work()

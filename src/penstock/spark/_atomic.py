@@ -1,11 +1,15 @@
-"""The driver's side of a write that becomes visible at once: begin, run the tasks, publish what they have staged.
+"""The driver's side of a write that becomes visible at once: begin, run the tasks, publish what
+they have staged.
 
-1. An epoch that was published before is told from the ledger, and nothing is written. Its rows are counted and hashed all the same: others
-   under its name are an error, not a skipped write.
-2. Only the stages that came back with the tasks' results are published: one of each task. What other attempts have written is dropped.
+1. An epoch that was published before is told from the ledger, and nothing is written. Its rows are
+   counted and hashed all the same: others under its name are an error, not a skipped write.
+2. Only the stages that came back with the tasks' results are published: one of each task. What
+   other attempts have written is dropped.
 3. Publishing that breaks off is tried again, since the epoch's row tells whether it was applied.
-4. Where the destination has lost what was staged, publishing again does not help: the job runs again, from `begin`, a few times at most.
-5. The destination is opened here as well, from its description, on a loop of its own; so the driver needs access to it.
+4. Where the destination has lost what was staged, publishing again does not help: the job runs
+   again, from `begin`, a few times at most.
+5. The destination is opened here as well, from its description, on a loop of its own; so the driver
+   needs access to it.
 """
 
 from __future__ import annotations
@@ -38,21 +42,30 @@ PATIENCE = 300.0
 """Seconds of waiting for a destination that is not there when the driver needs it."""
 
 
-def write_atomically(sink: Sink[Any], epoch: Epoch, content: Content, run: Callable[[], Ran]) -> SparkWriteReport:
+def write_atomically(
+    sink: Sink[Any], epoch: Epoch, content: Content, run: Callable[[], Ran]
+) -> SparkWriteReport:
     """Publish what `run` has staged, or nothing. Blocks.
 
-    Raises what `run` raises, what the destination refuses or loses, and `NonDeterministicReplay` where the epoch was published with other rows.
+    Raises what `run` raises, what the destination refuses or loses, and `NonDeterministicReplay`
+    where the epoch was published with other rows.
     """
     destination = _Destination(description(check_staging(sink)))
     for _ in range(RUNS - 1):
         try:
             return _written(destination, epoch, content, run)
         except StagesLost as lost:
-            logger.warning("%s: nothing is published, and the job runs again from the beginning: %s", epoch.unit.name, lost)
+            logger.warning(
+                "%s: nothing is published, and the job runs again from the beginning: %s",
+                epoch.unit.name,
+                lost,
+            )
     return _written(destination, epoch, content, run)
 
 
-def _written(destination: _Destination, epoch: Epoch, content: Content, run: Callable[[], Ran]) -> SparkWriteReport:
+def _written(
+    destination: _Destination, epoch: Epoch, content: Content, run: Callable[[], Ran]
+) -> SparkWriteReport:
     begun = destination.call(lambda there: there.begin(epoch))
     before = begun.before
     if before is not None:
@@ -69,7 +82,9 @@ def _written(destination: _Destination, epoch: Epoch, content: Content, run: Cal
             content=ran.content if content.columns else None,
             content_of=content.text,
         )
-        before = destination.call(lambda there: there.publish(epoch, ran.stages, counts, begun.mark))
+        before = destination.call(
+            lambda there: there.publish(epoch, ran.stages, counts, begun.mark)
+        )
     except BaseException:
         with suppress(Exception):  # what cannot be dropped now is collected by the next
             destination.call(lambda there: there.discard(epoch), is_tried_again=False)
@@ -81,15 +96,21 @@ def _written(destination: _Destination, epoch: Epoch, content: Content, run: Cal
 
 
 class _Destination:
-    """A destination on the driver, opened for each call on a thread of its own: the caller may have a running loop."""
+    """A destination on the driver, opened for each call on a thread of its own: the caller may have
+    a running loop.
+    """
 
     def __init__(self, described: bytes) -> None:
         self._described = described
 
-    def call(self, work: Callable[[StagingSink], Awaitable[R]], *, is_tried_again: bool = True) -> R:
+    def call(
+        self, work: Callable[[StagingSink], Awaitable[R]], *, is_tried_again: bool = True
+    ) -> R:
         """Do something with it. Blocks."""
         with ThreadPoolExecutor(1, thread_name_prefix="penstock driver") as thread:
-            return thread.submit(asyncio.run, self._tries(work, PATIENCE if is_tried_again else 0.0)).result()
+            return thread.submit(
+                asyncio.run, self._tries(work, PATIENCE if is_tried_again else 0.0)
+            ).result()
 
     async def _tries(self, work: Callable[[StagingSink], Awaitable[R]], patience: float) -> R:
         destination = cast("StagingSink", load(self._described))
@@ -98,4 +119,6 @@ class _Destination:
             async with opened(destination):
                 return await work(destination)
 
-        return await tried_again(opened_for_it, Again(getattr(destination, "classify", None), patience))
+        return await tried_again(
+            opened_for_it, Again(getattr(destination, "classify", None), patience)
+        )

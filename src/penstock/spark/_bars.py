@@ -1,7 +1,8 @@
 """Stacked bars as SVG, the one kind of picture in a run report.
 
 1. A picture is text: it needs no library, no network and no script, and prints as it looks.
-2. Bars stand side by side over one axis that begins at zero. Every bar says its figures when it is pointed at.
+2. Bars stand side by side over one axis that begins at zero. Every bar says its figures when it is
+   pointed at.
 3. Colours are classes of the page's style sheet, so that a dark page has dark pictures.
 """
 
@@ -23,7 +24,9 @@ _LABELS = 8
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One layer of the bars: what it is called, the class that colours it, and a value for each bar."""
+    """One layer of the bars: what it is called, the class that colours it, and a value for each
+    bar.
+    """
 
     name: str
     kind: str
@@ -32,7 +35,9 @@ class Series:
 
 def bars(title: str, labels: Sequence[str], *series: Series, unit: str = "") -> str:
     """The picture of one or more layers of bars, one bar for each label."""
-    highest = max((sum(values) for values in zip(*(one.values for one in series), strict=True)), default=0.0)
+    highest = max(
+        (sum(values) for values in zip(*(one.values for one in series), strict=True)), default=0.0
+    )
     step = _step(highest)
     top = step * max(1, math.ceil(highest / step))
     parts = [
@@ -90,7 +95,10 @@ def _bars(labels: Sequence[str], series: Sequence[Series], top: float, unit: str
         for one in series:
             height = _height(one.values[place], top)
             y -= height
-            layers.append(f'<rect class="{one.kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>')
+            layers.append(
+                f'<rect class="{one.kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
+                f'height="{height:.1f}"/>'
+            )
         found.append(f"<g>{''.join(layers)}<title>{escape(label + told)}</title></g>")
     return found
 
@@ -99,7 +107,8 @@ def _labels(labels: Sequence[str]) -> list[str]:
     slot = _slot(len(labels))
     every = max(1, math.ceil(len(labels) / _LABELS))
     return [
-        f'<text class="axis" x="{LEFT + slot * (place + 0.5):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{escape(label)}</text>'
+        f'<text class="axis" x="{LEFT + slot * (place + 0.5):.1f}" y="{HEIGHT - 8}" '
+        f'text-anchor="middle">{escape(label)}</text>'
         for place, label in enumerate(labels)
         if place % every == 0
     ]

@@ -1,11 +1,14 @@
 """A stream of record batches cut into chunks for one write each.
 
-1. Cuts depend on the rows alone, by count and by bytes; never on time. So a partition that is computed again is cut again in the same
-   places, and a chunk's number together with its partition can stand in an idempotency key.
-2. With keys, the rows of a key follow one another. A chunk ends where a key ends, so several chunks may be in flight without two of them
-   holding one key. A key larger than a chunk is cut all the same, and what goes on with it says so: it has to wait for what was before.
-3. Keys are equal as Spark groups them: NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Which texts a collation holds for equal only
-   Spark can tell, so with such a key (`serial`) every chunk waits for the one before.
+1. Cuts depend on the rows alone, by count and by bytes; never on time. So a partition that is
+   computed again is cut again in the same places, and a chunk's number together with its partition
+   can stand in an idempotency key.
+2. With keys, the rows of a key follow one another. A chunk ends where a key ends, so several chunks
+   may be in flight without two of them holding one key. A key larger than a chunk is cut all the
+   same, and what goes on with it says so: it has to wait for what was before.
+3. Keys are equal as Spark groups them: NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Which
+   texts a collation holds for equal only Spark can tell, so with such a key (`serial`) every chunk
+   waits for the one before.
 """
 
 from __future__ import annotations
@@ -38,11 +41,18 @@ class Chunk:
 
 
 def cut(
-    batches: Iterable[pa.RecordBatch], *, max_rows: int, max_bytes: int, key: Sequence[str] = (), serial: bool = False
+    batches: Iterable[pa.RecordBatch],
+    *,
+    max_rows: int,
+    max_bytes: int,
+    key: Sequence[str] = (),
+    serial: bool = False,
 ) -> Iterator[Chunk]:
-    """Cut `batches` into chunks of at most `max_rows` rows, and about `max_bytes` bytes. Holds two chunks' rows at most.
+    """Cut `batches` into chunks of at most `max_rows` rows, and about `max_bytes` bytes. Holds two
+    chunks' rows at most.
 
-    With `key` the rows must come grouped by these columns; `serial`: values that differ may be one key.
+    With `key` the rows must come grouped by these columns; `serial`: values that differ may be one
+    key.
     """
     held: list[pa.RecordBatch] = []
     rows = size = number = 0
@@ -61,14 +71,20 @@ def cut(
                 held = [joined]
                 break
             chunk = joined.slice(0, place)
-            yield Chunk(number, chunk, continues=before is not None and (serial or _goes_on(before, chunk, key)))
+            yield Chunk(
+                number,
+                chunk,
+                continues=before is not None and (serial or _goes_on(before, chunk, key)),
+            )
             number, before = number + 1, chunk
             rest = joined.slice(place)
             held, rows = [rest], rest.num_rows
             size = rest.nbytes
     if rows:
         chunk = _joined(held)
-        yield Chunk(number, chunk, continues=before is not None and (serial or _goes_on(before, chunk, key)))
+        yield Chunk(
+            number, chunk, continues=before is not None and (serial or _goes_on(before, chunk, key))
+        )
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -78,10 +94,14 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
-    """Where to cut, at `limit` at most: at the last change of the key before it, or at `limit` itself inside a key that is too large."""
+    """Where to cut, at `limit` at most: at the last change of the key before it, or at `limit`
+    itself inside a key that is too large.
+    """
     if not key:
         return limit
-    changes = key_changes(rows.slice(0, limit + 1), key)  # the end of what is held counts as no change
+    changes = key_changes(
+        rows.slice(0, limit + 1), key
+    )  # the end of what is held counts as no change
     places = np.flatnonzero(changes)
     return int(places[-1]) + 1 if len(places) else limit
 
@@ -93,14 +113,18 @@ def key_changes(rows: pa.RecordBatch, key: Sequence[str]) -> np.ndarray[Any, Any
     for name in key:
         column = rows.column(name)
         if not pa.types.is_null(column.type):
-            changes |= _differ(column.slice(0, last), column.slice(1, last)).to_numpy(zero_copy_only=False)
+            changes |= _differ(column.slice(0, last), column.slice(1, last)).to_numpy(
+                zero_copy_only=False
+            )
     return changes
 
 
 def _differ(before: Any, after: Any) -> Any:
     differs = pc.fill_null(pc.not_equal(before, after), False)
     if pa.types.is_floating(before.type):
-        differs = pc.and_not(differs, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(after)), False))
+        differs = pc.and_not(
+            differs, pc.fill_null(pc.and_(pc.is_nan(before), pc.is_nan(after)), False)
+        )
     return pc.or_(differs, pc.xor(pc.is_null(before), pc.is_null(after)))
 
 
@@ -108,5 +132,8 @@ def _goes_on(before: pa.RecordBatch, chunk: pa.RecordBatch, key: Sequence[str]) 
     """Whether the first key of `chunk` is the last one of the chunk before."""
     if not key:
         return False
-    ends = [before.select(list(key)).slice(before.num_rows - 1), chunk.select(list(key)).slice(0, 1)]
+    ends = [
+        before.select(list(key)).slice(before.num_rows - 1),
+        chunk.select(list(key)).slice(0, 1),
+    ]
     return not key_changes(_joined(ends), key)[0]

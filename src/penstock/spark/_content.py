@@ -1,11 +1,13 @@
 """What the rows of a unit hold, as one number beside their count: the sum of a hash of each row.
 
-1. Spark makes the hash, in the driver's plan, in a column that travels with the rows and is taken off before a sink sees them. The sum does
-   not depend on the order of the rows; it wraps at 64 bits.
-2. `xxhash64` skips NULLs. So before each column stands whether it is one: (NULL, 1) and (1, NULL) differ.
+1. Spark makes the hash, in the driver's plan, in a column that travels with the rows and is taken
+   off before a sink sees them. The sum does not depend on the order of the rows; it wraps at 64
+   bits.
+2. `xxhash64` skips NULLs. So before each column stands whether it is one: (NULL, 1) and (1, NULL)
+   differ.
 3. Spark hashes no maps; their text as JSON is hashed instead.
-4. A `double` is hashed as the `float` next to it: a sum or a mean of doubles depends on the order in which Spark adds them up, which is
-   another in each run, and differs in the last digits.
+4. A `double` is hashed as the `float` next to it: a sum or a mean of doubles depends on the order
+   in which Spark adds them up, which is another in each run, and differs in the last digits.
 5. Columns are hashed in the order of their names, so that a query may give them in another one.
 """
 
@@ -40,14 +42,29 @@ class Content:
 
     @classmethod
     def of(cls, df: DataFrame, chosen: Sequence[str] | None, *, is_named: bool) -> Content:
-        """All columns, or the chosen ones; none where nothing has a name under which it could come again. Raises `ConfigError`."""
+        """All columns, or the chosen ones; none where nothing has a name under which it could come
+        again. Raises `ConfigError`.
+        """
         if not is_named:
             if chosen is not None:
-                raise checks.bad("content", chosen, "has no meaning without app_id and version: nothing tells that these rows come again")
+                raise checks.bad(
+                    "content",
+                    chosen,
+                    "has no meaning without app_id and version: nothing tells that these rows "
+                    "come again",
+                )
             return cls(df, ())
         if CONTENT in df.columns:
-            raise checks.bad("df", CONTENT, "is the column that the hash of a row travels in; name it otherwise")
-        columns = tuple(df.columns) if chosen is None else check_there(df, "content", chosen) if chosen else ()
+            raise checks.bad(
+                "df", CONTENT, "is the column that the hash of a row travels in; name it otherwise"
+            )
+        columns = (
+            tuple(df.columns)
+            if chosen is None
+            else check_there(df, "content", chosen)
+            if chosen
+            else ()
+        )
         return cls(df, tuple(sorted(columns)))
 
     @property
@@ -86,5 +103,9 @@ def _needs_text(kind: Any) -> bool:
     """Whether Spark has no hash for the type, or for one inside it."""
     if kind.typeName() in _WITHOUT_HASH:
         return True
-    inner = [field.dataType for field in kind.fields] if kind.typeName() == "struct" else [getattr(kind, "elementType", None)]
+    inner = (
+        [field.dataType for field in kind.fields]
+        if kind.typeName() == "struct"
+        else [getattr(kind, "elementType", None)]
+    )
     return any(_needs_text(each) for each in inner if each is not None)

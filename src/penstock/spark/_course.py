@@ -1,4 +1,6 @@
-"""How a unit went on over time: when it began, and how many rows were done when. At most `MOST` marks, however long it takes."""
+"""How a unit went on over time: when it began, and how many rows were done when. At most `MOST`
+marks, however long it takes.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,11 @@ class Course:
         return (*self._marks, (round(LOOP_CLOCK.wall_time(), 3), rows))
 
 
-def rates(courses: Sequence[tuple[float, Sequence[tuple[float, int]]]], bins: int = 60) -> tuple[float, list[float]]:
-    """Seconds per bin, and the rows per second of all units together in each bin, from the first beginning on.
+def rates(
+    courses: Sequence[tuple[float, Sequence[tuple[float, int]]]], bins: int = 60
+) -> tuple[float, list[float]]:
+    """Seconds per bin, and the rows per second of all units together in each bin, from the first
+    beginning on.
 
     Between two marks rows are taken to come evenly.
     """

@@ -1,12 +1,17 @@
-"""What becomes of a key's later rows when one of its rows has failed for good: they are left out, without a write of their own each.
+"""What becomes of a key's later rows when one of its rows has failed for good: they are left out,
+without a write of their own each.
 
-1. `skip` writes them all the same. `stop` leaves them out: they come back as dead rows, `KeyStopped`. `park` gives them, in their order, to
-   the stack's dead letters, `ParkedBehind`; where there are none they come back as well.
-2. A sink that is `key_prefix_safe` leaves them out by itself, since it undoes what went in behind a failed row before anybody sees it. It
-   gets whole chunks, and costs nothing more while nothing fails.
-3. Any other sink is written to in *rounds*: the first row of every key of the chunk, then the second of each, and so on, without the keys that
-   have failed. As many writes as the longest key has rows; chunks whose keys have one row each are one write.
-4. A key that goes on in the next chunk stays stopped there. That chunk is written after this one, so this one's end is known.
+1. `skip` writes them all the same. `stop` leaves them out: they come back as dead rows,
+   `KeyStopped`. `park` gives them, in their order, to the stack's dead letters, `ParkedBehind`;
+   where there are none they come back as well.
+2. A sink that is `key_prefix_safe` leaves them out by itself, since it undoes what went in behind a
+   failed row before anybody sees it. It gets whole chunks, and costs nothing more while nothing
+   fails.
+3. Any other sink is written to in *rounds*: the first row of every key of the chunk, then the
+   second of each, and so on, without the keys that have failed. As many writes as the longest key
+   has rows; chunks whose keys have one row each are one write.
+4. A key that goes on in the next chunk stays stopped there. That chunk is written after this one,
+   so this one's end is known.
 5. A row has failed when it comes back with an error, or has gone to the dead letters.
 """
 
@@ -42,7 +47,8 @@ POLICIES = ("skip", "park", "stop")
 class Keys(Sequence[object]):
     """The keys of a chunk's rows, as tuples. Made at the first access, which only a failure causes.
 
-    NaN stands as text, since it does not equal itself and is one key for Spark; a value that Python has no object for is shown as text.
+    NaN stands as text, since it does not equal itself and is one key for Spark; a value that Python
+    has no object for is shown as text.
     """
 
     def __init__(self, rows: pa.RecordBatch, names: tuple[str, ...]) -> None:
@@ -64,7 +70,11 @@ class Keys(Sequence[object]):
 
 def _key_values(column: Any) -> list[Any]:
     values = values_of(column)[0]
-    return ["NaN" if value != value else value for value in values] if pa.types.is_floating(column.type) else values  # noqa: PLR0124  # NaN
+    return (
+        ["NaN" if value != value else value for value in values]  # noqa: PLR0124  # NaN
+        if pa.types.is_floating(column.type)
+        else values
+    )
 
 
 class KeyOrder:
@@ -80,16 +90,26 @@ class KeyOrder:
         """The keys that the chunk's batch carries; `None` where nothing hangs on them."""
         return None if self._policy == "skip" else Keys(rows, self._key)
 
-    async def send(self, sink: Sink[Any], batch: ArrowBatch, chunk: Chunk) -> tuple[dict[int, BaseException], int]:
-        """Write one chunk; return an error for each row that is nowhere, and how many were left out behind others. Suspends."""
+    async def send(
+        self, sink: Sink[Any], batch: ArrowBatch, chunk: Chunk
+    ) -> tuple[dict[int, BaseException], int]:
+        """Write one chunk; return an error for each row that is nowhere, and how many were left out
+        behind others. Suspends.
+        """
         if self._policy == "skip":
             return await send(sink, batch), 0
         starts = _starts(chunk.rows, self._key)
-        errors, stopped = await self._in_rounds(sink, batch, starts, self._left_out_at_the_head(chunk, starts))
+        errors, stopped = await self._in_rounds(
+            sink, batch, starts, self._left_out_at_the_head(chunk, starts)
+        )
         last = len(batch) - 1
         why = stopped.get(last) or _stop(batch, errors, last)
         self._note(chunk.number, why)
-        left = await self._park(sink, batch, stopped) if self._policy == "park" and stopped else stopped
+        left = (
+            await self._park(sink, batch, stopped)
+            if self._policy == "park" and stopped
+            else stopped
+        )
         return {**errors, **left}, len(stopped)
 
     def _note(self, number: int, why: KeyStopped | None) -> None:
@@ -99,14 +119,20 @@ class KeyOrder:
         else:
             self._stopped_at[number] = why
 
-    def _left_out_at_the_head(self, chunk: Chunk, starts: np.ndarray[Any, Any]) -> dict[int, KeyStopped]:
+    def _left_out_at_the_head(
+        self, chunk: Chunk, starts: np.ndarray[Any, Any]
+    ) -> dict[int, KeyStopped]:
         why = self._stopped_at.get(chunk.number - 1) if chunk.continues else None
         if why is None:
             return {}
         return dict.fromkeys(np.flatnonzero(starts == 0).tolist(), why)
 
     async def _in_rounds(
-        self, sink: Sink[Any], batch: ArrowBatch, starts: np.ndarray[Any, Any], stopped: dict[int, KeyStopped]
+        self,
+        sink: Sink[Any],
+        batch: ArrowBatch,
+        starts: np.ndarray[Any, Any],
+        stopped: dict[int, KeyStopped],
     ) -> tuple[dict[int, BaseException], dict[int, KeyStopped]]:
         errors: dict[int, BaseException] = {}
         by_itself = capabilities_of(sink).key_prefix_safe
@@ -121,11 +147,23 @@ class KeyOrder:
                 else:
                     errors[chosen[place]] = error
             if not by_itself:
-                _stop_behind(stopped, starts, {index: why for index in chosen if (why := _stop(batch, errors, index)) is not None})
+                _stop_behind(
+                    stopped,
+                    starts,
+                    {
+                        index: why
+                        for index in chosen
+                        if (why := _stop(batch, errors, index)) is not None
+                    },
+                )
         return errors, stopped
 
-    async def _park(self, sink: Sink[Any], batch: ArrowBatch, stopped: Mapping[int, KeyStopped]) -> dict[int, BaseException]:
-        """Give these rows to the dead letters, in their order; return those that are still nowhere."""
+    async def _park(
+        self, sink: Sink[Any], batch: ArrowBatch, stopped: Mapping[int, KeyStopped]
+    ) -> dict[int, BaseException]:
+        """Give these rows to the dead letters, in their order; return those that are still
+        nowhere.
+        """
         indices = sorted(stopped)
         parked = [_parked(stopped[index]) for index in indices]
         around = _dead_letters(sink)
@@ -179,7 +217,9 @@ def _rounds(starts: np.ndarray[Any, Any]) -> Iterator[list[int]]:
         yield part.tolist()
 
 
-def _stop_behind(stopped: dict[int, KeyStopped], starts: np.ndarray[Any, Any], failed: Mapping[int, KeyStopped]) -> None:
+def _stop_behind(
+    stopped: dict[int, KeyStopped], starts: np.ndarray[Any, Any], failed: Mapping[int, KeyStopped]
+) -> None:
     for index, why in failed.items():
         later = np.flatnonzero(starts[index + 1 :] == starts[index]) + index + 1
         for place in later.tolist():

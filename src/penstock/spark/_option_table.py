@@ -1,9 +1,11 @@
 """The options of `format("penstock")`: their names, values and meaning, in one table.
 
-1. Names are written as Spark's users write them, and compared without case, since Spark lowers them.
-2. A name that is not in the table, or that means nothing for the chosen sink, is an error that lists what comes close. Nothing is ignored
-   but what Spark itself adds.
-3. A wrong value is an error with the option, the value and the rule; the value of a secret is never shown.
+1. Names are written as Spark's users write them, and compared without case, since Spark lowers
+   them.
+2. A name that is not in the table, or that means nothing for the chosen sink, is an error that
+   lists what comes close. Nothing is ignored but what Spark itself adds.
+3. A wrong value is an error with the option, the value and the rule; the value of a secret is never
+   shown.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def _choice(*allowed: str) -> Callable[[str, str], str]:
 def _delivery(name: str, value: str) -> str:
     if value.lower() != AT_LEAST_ONCE:
         rule = (
-            f"a data source of Python can only be {AT_LEAST_ONCE}: it cannot ask Spark to bring the rows of a key together. "
+            f"a data source of Python can only be {AT_LEAST_ONCE}: it cannot ask Spark to "
+            "bring the rows of a key together. "
             "Use write_dataframe or foreach_batch, which have delivery="
         )
         raise bad(name, value, rule)
@@ -106,25 +109,58 @@ WRITING = (
 """What holds for the sink of `register` as well."""
 
 OPTIONS = (
-    Option(name="sink", read=_choice(*KINDS), default=POSTGRES, meaning=", ".join(f"`{kind}`" for kind in KINDS)),
+    Option(
+        name="sink",
+        read=_choice(*KINDS),
+        default=POSTGRES,
+        meaning=", ".join(f"`{kind}`" for kind in KINDS),
+    ),
     Option(
         name="url",
         read=_text,
-        meaning="`postgresql://...` or `jdbc:postgresql://...`; for `http` and `elasticsearch` the endpoint. Not shown",
+        meaning="`postgresql://...` or `jdbc:postgresql://...`; for `http` and `elasticsearch` "
+        "the endpoint. Not shown",
         sinks=_BY_NETWORK,
         is_secret=True,
     ),
-    Option(name="dsn", read=_text, meaning="another name for `url`. Not shown", sinks=(POSTGRES,), is_secret=True),
-    Option(name="user", read=_text, meaning="the user; goes before the one in `url`", sinks=_BY_NETWORK),
-    Option(name="password", read=_text, meaning="the password; goes before the one in `url`. Not shown", sinks=_BY_NETWORK, is_secret=True),
-    Option(name="dbtable", read=_text, meaning='`table` or `schema.table`; names with a dot or a quote in `"..."`', sinks=(POSTGRES,)),
-    Option(name="index", read=_text, meaning="the index, data stream or alias", sinks=(ELASTICSEARCH,)),
-    Option(name="path", read=_text, meaning="the file; each worker process writes one of its own, `name-HOST-PID.suffix`", sinks=(FILE,)),
+    Option(
+        name="dsn",
+        read=_text,
+        meaning="another name for `url`. Not shown",
+        sinks=(POSTGRES,),
+        is_secret=True,
+    ),
+    Option(
+        name="user", read=_text, meaning="the user; goes before the one in `url`", sinks=_BY_NETWORK
+    ),
+    Option(
+        name="password",
+        read=_text,
+        meaning="the password; goes before the one in `url`. Not shown",
+        sinks=_BY_NETWORK,
+        is_secret=True,
+    ),
+    Option(
+        name="dbtable",
+        read=_text,
+        meaning='`table` or `schema.table`; names with a dot or a quote in `"..."`',
+        sinks=(POSTGRES,),
+    ),
+    Option(
+        name="index", read=_text, meaning="the index, data stream or alias", sinks=(ELASTICSEARCH,)
+    ),
+    Option(
+        name="path",
+        read=_text,
+        meaning="the file; each worker process writes one of its own, `name-HOST-PID.suffix`",
+        sinks=(FILE,),
+    ),
     Option(
         name="writeMode",
         read=_choice("append", "upsert", "ignore"),
         default="append",
-        meaning="what becomes of a row whose key is there: `append` refuses it (`elasticsearch` makes another document), `upsert` "
+        meaning="what becomes of a row whose key is there: `append` refuses it "
+        "(`elasticsearch` makes another document), `upsert` "
         "replaces, `ignore` keeps what is there (not for `elasticsearch`)",
         sinks=(POSTGRES, ELASTICSEARCH),
     ),
@@ -132,7 +168,8 @@ OPTIONS = (
         name="mergeKeys",
         read=_names,
         default="the primary key",
-        meaning="the columns of the key for `upsert` and `ignore`; for `elasticsearch` the one column that is the id",
+        meaning="the columns of the key for `upsert` and `ignore`; for `elasticsearch` the one "
+        "column that is the id",
         sinks=(POSTGRES, ELASTICSEARCH),
     ),
     Option(
@@ -142,14 +179,25 @@ OPTIONS = (
         sinks=(POSTGRES,),
     ),
     *WRITING,
-    Option(name="maxRetries", read=_count(0), default="3", meaning="tries of a row after the first; an outage uses up none"),
-    Option(name="retryBackoffMs", read=_count(1), default="100", meaning="the wait before the second try, at most; doubles up to 30 s"),
+    Option(
+        name="maxRetries",
+        read=_count(0),
+        default="3",
+        meaning="tries of a row after the first; an outage uses up none",
+    ),
+    Option(
+        name="retryBackoffMs",
+        read=_count(1),
+        default="100",
+        meaning="the wait before the second try, at most; doubles up to 30 s",
+    ),
     Option(name="timeoutMs", read=_count(1), default="60000", meaning="how long one try may take"),
     Option(
         name="deadLetters",
         read=_text,
         default=RAISE,
-        meaning="where rows go that fail for good: `raise` (the write fails), a file (its path, with a `/`; each worker process writes its "
+        meaning="where rows go that fail for good: `raise` (the write fails), a file (its "
+        "path, with a `/`; each worker process writes its "
         "own), or for `postgres` a table (`examples/dead_letters.sql`)",
     ),
     Option(name="delivery", read=_delivery, default=AT_LEAST_ONCE, meaning="only `at_least_once`"),
@@ -169,16 +217,26 @@ _HINTS = {
 
 
 def read_options(given: Mapping[str, str], table: tuple[Option, ...], whose: str) -> dict[str, Any]:
-    """The values of the options that are given, by their written names. `whose` says in errors whose options these are.
+    """The values of the options that are given, by their written names. `whose` says in errors
+    whose options these are.
 
     Raises `ConfigError` for names that are not in `table`, and for wrong values.
     """
     known = {option.name.lower(): option for option in table}
-    lowered = {name.lower(): value for name, value in given.items() if name.lower() not in _ADDED_BY_SPARK}
+    lowered = {
+        name.lower(): value for name, value in given.items() if name.lower() not in _ADDED_BY_SPARK
+    }
     strange = [name for name in lowered if name not in known]
     if strange:
-        raise bad("option", strange[0] if len(strange) == 1 else strange, f"{whose} has no such option{_advice(strange, known)}")
-    return {known[name].name: known[name].read(known[name].name, value) for name, value in lowered.items()}
+        raise bad(
+            "option",
+            strange[0] if len(strange) == 1 else strange,
+            f"{whose} has no such option{_advice(strange, known)}",
+        )
+    return {
+        known[name].name: known[name].read(known[name].name, value)
+        for name, value in lowered.items()
+    }
 
 
 def check_sinks(found: Mapping[str, Any], kind: str) -> None:
@@ -186,7 +244,11 @@ def check_sinks(found: Mapping[str, Any], kind: str) -> None:
     for option in OPTIONS:
         if option.name in found and kind not in option.sinks:
             shown = "..." if option.is_secret else found[option.name]
-            raise bad(option.name, shown, f"means nothing for sink={kind!r}, only for {', '.join(option.sinks)}")
+            raise bad(
+                option.name,
+                shown,
+                f"means nothing for sink={kind!r}, only for {', '.join(option.sinks)}",
+            )
 
 
 def _advice(strange: list[str], known: Mapping[str, Option]) -> str:

@@ -1,8 +1,8 @@
 """A stack of sinks from the options of `format("penstock")`.
 
 1. Everything is checked on the driver, before a row is read.
-2. What travels to the executors are the options, and the stack is built there: the same options make the same description, so that a worker
-   process finds the sink that it has open already.
+2. What travels to the executors are the options, and the stack is built there: the same options
+   make the same description, so that a worker process finds the sink that it has open already.
 """
 
 from __future__ import annotations
@@ -14,8 +14,25 @@ from .._core import checks
 from .._core.checks import bad
 from .._core.stacking import stack
 from ..retry import Backoff, Retry
-from ..sinks import DeadLetter, DeadLetterRecord, ElasticsearchSink, FileSink, HttpSink, PostgresSink, Timeout
-from ._option_table import ELASTICSEARCH, FILE, HTTP, OPTIONS, POSTGRES, RAISE, check_sinks, read_options
+from ..sinks import (
+    DeadLetter,
+    DeadLetterRecord,
+    ElasticsearchSink,
+    FileSink,
+    HttpSink,
+    PostgresSink,
+    Timeout,
+)
+from ._option_table import (
+    ELASTICSEARCH,
+    FILE,
+    HTTP,
+    OPTIONS,
+    POSTGRES,
+    RAISE,
+    check_sinks,
+    read_options,
+)
 from ._postgres_url import dsn_of, table_name
 from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 
@@ -26,7 +43,11 @@ if TYPE_CHECKING:
 
 WHOSE = 'format("penstock")'
 
-_MODES: Mapping[str, Literal["error", "update", "ignore"]] = {"append": "error", "upsert": "update", "ignore": "ignore"}
+_MODES: Mapping[str, Literal["error", "update", "ignore"]] = {
+    "append": "error",
+    "upsert": "update",
+    "ignore": "ignore",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +77,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Options for one set of columns. Pickled, it is the options; unpickled, it is the stack of sinks."""
+    """Options for one set of columns. Pickled, it is the options; unpickled, it is the stack of
+    sinks.
+    """
 
     options: tuple[tuple[str, str], ...] = field(repr=False)
     columns: tuple[str, ...]
@@ -70,12 +93,16 @@ class Recipe:
 
 
 def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, Way]:
-    """The sink and the way to write, all checked. Raises `ConfigError`, and `MissingExtra` where a client library is not installed."""
+    """The sink and the way to write, all checked. Raises `ConfigError`, and `MissingExtra` where a
+    client library is not installed.
+    """
     found = read_options(given, OPTIONS, WHOSE)
     recipe = Recipe(tuple(sorted(given.items())), tuple(columns))
     recipe.sink()
     in_order = found.get("writeMode") == "upsert" and "versionColumn" not in found
-    usual = Way(cuts=Cuts(chunk_rows=CHUNK_ROWS, chunk_bytes=CHUNK_BYTES, window=1 if in_order else WINDOW))
+    usual = Way(
+        cuts=Cuts(chunk_rows=CHUNK_ROWS, chunk_bytes=CHUNK_BYTES, window=1 if in_order else WINDOW)
+    )
     return recipe, usual.changed(found)
 
 
@@ -112,7 +139,11 @@ class _Asked:
         value = self.found[name]
         chosen: tuple[str, ...] = (value,) if isinstance(value, str) else value
         if not set(chosen) <= set(self.columns):
-            raise bad(name, ",".join(chosen), f"must name columns of the DataFrame, which has {', '.join(self.columns)}")
+            raise bad(
+                name,
+                ",".join(chosen),
+                f"must name columns of the DataFrame, which has {', '.join(self.columns)}",
+            )
         return chosen
 
     def postgres(self) -> dict[str, Any]:
@@ -120,7 +151,9 @@ class _Asked:
         name = "dsn" if "dsn" in self.found else "url"
         if "dsn" in self.found and "url" in self.found:
             raise bad("dsn", "...", "is another name for url; give one of them")
-        login = {option: self.found[option] for option in ("user", "password") if option in self.found}
+        login = {
+            option: self.found[option] for option in ("user", "password") if option in self.found
+        }
         return {"dsn": dsn_of(name, self.needed(name)), "connect_options": login}
 
     def basic(self) -> tuple[str, str] | None:
@@ -159,7 +192,10 @@ def _elasticsearch(asked: _Asked) -> Sink[Any]:
     mode, keys = asked.found.get("writeMode", "append"), asked.within("mergeKeys") or ()
     checks.choice("writeMode", mode, ("append", "upsert"))
     if len(keys) != (mode == "upsert"):
-        rule = f"for sink={ELASTICSEARCH!r} writeMode=upsert needs one column, which is the id, and writeMode=append none"
+        rule = (
+            f"for sink={ELASTICSEARCH!r} writeMode=upsert needs one column, which is the "
+            "id, and writeMode=append none"
+        )
         raise bad("mergeKeys", ",".join(keys), rule)
     return ElasticsearchSink(
         asked.needed("url"),
@@ -187,7 +223,11 @@ def _guarded(sink: Sink[Any], asked: _Asked) -> Sink[Any]:
     """A bound on each try, and further tries."""
     found = asked.found
     backoff = Backoff(base=found.get("retryBackoffMs", 100) / 1000)
-    return stack(sink, Timeout(found.get("timeoutMs", 60_000) / 1000), Retry(attempts=found.get("maxRetries", 3) + 1, backoff=backoff))
+    return stack(
+        sink,
+        Timeout(found.get("timeoutMs", 60_000) / 1000),
+        Retry(attempts=found.get("maxRetries", 3) + 1, backoff=backoff),
+    )
 
 
 def _with_dead_letters(sink: Sink[Any], asked: _Asked) -> Sink[Any]:
@@ -197,7 +237,11 @@ def _with_dead_letters(sink: Sink[Any], asked: _Asked) -> Sink[Any]:
     if "/" in target:
         return stack(sink, DeadLetter(FileSink(target, per_process=True)))
     if asked.kind != POSTGRES:
-        raise bad("deadLetters", target, f"must be raise, or a path with a / in it; a table is for sink={POSTGRES!r}")
+        raise bad(
+            "deadLetters",
+            target,
+            f"must be raise, or a path with a / in it; a table is for sink={POSTGRES!r}",
+        )
     schema, table = table_name("deadLetters", target)
     letters = PostgresSink(
         schema=schema,

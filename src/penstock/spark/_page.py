@@ -1,7 +1,9 @@
 """The run report as one page of HTML: everything is in the file, nothing is fetched, nothing runs.
 
-1. A page is made of a report's figures alone, and of Spark's own progress where there is one. It shows no more rows than the report holds.
-2. What looks like a secret is covered, in settings, rows and messages alike, since pages are passed on.
+1. A page is made of a report's figures alone, and of Spark's own progress where there is one. It
+   shows no more rows than the report holds.
+2. What looks like a secret is covered, in settings, rows and messages alike, since pages are passed
+   on.
 3. Text comes from tables and users: the template escapes all of it.
 """
 
@@ -47,11 +49,25 @@ def write_page(report: SparkWriteReport) -> str:
     width, speeds = rates([(unit.began_at, unit.marks) for unit in units if unit.began_at])
     pictures = [
         ("Rows per second", "all tasks together, over the run", _speed(width, speeds)),
-        ("Seconds", f"of each {_unit_word(units)}; {_skew([unit.seconds for unit in units])}", _of_units(numbers, units, "seconds", " s")),
-        ("Rows", f"of each {_unit_word(units)}; {_skew([unit.rows for unit in units])}", _outcomes_of_units(numbers, units)),
+        (
+            "Seconds",
+            f"of each {_unit_word(units)}; {_skew([unit.seconds for unit in units])}",
+            _of_units(numbers, units, "seconds", " s"),
+        ),
+        (
+            "Rows",
+            f"of each {_unit_word(units)}; {_skew([unit.rows for unit in units])}",
+            _outcomes_of_units(numbers, units),
+        ),
     ]
     if report.retries:
-        pictures.append(("Tries again", f"of each {_unit_word(units)}", _of_units(numbers, units, "retries", "")))
+        pictures.append(
+            (
+                "Tries again",
+                f"of each {_unit_word(units)}",
+                _of_units(numbers, units, "retries", ""),
+            )
+        )
     return _rendered(
         title="Write to " + covered(report.settings.get("sink", "a sink")),
         when=_when(min((unit.began_at for unit in units if unit.began_at), default=0.0)),
@@ -67,22 +83,32 @@ def write_page(report: SparkWriteReport) -> str:
 
 
 def report_html(report: SparkWriteReport) -> str:
-    """What a notebook shows of a report: without a style sheet of its own, since the notebook has one."""
+    """What a notebook shows of a report: without a style sheet of its own, since the notebook has
+    one.
+    """
     head, *body = report.table()
-    colours: dict[str, str] = dict(zip(OUTCOMES, ("#2b6cb0", "#7fb2e0", "#d98a1f", "#c0392b"), strict=True))
+    colours: dict[str, str] = dict(
+        zip(OUTCOMES, ("#2b6cb0", "#7fb2e0", "#d98a1f", "#c0392b"), strict=True)
+    )
     bar = "".join(
-        f'<div title="{name} {rows:,}" style="width:{percent:.2f}%;min-width:2px;background:{colours[name]}"></div>'
+        f'<div title="{name} {rows:,}" '
+        f'style="width:{percent:.2f}%;min-width:2px;background:{colours[name]}"></div>'
         for name, rows, percent in _share(report)
     )
     cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in body)
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in body
+    )
     dead = "".join(
-        f"<li><b>{escape(kind)}</b>, {count:,}: {escape(first[0][1])} <code>{escape(first[0][0])}</code></li>"
+        f"<li><b>{escape(kind)}</b>, {count:,}: {escape(first[0][1])} "
+        f"<code>{escape(first[0][0])}</code></li>"
         for kind, count, first in _dead(report.dead_rows)
     )
     return (
-        f'<p>{escape(report.summary)}</p><div style="display:flex;height:10px;max-width:40em">{bar}</div>'
-        f"<table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>" + (f"<ul>{dead}</ul>" if dead else "")
+        f"<p>{escape(report.summary)}</p><div "
+        f'style="display:flex;height:10px;max-width:40em">{bar}</div>'
+        f"<table><thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
+        + (f"<ul>{dead}</ul>" if dead else "")
     )
 
 
@@ -97,15 +123,43 @@ def stream_page(stream: StreamReport, progress: Sequence[Mapping[str, Any]] = ()
         (
             "Seconds",
             "from the first task's beginning to the last one's end, of each micro-batch",
-            bars("seconds of each micro-batch", numbers, Series("write", "delivered", [report.elapsed for report in reports]), unit=" s"),
+            bars(
+                "seconds of each micro-batch",
+                numbers,
+                Series("write", "delivered", [report.elapsed for report in reports]),
+                unit=" s",
+            ),
         ),
     ]
     if known:
         spent = [_milliseconds(known.get(number)) / 1000 for number, _ in batches]
-        pictures.append(("Seconds of the query", "what Spark took for each micro-batch in all", _single("query", numbers, spent, " s")))
-        read = [float(known.get(number, {}).get("inputRowsPerSecond") or 0.0) for number, _ in batches]
-        pictures.append(("Rows that came in per second", "by the query's own account", _single("input", numbers, read, " rows/s")))
-    head = ["batch", "rows", *OUTCOMES, "stopped", "retries", "tasks", "seconds", *(["input rows", "query ms"] if known else [])]
+        pictures.append(
+            (
+                "Seconds of the query",
+                "what Spark took for each micro-batch in all",
+                _single("query", numbers, spent, " s"),
+            )
+        )
+        read = [
+            float(known.get(number, {}).get("inputRowsPerSecond") or 0.0) for number, _ in batches
+        ]
+        pictures.append(
+            (
+                "Rows that came in per second",
+                "by the query's own account",
+                _single("input", numbers, read, " rows/s"),
+            )
+        )
+    head = [
+        "batch",
+        "rows",
+        *OUTCOMES,
+        "stopped",
+        "retries",
+        "tasks",
+        "seconds",
+        *(["input rows", "query ms"] if known else []),
+    ]
     body = [
         [
             str(number),
@@ -115,7 +169,14 @@ def stream_page(stream: StreamReport, progress: Sequence[Mapping[str, Any]] = ()
             f"{report.retries:,}",
             str(len(report.units)),
             f"{report.elapsed:.2f}",
-            *([f"{known.get(number, {}).get('numInputRows', 0):,}", f"{_milliseconds(known.get(number)):,.0f}"] if known else []),
+            *(
+                [
+                    f"{known.get(number, {}).get('numInputRows', 0):,}",
+                    f"{_milliseconds(known.get(number)):,.0f}",
+                ]
+                if known
+                else []
+            ),
         ]
         for number, report in batches
     ]
@@ -140,8 +201,12 @@ def _rendered(**values: object) -> str:
     except ModuleNotFoundError as error:
         message = 'a page of a run report needs the package jinja2: pip install "penstock[spark]"'
         raise MissingExtra(message) from error
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(files(__name__.rpartition(".")[0]).joinpath("page.html.jinja").read_text(encoding="utf-8"))
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(
+        files(__name__.rpartition(".")[0]).joinpath("page.html.jinja").read_text(encoding="utf-8")
+    )
     return str(template.render(values))
 
 
@@ -164,7 +229,9 @@ def _told(report: SparkWriteReport) -> list[tuple[str, str]]:
 
 def _share(report: SparkWriteReport) -> list[tuple[str, int, float]]:
     """Each outcome, its rows, and its share of all in percent."""
-    return [(name, rows, 100 * rows / report.rows) for name in OUTCOMES if (rows := _sum(report, name))]
+    return [
+        (name, rows, 100 * rows / report.rows) for name in OUTCOMES if (rows := _sum(report, name))
+    ]
 
 
 def _sum(report: SparkWriteReport, name: str) -> int:
@@ -172,17 +239,26 @@ def _sum(report: SparkWriteReport, name: str) -> int:
 
 
 def _dead(rows: Sequence[DeadRow]) -> list[tuple[str, int, list[tuple[str, str]]]]:
-    """Each kind of error, how many rows came back with it, and the first of them with their messages."""
+    """Each kind of error, how many rows came back with it, and the first of them with their
+    messages.
+    """
     kinds: defaultdict[str, list[DeadRow]] = defaultdict(list)
     for row in rows:
         kinds[row.error_type].append(row)
     by_number = sorted(kinds.items(), key=lambda kind: -len(kind[1]))
-    return [(name, len(found), [(covered(row.row), covered(row.message)) for row in found[:FIRST_ROWS]]) for name, found in by_number]
+    return [
+        (name, len(found), [(covered(row.row), covered(row.message)) for row in found[:FIRST_ROWS]])
+        for name, found in by_number
+    ]
 
 
 def _speed(width: float, speeds: Sequence[float]) -> str:
     labels = [f"{place * width:.3g} s" for place in range(len(speeds))]
-    return bars("rows per second over time", labels, Series("rows/s", "delivered", speeds)) if speeds else ""
+    return (
+        bars("rows per second over time", labels, Series("rows/s", "delivered", speeds))
+        if speeds
+        else ""
+    )
 
 
 def _single(name: str, labels: Sequence[str], values: Sequence[float], unit: str) -> str:
@@ -194,11 +270,22 @@ def _of_units(numbers: Sequence[str], units: Sequence[UnitReport], name: str, un
 
 
 def _outcomes_of_units(numbers: Sequence[str], units: Sequence[UnitReport]) -> str:
-    return bars("rows", numbers, *(Series(name, name, [float(getattr(unit, name)) for unit in units]) for name in OUTCOMES))
+    return bars(
+        "rows",
+        numbers,
+        *(Series(name, name, [float(getattr(unit, name)) for unit in units]) for name in OUTCOMES),
+    )
 
 
 def _outcomes(numbers: Sequence[str], reports: Sequence[SparkWriteReport]) -> str:
-    return bars("rows", numbers, *(Series(name, name, [float(_sum(report, name)) for report in reports]) for name in OUTCOMES))
+    return bars(
+        "rows",
+        numbers,
+        *(
+            Series(name, name, [float(_sum(report, name)) for report in reports])
+            for name in OUTCOMES
+        ),
+    )
 
 
 def _skew(values: Sequence[float]) -> str:

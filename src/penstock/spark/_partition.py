@@ -1,6 +1,8 @@
-"""What a task sends back: for each of its units a line with the counts, or a line that it was refused, and one for each dead row it keeps.
+"""What a task sends back: for each of its units a line with the counts, or a line that it was
+refused, and one for each dead row it keeps.
 
-Lines are text, so that they come back as rows of a DataFrame (`mapInArrow`) and in the commit messages of a data source alike.
+Lines are text, so that they come back as rows of a DataFrame (`mapInArrow`) and in the commit
+messages of a data source alike.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ HOPELESS = 1000
 
 
 class Partition(Traveller):
-    """What an executor runs: the rows of one partition in, lines of report out. Without `units` the partition is the unit.
+    """What an executor runs: the rows of one partition in, lines of report out. Without `units` the
+    partition is the unit.
 
-    `done` is an accumulator that is told of each unit's rows and dead letters; `zone` is the session's time zone, where it is known;
-    `names` are those of the columns, which may travel under others.
+    `done` is an accumulator that is told of each unit's rows and dead letters; `zone` is the
+    session's time zone, where it is known; `names` are those of the columns, which may travel under
+    others.
     """
 
     def __init__(
@@ -81,15 +85,25 @@ class Partition(Traveller):
     def run(self, batches: Iterable[pa.RecordBatch]) -> list[Line]:
         """Write every row; blocks until all writes have ended."""
         context = TaskContext.get()
-        partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
-        named = batches if self._names is None else (batch.rename_columns(self._names) for batch in batches)
+        partition, attempt = (
+            (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+        )
+        named = (
+            batches
+            if self._names is None
+            else (batch.rename_columns(self._names) for batch in batches)
+        )
         batches = in_zone(named, self._zone)
-        parts = by_bucket(batches) if isinstance(self._units, Units) else iter([(partition, batches)])
+        parts = (
+            by_bucket(batches) if isinstance(self._units, Units) else iter([(partition, batches)])
+        )
         lines: list[Line] = []
         here = worker()
         with here.using(self._description) as sink:
             for number, rows in parts:
-                part = _Part(here, sink, number, iter(rows), Letters(number, self._keep, self._stop_at))
+                part = _Part(
+                    here, sink, number, iter(rows), Letters(number, self._keep, self._stop_at)
+                )
                 lines += self._lines(part, attempt)
         return lines
 
@@ -114,10 +128,24 @@ class Partition(Traveller):
             part.letters.error = _TooManyDead
             unit = units.unit(part.number)
             kept = units.buffer_bytes
-            task = UnitTask(part.here, part.sink, self._cuts, unit, buffer_bytes=kept, letters=part.letters, content_of=units.content_of)
+            task = UnitTask(
+                part.here,
+                part.sink,
+                self._cuts,
+                unit,
+                buffer_bytes=kept,
+                letters=part.letters,
+                content_of=units.content_of,
+            )
             return task.run(part.rows), (("history", _json(task.history)),)
-        name = units.unit(part.number).name if isinstance(units, Units) else f"{self._job}-{part.number}"
-        return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(part.rows, part.add), ()
+        name = (
+            units.unit(part.number).name
+            if isinstance(units, Units)
+            else f"{self._job}-{part.number}"
+        )
+        return Task(part.here, part.sink, self._cuts, unit=name, partition=part.number).run(
+            part.rows, part.add
+        ), ()
 
     def _staged(self, part: _Part, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
         """Write into a stage of this attempt, made for the first row, and take its inventory."""
@@ -126,7 +154,13 @@ class Partition(Traveller):
         if first is None:
             return UnitReport(partition=part.number), ()
         with part.here.entered(staged(part.sink, epoch)) as stage:
-            task = Task(part.here, stage.sink, self._cuts, unit=f"{self._job}-{part.number}", partition=part.number)
+            task = Task(
+                part.here,
+                stage.sink,
+                self._cuts,
+                unit=f"{self._job}-{part.number}",
+                partition=part.number,
+            )
             report = task.run(chain((first,), rows), part.add_refused)
             again = Again(getattr(part.sink, "classify", None), self._cuts.patience)
             found = part.here.start(tried_again(stage.inventory, again)).result()
@@ -144,13 +178,17 @@ class _Part:
     letters: Letters
 
     def add(self, row: dict[str, Any], error: BaseException) -> None:
-        """A dead row, unless the destination refuses every write: that ends the attempt, and gives no row up."""
+        """A dead row, unless the destination refuses every write: that ends the attempt, and gives
+        no row up.
+        """
         if classified(error, getattr(self.sink, "classify", None)) is ErrorClass.REFUSED:
             raise error
         self.letters.add(row, error)
 
     def add_refused(self, row: dict[str, Any], error: BaseException) -> None:
-        """A dead row, if it was refused; another error ends the attempt, since another one may do better."""
+        """A dead row, if it was refused; another error ends the attempt, since another one may do
+        better.
+        """
         check_refused(self.sink, (error,))
         self.letters.add(row, error)
 
@@ -178,11 +216,21 @@ class Letters:
     def add(self, row: dict[str, Any], error: BaseException) -> None:
         """Keep one; raise `DeadLettersError` when there are too many to go on."""
         self._count += 1
-        letter = _json({"row": row, "error_type": type(error).__name__, "message": str(error), "partition": self._partition})
+        letter = _json(
+            {
+                "row": row,
+                "error_type": type(error).__name__,
+                "message": str(error),
+                "partition": self._partition,
+            }
+        )
         if len(self.kept) < self._keep:
             self.kept.append(letter)
         if self._count > self._stop_at:
-            message = f"{self._count} rows of partition {self._partition} failed for good, so the task gives up; the last: {letter}"
+            message = (
+                f"{self._count} rows of partition {self._partition} failed for good, so "
+                f"the task gives up; the last: {letter}"
+            )
             raise self.error(message)
 
 
@@ -191,7 +239,9 @@ def _json(value: object) -> str:
 
 
 def read_report(lines: Iterable[Line]) -> SparkWriteReport:
-    """The report that the lines of all tasks make. Rows of `LINES` are lines as well. Raises `DeadLettersError` for units that were refused."""
+    """The report that the lines of all tasks make. Rows of `LINES` are lines as well. Raises
+    `DeadLettersError` for units that were refused.
+    """
     units: list[UnitReport] = []
     dead: list[DeadRow] = []
     refused: set[int] = set()
@@ -220,13 +270,16 @@ def read_content(lines: Iterable[Line]) -> int:
 
 
 def read_histories(lines: Iterable[Line]) -> frozenset[str]:
-    """The histories of the destination that the lines' units were committed on; more than one: a standby took over in between."""
+    """The histories of the destination that the lines' units were committed on; more than one: a
+    standby took over in between.
+    """
     return frozenset(json.loads(text) for kind, text in lines if kind == "history") - {""}
 
 
 def _refusal(refused: set[int], dead: Iterable[DeadRow], *, committed: int) -> DeadLettersError:
     first = next(row for row in dead if row.partition in refused)
     return DeadLettersError(
-        f"more rows than max_dead_letters failed for good in each of {len(refused)} buckets, which were rolled back ({committed} others are "
+        f"more rows than max_dead_letters failed for good in each of {len(refused)} buckets, "
+        f"which were rolled back ({committed} others are "
         f"committed); the first: {first.error_type}: {first.message}"
     )

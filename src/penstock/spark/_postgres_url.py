@@ -1,4 +1,6 @@
-"""How a URL says where PostgreSQL is, in the form of libpq and in that of JDBC. No error shows more of it than names of parameters."""
+"""How a URL says where PostgreSQL is, in the form of libpq and in that of JDBC. No error shows more
+of it than names of parameters.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +30,33 @@ def dsn_of(name: str, url: str) -> str:
         raise bad(name, "...", "must begin with postgresql://, postgres:// or jdbc:postgresql://")
     parts = urlsplit(plain)
     try:
-        query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)) if parts.query else {}
+        query = (
+            dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
+            if parts.query
+            else {}
+        )
     except ValueError:
-        raise bad(name, "...", "what follows ? must be parameters, as in name=value&name=value") from None
+        raise bad(
+            name, "...", "what follows ? must be parameters, as in name=value&name=value"
+        ) from None
     if not url.startswith(_JDBC):
         return plain
     strange = [parameter for parameter in query if parameter not in _RENAMED]
     if strange:
-        rule = f"has parameters that only the JDBC driver knows ({', '.join(strange)}); leave them out. Known here: {', '.join(_RENAMED)}"
+        rule = (
+            f"has parameters that only the JDBC driver knows ({', '.join(strange)}); leave "
+            f"them out. Known here: {', '.join(_RENAMED)}"
+        )
         raise bad(name, "...", rule)
-    return parts._replace(query=urlencode({_RENAMED[parameter]: value for parameter, value in query.items()})).geturl()
+    return parts._replace(
+        query=urlencode({_RENAMED[parameter]: value for parameter, value in query.items()})
+    ).geturl()
 
 
 def table_name(name: str, value: str) -> tuple[str | None, str]:
-    """`schema.table` or `table` as (schema, table); a part in double quotes is taken literally. Raises `ConfigError`."""
+    """`schema.table` or `table` as (schema, table); a part in double quotes is taken literally.
+    Raises `ConfigError`.
+    """
     parts: list[str] = []
     rest = value.strip()
     while rest:
@@ -56,7 +71,11 @@ def table_name(name: str, value: str) -> tuple[str | None, str]:
             break
         rest = rest[1:]
     if len(parts) not in {1, 2}:
-        raise bad(name, value, 'must be table or schema.table, where a part with a dot or a quote stands in "..."')
+        raise bad(
+            name,
+            value,
+            'must be table or schema.table, where a part with a dot or a quote stands in "..."',
+        )
     return (None, parts[0]) if len(parts) == 1 else (parts[0], parts[1])
 
 

@@ -1,10 +1,12 @@
 """How far a write is, while it runs: a bar in a terminal or a notebook.
 
-1. Tasks come from Spark's status tracker, and rows from an accumulator, which tells of a task when it ends. A task that Spark runs again is
-   counted again: the bar is for watching, and the report for counting.
-2. It is shown on standard error if that is a terminal, or in a notebook, or if it was asked for. Elsewhere, and on Spark Connect, which has
-   neither tracker nor accumulators, there is none.
-3. The jobs are found by their group. A group that the caller has set stays, and its older jobs are left out.
+1. Tasks come from Spark's status tracker, and rows from an accumulator, which tells of a task when
+   it ends. A task that Spark runs again is counted again: the bar is for watching, and the report
+   for counting.
+2. It is shown on standard error if that is a terminal, or in a notebook, or if it was asked for.
+   Elsewhere, and on Spark Connect, which has neither tracker nor accumulators, there is none.
+3. The jobs are found by their group. A group that the caller has set stays, and its older jobs are
+   left out.
 """
 
 from __future__ import annotations
@@ -55,7 +57,10 @@ class Watched:
         ended = total = 0
         for job in set(self._tracker.getJobIdsForGroup(self._group)) - self._before:
             info = self._tracker.getJobInfo(job)
-            stages = [self._tracker.getStageInfo(stage) for stage in (info.stageIds if info is not None else ())]
+            stages = [
+                self._tracker.getStageInfo(stage)
+                for stage in (info.stageIds if info is not None else ())
+            ]
             ended += sum(stage.numCompletedTasks for stage in stages if stage is not None)
             total += sum(stage.numTasks for stage in stages if stage is not None)
         return ended, total
@@ -71,7 +76,9 @@ def context_of(session: SparkSession) -> SparkContext | None:
 
 @contextmanager
 def watched(session: SparkSession, show: bool | None) -> Iterator[Watched | None]:
-    """Show the write that runs inside, or nothing (`None`) where it cannot be or need not be seen."""
+    """Show the write that runs inside, or nothing (`None`) where it cannot be or need not be
+    seen.
+    """
     context = None if show is False or (show is None and not _is_seen()) else context_of(session)
     if context is None:
         yield None
@@ -83,7 +90,9 @@ def watched(session: SparkSession, show: bool | None) -> Iterator[Watched | None
     over = threading.Event()
     try:
         with _bar() as bar:
-            showing = threading.Thread(target=_keep_showing, args=(write, bar, over), name="penstock progress", daemon=True)
+            showing = threading.Thread(
+                target=_keep_showing, args=(write, bar, over), name="penstock progress", daemon=True
+            )
             showing.start()
             try:
                 yield write
@@ -106,8 +115,17 @@ def _bar() -> Any:
     except ModuleNotFoundError as error:
         message = 'progress=True needs the package rich: pip install "penstock[spark]"'
         raise MissingExtra(message) from error
-    told = "{task.fields[ended]}/{task.fields[of]} tasks, {task.fields[rows]:,} rows, {task.fields[rate]:,.0f} rows/s, {task.fields[dead]:,} dead letters"
-    return Progress(TextColumn("writing"), BarColumn(), TextColumn(told), TimeElapsedColumn(), console=Console(stderr=True))
+    told = (
+        "{task.fields[ended]}/{task.fields[of]} tasks, {task.fields[rows]:,} rows, "
+        "{task.fields[rate]:,.0f} rows/s, {task.fields[dead]:,} dead letters"
+    )
+    return Progress(
+        TextColumn("writing"),
+        BarColumn(),
+        TextColumn(told),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )
 
 
 def _keep_showing(write: Watched, bar: Any, over: threading.Event) -> None:
@@ -121,5 +139,12 @@ def _show(write: Watched, bar: Any) -> None:
         bar.add_task("", total=None, ended=0, of=0, rows=0, rate=0.0, dead=0)
     seconds = bar.tasks[0].elapsed or 0.0
     bar.update(
-        bar.tasks[0].id, completed=ended, total=total or None, ended=ended, of=total, rows=rows, dead=dead, rate=rows / max(seconds, EVERY)
+        bar.tasks[0].id,
+        completed=ended,
+        total=total or None,
+        ended=ended,
+        of=total,
+        rows=rows,
+        dead=dead,
+        rate=rows / max(seconds, EVERY),
     )

@@ -1,8 +1,9 @@
 """Jobs that run again as a whole, since the destination has lost what their tasks had done.
 
-A bucket and its row in the ledger commit together, so a standby that takes over lacks both or none of them. It shows by the *history* that each
-unit was committed on, or was found committed on: where units of one job tell of two, those of the earlier one may be gone. The job runs again
-then: units that are there are skipped, and the others are written.
+A bucket and its row in the ledger commit together, so a standby that takes over lacks both or none
+of them. It shows by the *history* that each unit was committed on, or was found committed on: where
+units of one job tell of two, those of the earlier one may be gone. The job runs again then: units
+that are there are skipped, and the others are written.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Ran:
 def write_units(run: Callable[[], Ran]) -> SparkWriteReport:
     """Run the job until one history of the destination has all of its units. Blocks.
 
-    Raises what `run` raises, and `UnknownOutcomeError` where a standby takes over in each of three runs.
+    Raises what `run` raises, and `UnknownOutcomeError` where a standby takes over in each of three
+    runs.
     """
     for _ in range(RUNS - 1):
         ran = run()
@@ -59,4 +61,7 @@ def _fault(ran: Ran) -> str | None:
     if len(ran.histories) <= 1:
         return None
     histories = ", ".join(sorted(ran.histories))
-    return f"another server took over while units were committed ({histories}), and may lack those of the server before"
+    return (
+        f"another server took over while units were committed ({histories}), and may lack "
+        "those of the server before"
+    )

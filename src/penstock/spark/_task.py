@@ -1,10 +1,13 @@
-"""One task: its rows, chunk by chunk, through an opened sink. Runs on an executor, and knows nothing of Spark.
+"""One task: its rows, chunk by chunk, through an opened sink. Runs on an executor, and knows
+nothing of Spark.
 
-1. The main thread reads: it pulls record batches, which blocks, and cuts them into chunks. The worker's loop writes: at most `window`
-   chunks at a time. Nothing is read while the window is full.
-2. A chunk that goes on with the key of the one before waits until that one has ended; other chunks do not.
-3. Each chunk is a batch with a delivery of its own, whose host counts what is settled. A write has to end before Spark loses patience: after
-   `patience` seconds what backs off has one last try.
+1. The main thread reads: it pulls record batches, which blocks, and cuts them into chunks. The
+   worker's loop writes: at most `window` chunks at a time. Nothing is read while the window is
+   full.
+2. A chunk that goes on with the key of the one before waits until that one has ended; other chunks
+   do not.
+3. Each chunk is a batch with a delivery of its own, whose host counts what is settled. A write has
+   to end before Spark loses patience: after `patience` seconds what backs off has one last try.
 """
 
 from __future__ import annotations
@@ -61,7 +64,13 @@ class Cuts:
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
         """The rows, cut."""
-        return cut(batches, max_rows=self.chunk_rows, max_bytes=self.chunk_bytes, key=self.key, serial=self.is_collated)
+        return cut(
+            batches,
+            max_rows=self.chunk_rows,
+            max_bytes=self.chunk_bytes,
+            key=self.key,
+            serial=self.is_collated,
+        )
 
 
 class ChunkHost:
@@ -82,7 +91,13 @@ class ChunkHost:
         """The loop's."""
         return LOOP_CLOCK
 
-    def settled(self, delivery: Delivery, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None) -> None:
+    def settled(
+        self,
+        delivery: Delivery,
+        indices: Sequence[int],
+        outcome: Outcome,
+        details: Mapping[int, object] | None,
+    ) -> None:
         """Count."""
         self.outcomes[outcome] += len(indices)
 
@@ -95,7 +110,10 @@ class ChunkHost:
         if self._until is None:
             self._until = now + self._patience
         await wait_until(LOOP_CLOCK, min(until, self._until), *signals)
-        self.stopping, self._is_used_up = self._is_used_up, LOOP_CLOCK.now() >= self._until  # one more try first
+        self.stopping, self._is_used_up = (
+            self._is_used_up,
+            LOOP_CLOCK.now() >= self._until,
+        )  # one more try first
 
     async def take_slot(self, delivery: Delivery) -> None:
         """There are none."""
@@ -141,7 +159,9 @@ class Written:
 class Task:
     """The write of one partition."""
 
-    def __init__(self, worker: Worker, sink: Sink[Any], cuts: Cuts, *, unit: str, partition: int) -> None:
+    def __init__(
+        self, worker: Worker, sink: Sink[Any], cuts: Cuts, *, unit: str, partition: int
+    ) -> None:
         self._worker = worker
         self._sink = sink
         self._cuts = cuts
@@ -152,8 +172,14 @@ class Task:
         self._course = Course()
         self._order = KeyOrder(cuts.on_key_failure, cuts.key)
 
-    def run(self, batches: Iterable[pa.RecordBatch], on_dead: Callable[[dict[str, Any], BaseException], None]) -> UnitReport:
-        """Write every row; `on_dead` gets each that failed for good, and may raise. Blocks until all writes have ended."""
+    def run(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        on_dead: Callable[[dict[str, Any], BaseException], None],
+    ) -> UnitReport:
+        """Write every row; `on_dead` gets each that failed for good, and may raise. Blocks until
+        all writes have ended.
+        """
         began = self._worker.loop.time()
         counts: Counter[str] = Counter()
         flying: list[Future[Written]] = []
@@ -177,7 +203,11 @@ class Task:
             self._worker.start(self._cut_all()).result()
             raise
         course = self._course
-        report = UnitReport(partition=self._partition, seconds=self._worker.loop.time() - began, began_at=course.began_at)
+        report = UnitReport(
+            partition=self._partition,
+            seconds=self._worker.loop.time() - began,
+            began_at=course.began_at,
+        )
         return replace(report, skipped=False, marks=course.marks(counts["rows"]), **counts)
 
     async def _cut_all(self) -> None:
@@ -192,20 +222,36 @@ class Task:
         assert write is not None
         self._writing.add(write)
         write.add_done_callback(self._writing.discard)
-        return await write_chunk(self._sink, chunk, name=self._unit, patience=self._cuts.patience, order=self._order)
+        return await write_chunk(
+            self._sink, chunk, name=self._unit, patience=self._cuts.patience, order=self._order
+        )
 
 
-async def write_chunk(sink: Sink[Any], chunk: Chunk, *, name: str, patience: float, order: KeyOrder) -> Written:
-    """Write one chunk of what is called `name`; suspends until its write has ended. Raises `CancelledError` only."""
+async def write_chunk(
+    sink: Sink[Any], chunk: Chunk, *, name: str, patience: float, order: KeyOrder
+) -> Written:
+    """Write one chunk of what is called `name`; suspends until its write has ended. Raises
+    `CancelledError` only.
+    """
     host = ChunkHost(patience)
     rows = chunk.rows.num_rows
     lineage = Lineage(id=f"{name}-{chunk.number}{chunk.mark}", reason=Reason.SIZE, name=name)
-    batch = ArrowBatch(chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host), keys=order.keys(chunk.rows))
+    batch = ArrowBatch(
+        chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host), keys=order.keys(chunk.rows)
+    )
     errors, stopped = await order.send(sink, batch, chunk)
-    return Written(rows, host.outcomes, host.retries, [(batch.shown(index), errors[index]) for index in sorted(errors)], stopped)
+    return Written(
+        rows,
+        host.outcomes,
+        host.retries,
+        [(batch.shown(index), errors[index]) for index in sorted(errors)],
+        stopped,
+    )
 
 
-def add_up(counts: Counter[str], written: Written, on_dead: Callable[[dict[str, Any], BaseException], None]) -> None:
+def add_up(
+    counts: Counter[str], written: Written, on_dead: Callable[[dict[str, Any], BaseException], None]
+) -> None:
     """Add a chunk to the counts of its unit."""
     counts["rows"] += written.rows
     counts["chunks"] += 1

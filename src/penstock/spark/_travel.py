@@ -1,9 +1,10 @@
 """What travels to the executors, and what is said where it cannot leave or cannot arrive.
 
-1. A sink leaves as its description, by cloudpickle. Where something in it cannot be pickled, the error names the way to it: the attribute,
-   the element, the variable that a function closes over.
-2. Whatever arrives names the modules that it needs. One that an executor does not have is told together with what to do about it. The
-   function that tells it travels by value, so it works even where Penstock itself is what is missing.
+1. A sink leaves as its description, by cloudpickle. Where something in it cannot be pickled, the
+   error names the way to it: the attribute, the element, the variable that a function closes over.
+2. Whatever arrives names the modules that it needs. One that an executor does not have is told
+   together with what to do about it. The function that tells it travels by value, so it works even
+   where Penstock itself is what is missing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _ADVICE = (
-    "the module {module} is not there on an executor. Install the package that has it where the executors run; or send the file with "
-    "spark.sparkContext.addPyFile (on Spark Connect: spark.addArtifacts(..., pyfile=True)); or, for a module of your own, call "
+    "the module {module} is not there on an executor. Install the package that has it "
+    "where the executors run; or send the file with "
+    "spark.sparkContext.addPyFile (on Spark Connect: spark.addArtifacts(..., "
+    "pyfile=True)); or, for a module of your own, call "
     "pyspark.cloudpickle.register_pickle_by_value(module) before the write"
 )
 
@@ -33,7 +36,10 @@ def description(sink: object) -> bytes:
     except NotPicklableError:
         raise
     except Exception as error:
-        message = f"{_culprit('sink', sink)} cannot be pickled, and has to travel to the executors: {error}"
+        message = (
+            f"{_culprit('sink', sink)} cannot be pickled, and has to travel to the "
+            f"executors: {error}"
+        )
         raise NotPicklableError(message) from error
 
 
@@ -96,10 +102,16 @@ def _parts(name: str, thing: object) -> Iterator[tuple[str, object]]:
         yield from _parts(name, thing.__self__)
     elif inspect.isfunction(thing):
         used = inspect.getclosurevars(thing)
-        yield from ((f"{name}.{thing.__name__}.{variable}", value) for variable, value in {**used.globals, **used.nonlocals}.items())
+        yield from (
+            (f"{name}.{thing.__name__}.{variable}", value)
+            for variable, value in {**used.globals, **used.nonlocals}.items()
+        )
     elif isinstance(thing, dict):
         yield from ((f"{name}[{key!r}]", value) for key, value in thing.items())
     elif isinstance(thing, (list, tuple, set, frozenset)):
         yield from ((f"{name}[{place}]", value) for place, value in enumerate(thing))
     else:
-        yield from ((f"{name}.{attribute.lstrip('_')}", value) for attribute, value in getattr(thing, "__dict__", {}).items())
+        yield from (
+            (f"{name}.{attribute.lstrip('_')}", value)
+            for attribute, value in getattr(thing, "__dict__", {}).items()
+        )

@@ -1,8 +1,11 @@
-"""The columns of a DataFrame, judged before the first row is read: what Arrow has no type for, and what the sink could never write.
+"""The columns of a DataFrame, judged before the first row is read: what Arrow has no type for, and
+what the sink could never write.
 
 1. Only types are looked at, never values, and on the driver.
-2. Types that Arrow does not carry, or carries as bytes that only Spark reads (variants), are refused for every sink.
-3. All that is wrong is told at once: each column with its type in Spark's words, why, and what to write instead.
+2. Types that Arrow does not carry, or carries as bytes that only Spark reads (variants), are
+   refused for every sink.
+3. All that is wrong is told at once: each column with its type in Spark's words, why, and what to
+   write instead.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ _TYPES = {
 
 
 def check_types(sink: object, schema: StructType) -> None:
-    """Raise `ConfigError` for columns of `schema` that could not be written to `sink`, which may be open or not."""
+    """Raise `ConfigError` for columns of `schema` that could not be written to `sink`, which may be
+    open or not.
+    """
     carried: list[Any] = []
     wrong: dict[str, str] = {}
     for field in schema.fields:
@@ -76,10 +81,16 @@ def _instead(name: str, kind: DataType) -> str:
         return f"variants travel as bytes that no sink reads; write to_json({name})"
     if "interval" in kind.simpleString():
         return f"Arrow does not carry it; write cast({name} AS string)"
-    return "Arrow does not carry it in a form that sinks read; make text or bytes of it, or leave it out"
+    return (
+        "Arrow does not carry it in a form that sinks read; make text or bytes of it, or "
+        "leave it out"
+    )
 
 
 def _message(sink: object, schema: StructType, wrong: Mapping[str, str]) -> str:
     kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
-    lines = [f"column {name!r}" + (f" ({kinds[name]})" if name in kinds else "") + f" {why}" for name, why in wrong.items()]
+    lines = [
+        f"column {name!r}" + (f" ({kinds[name]})" if name in kinds else "") + f" {why}"
+        for name, why in wrong.items()
+    ]
     return f"df cannot be written to {sink!r}: " + "; ".join(lines)

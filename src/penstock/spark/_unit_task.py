@@ -1,13 +1,18 @@
 """One unit inside a task: its rows, chunk by chunk, in one transaction.
 
-1. The main thread reads, as in `_task`; a coroutine on the worker's loop holds the transaction and writes. One chunk is written while the
-   next is being read, and nothing else is held, but for the buffer (3).
-2. Where the unit was committed before, its rows are read and counted, and nothing is written. Another number of rows than the ledger has, or
-   another sum of their hashes, is `NonDeterministicReplay`.
-3. With its connection, everything that the transaction wrote is gone. So a unit is tried again from its first chunk, inside the task, as
-   long as all that was read of it fits into the buffer. Otherwise the task fails, and Spark runs it again.
-4. A commit whose answer was lost is tried again in the same way: the ledger knows whether it was applied.
-5. Only rows that are refused for good, and those left out behind them, are dead letters here. Any other error ends the transaction: what it was may work in the next.
+1. The main thread reads, as in `_task`; a coroutine on the worker's loop holds the transaction and
+   writes. One chunk is written while the next is being read, and nothing else is held, but for the
+   buffer (3).
+2. Where the unit was committed before, its rows are read and counted, and nothing is written.
+   Another number of rows than the ledger has, or another sum of their hashes, is
+   `NonDeterministicReplay`.
+3. With its connection, everything that the transaction wrote is gone. So a unit is tried again from
+   its first chunk, inside the task, as long as all that was read of it fits into the buffer.
+   Otherwise the task fails, and Spark runs it again.
+4. A commit whose answer was lost is tried again in the same way: the ledger knows whether it was
+   applied.
+5. Only rows that are refused for good, and those left out behind them, are dead letters here. Any
+   other error ends the transaction: what it was may work in the next.
 """
 
 from __future__ import annotations
@@ -65,7 +70,9 @@ class Ended:
 
 
 class _Feed:
-    """Chunks on their way from the thread that reads to the coroutine that writes, one at a time."""
+    """Chunks on their way from the thread that reads to the coroutine that writes, one at a
+    time.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -74,7 +81,9 @@ class _Feed:
         self._over = False
 
     def put(self, chunk: Chunk | None) -> bool:
-        """Hand over a chunk, or the end. Blocks while the one before is being written; says whether anybody still takes them."""
+        """Hand over a chunk, or the end. Blocks while the one before is being written; says whether
+        anybody still takes them.
+        """
         self._free.acquire()
         if not self._over:
             self._loop.call_soon_threadsafe(self._queue.put_nowait, chunk)
@@ -98,7 +107,15 @@ class UnitTask:
     """The write of one unit."""
 
     def __init__(
-        self, worker: Worker, sink: Sink[Any], cuts: Cuts, unit: Unit, *, buffer_bytes: int, letters: Letters, content_of: str = ""
+        self,
+        worker: Worker,
+        sink: Sink[Any],
+        cuts: Cuts,
+        unit: Unit,
+        *,
+        buffer_bytes: int,
+        letters: Letters,
+        content_of: str = "",
     ) -> None:
         self._worker = worker
         self._sink = sink
@@ -110,10 +127,14 @@ class UnitTask:
         self._writing: asyncio.Task[Any] | None = None
         self._course = Course()
         self.history = ""
-        """After `run`: the destination's, in the transaction that committed the unit or found it committed."""
+        """After `run`: the destination's, in the transaction that committed the unit or found it
+        committed.
+        """
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> UnitReport:
-        """Write every row and commit, or find that it is committed; blocks. Raises what ended the last try, and what `Letters` raise."""
+        """Write every row and commit, or find that it is committed; blocks. Raises what ended the
+        last try, and what `Letters` raise.
+        """
         now = self._worker.loop.time
         began = now()
         cuts = self._cuts
@@ -163,7 +184,9 @@ class UnitTask:
             before = tx.committed
             while (chunk := await feed.take()) is not None:
                 if before is None:
-                    written = await write_chunk(tx, chunk, name=self._unit.name, patience=self._cuts.patience, order=order)
+                    written = await write_chunk(
+                        tx, chunk, name=self._unit.name, patience=self._cuts.patience, order=order
+                    )
                     check_refused(self._sink, (error for _, error in written.dead))
                     add_up(counts, written, self._letters.add)
                     self._course.mark(counts["rows"])
@@ -175,17 +198,26 @@ class UnitTask:
 
     def _report(self, ended: Ended, *, seconds: float, retries: int) -> UnitReport:
         if ended.before is not None:
-            return replace(report_skipped(self._unit.part, ended.before, rows=ended.counts["rows"]), seconds=seconds, retries=retries)
+            return replace(
+                report_skipped(self._unit.part, ended.before, rows=ended.counts["rows"]),
+                seconds=seconds,
+                retries=retries,
+            )
         ended.counts["retries"] += retries
         course = self._course
         report = UnitReport(partition=self._unit.part, seconds=seconds, began_at=course.began_at)
-        return replace(report, skipped=False, marks=course.marks(ended.counts["rows"]), **ended.counts)
+        return replace(
+            report, skipped=False, marks=course.marks(ended.counts["rows"]), **ended.counts
+        )
 
 
 def check_refused(sink: object, errors: Iterable[BaseException]) -> None:
     """Raise the first error that is no refusal of a row for good: it may not come again."""
     for error in errors:
-        if not isinstance(error, KeyStopped) and classified(error, getattr(sink, "classify", None)) is not ErrorClass.PERMANENT:
+        if (
+            not isinstance(error, KeyStopped)
+            and classified(error, getattr(sink, "classify", None)) is not ErrorClass.PERMANENT
+        ):
             raise error
 
 

@@ -1,14 +1,18 @@
 """Units of delivery: the rows of one key bucket of one version, and the names that they carry.
 
-1. A bucket is a partition of `repartition(buckets, key)`: Spark puts every row of a key into it whatever partitions the source has, which is
-   why a replay meets the same rows under the same name. The partition of a task would not do: it says where a row came from.
-2. Its number travels with the rows, in a column that is noted right after the shuffle. So tasks may be fewer than buckets
-   (`max_tasks`), and nothing depends on how Spark numbers its tasks.
+1. A bucket is a partition of `repartition(buckets, key)`: Spark puts every row of a key into it
+   whatever partitions the source has, which is why a replay meets the same rows under the same
+   name. The partition of a task would not do: it says where a row came from.
+2. Its number travels with the rows, in a column that is noted right after the shuffle. So tasks may
+   be fewer than buckets (`max_tasks`), and nothing depends on how Spark numbers its tasks.
 3. A bucket without rows is no unit: nothing is written, and nothing is stored of it.
-4. A hash of each row travels beside it (`_content`). It is taken off and summed as the rows are read, once, whatever is done with them.
-5. The name `application:version:bucket` and the number of a chunk make the id of its batch. Two attempts cut the same rows into the same
-   chunks, so they send the same write keys: idempotency keys over HTTP, transactional ids for Kafka. Where no ledger compares the rows, the
-   hash of a chunk's rows is part of its id, so that a destination never takes other rows for those that it has.
+4. A hash of each row travels beside it (`_content`). It is taken off and summed as the rows are
+   read, once, whatever is done with them.
+5. The name `application:version:bucket` and the number of a chunk make the id of its batch. Two
+   attempts cut the same rows into the same chunks, so they send the same write keys: idempotency
+   keys over HTTP, transactional ids for Kafka. Where no ledger compares the rows, the hash of a
+   chunk's rows is part of its id, so that a destination never takes other rows for those that it
+   has.
 """
 
 from __future__ import annotations
@@ -56,7 +60,14 @@ class Units:
     def unit(self, bucket: int) -> Unit:
         """The unit of one bucket."""
         rule = f"hash({', '.join(self.key)})"
-        return Unit(application=self.application, version=self.version, part=bucket, parts=self.buckets, rule=rule, types=self.types)
+        return Unit(
+            application=self.application,
+            version=self.version,
+            part=bucket,
+            parts=self.buckets,
+            rule=rule,
+            types=self.types,
+        )
 
 
 class Summed:
@@ -84,7 +95,11 @@ def marked(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     for chunk in chunks:
         summed = Summed([chunk.rows])
         rows = next(summed)
-        yield chunk if summed.total is None else replace(chunk, rows=rows, mark=f"-{summed.total % 2**64:016x}")
+        yield (
+            chunk
+            if summed.total is None
+            else replace(chunk, rows=rows, mark=f"-{summed.total % 2**64:016x}")
+        )
 
 
 def wrapped(total: int) -> int:
@@ -93,7 +108,9 @@ def wrapped(total: int) -> int:
 
 
 def by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Each bucket with its rows, without the column of the bucket. The rows of one must be read before the next is asked for."""
+    """Each bucket with its rows, without the column of the bucket. The rows of one must be read
+    before the next is asked for.
+    """
     reading = _Reading(batches)
     while (bucket := reading.bucket()) is not None:
         yield bucket, reading.rows(bucket)

@@ -1,8 +1,10 @@
-"""What a worker process of Spark keeps from one task to the next: an event loop on a thread of its own, and the sinks that are open there.
+"""What a worker process of Spark keeps from one task to the next: an event loop on a thread of its
+own, and the sinks that are open there.
 
-1. Workers are forked from a daemon and then reused, so nothing is made at import, and what a parent made is not used by its child.
-2. A sink stays open from one task to the next. It is closed when another one is opened and no task uses it, so that the writes of a long
-   session leave neither connections nor locked files behind.
+1. Workers are forked from a daemon and then reused, so nothing is made at import, and what a parent
+   made is not used by its child.
+2. A sink stays open from one task to the next. It is closed when another one is opened and no task
+   uses it, so that the writes of a long session leave neither connections nor locked files behind.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Worker:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="penstock spark", daemon=True)
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="penstock spark", daemon=True
+        )
         self._thread.start()
         self._kept: dict[bytes, _Kept] = {}
         self._lock = asyncio.Lock()
@@ -55,7 +59,9 @@ class Worker:
 
     @contextmanager
     def using(self, description: bytes) -> Generator[Sink[Any]]:
-        """The sink of a pickled description, open; other sinks that nobody uses are closed first. Blocks while it is being opened."""
+        """The sink of a pickled description, open; other sinks that nobody uses are closed first.
+        Blocks while it is being opened.
+        """
         kept = self.start(self._taken(description)).result()
         try:
             yield kept.sink
@@ -86,7 +92,9 @@ class Worker:
             return kept
 
     async def _close_idle(self) -> None:
-        for description in [description for description, kept in self._kept.items() if not kept.users]:
+        for description in [
+            description for description, kept in self._kept.items() if not kept.users
+        ]:
             await self._kept.pop(description).open.aclose()
 
     async def _close_all(self) -> None:
@@ -110,8 +118,14 @@ async def _enter(context: AbstractAsyncContextManager[R]) -> R:
     return await context.__aenter__()
 
 
-async def _leave(context: AbstractAsyncContextManager[Any], error: BaseException | None) -> bool | None:
-    return await context.__aexit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
+async def _leave(
+    context: AbstractAsyncContextManager[Any], error: BaseException | None
+) -> bool | None:
+    return await context.__aexit__(
+        None if error is None else type(error),
+        error,
+        None if error is None else error.__traceback__,
+    )
 
 
 _worker: Worker | None = None

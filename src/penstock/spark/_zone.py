@@ -1,9 +1,13 @@
-"""The session's time zone, which travels with the rows: Spark's casts between instants and local times go by it.
+"""The session's time zone, which travels with the rows: Spark's casts between instants and local
+times go by it.
 
-1. `spark.sql.session.timeZone` is read on the driver. Each record batch carries it in its schema's metadata, where sinks look for it.
-2. Spark takes offsets such as `UTC+2`, `+2:00` and `Z`, which Arrow and Python do not read; they are spelt `+02:00` and `UTC`. Columns
-   of timestamps are given that spelling too, else no row of them could be made.
-3. A task of a format knows the zone from the properties of its job, if the session sets one, or from a column of timestamps.
+1. `spark.sql.session.timeZone` is read on the driver. Each record batch carries it in its schema's
+   metadata, where sinks look for it.
+2. Spark takes offsets such as `UTC+2`, `+2:00` and `Z`, which Arrow and Python do not read; they
+   are spelt `+02:00` and `UTC`. Columns of timestamps are given that spelling too, else no row of
+   them could be made.
+3. A task of a format knows the zone from the properties of its job, if the session sets one, or
+   from a column of timestamps.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2}))?")
 
 
 def session_zone(df: DataFrame) -> str:
-    """The zone of the DataFrame's session, as Arrow spells it. Raises `ConfigError` for one that Arrow does not know."""
+    """The zone of the DataFrame's session, as Arrow spells it. Raises `ConfigError` for one that
+    Arrow does not know.
+    """
     given = str(df.sparkSession.conf.get(SETTING))
     zone = spelt(given)
     if zone.startswith(("+", "-")):  # Spark has checked it, and older Arrows do not read it
@@ -38,7 +44,11 @@ def session_zone(df: DataFrame) -> str:
     try:
         pc.local_timestamp(pa.array([0], pa.timestamp("us", zone)))
     except pa.ArrowInvalid as error:
-        raise checks.bad(SETTING, given, "is a zone that Arrow does not know; set a region such as 'Europe/Berlin' or an offset") from error
+        raise checks.bad(
+            SETTING,
+            given,
+            "is a zone that Arrow does not know; set a region such as 'Europe/Berlin' or an offset",
+        ) from error
     return zone
 
 
@@ -54,7 +64,10 @@ def in_zone(batches: Iterable[pa.RecordBatch], zone: str | None) -> Iterator[pa.
     """The record batches with their zone; without one it is that of the job, or of a column."""
     known = zone or _of_job()
     for batch in batches:
-        found = known or next((kind.tz for kind in batch.schema.types if pa.types.is_timestamp(kind) and kind.tz), None)
+        found = known or next(
+            (kind.tz for kind in batch.schema.types if pa.types.is_timestamp(kind) and kind.tz),
+            None,
+        )
         yield batch if found is None else _marked(_respelt(batch), spelt(found))
 
 
@@ -64,7 +77,9 @@ def _of_job() -> str | None:
 
 
 def _marked(batch: pa.RecordBatch, zone: str) -> pa.RecordBatch:
-    return batch.replace_schema_metadata({**(batch.schema.metadata or {}), TIME_ZONE: zone.encode()})
+    return batch.replace_schema_metadata(
+        {**(batch.schema.metadata or {}), TIME_ZONE: zone.encode()}
+    )
 
 
 def _respelt(batch: pa.RecordBatch) -> pa.RecordBatch:

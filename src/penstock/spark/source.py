@@ -1,10 +1,12 @@
 """Spark's data source API: a sink by the name of a format.
 
-1. The driver plans: it makes the writer, which checks everything, and sends it to the executors. A task writes its partition as
-   `write_dataframe` does, and answers with the lines of its report.
-2. The commit runs in a process of its own, so nothing it does to an object is seen by whoever called `save()`. It adds up the lines, logs the
-   report, and fails the write that has too many dead letters. To the caller the lines come by an accumulator, if `register` had one to give.
-3. A task of a stream asks Spark which query and which micro-batch it belongs to. Where Spark does not say, it fails; it does not guess.
+1. The driver plans: it makes the writer, which checks everything, and sends it to the executors. A
+   task writes its partition as `write_dataframe` does, and answers with the lines of its report.
+2. The commit runs in a process of its own, so nothing it does to an object is seen by whoever
+   called `save()`. It adds up the lines, logs the report, and fails the write that has too many
+   dead letters. To the caller the lines come by an accumulator, if `register` had one to give.
+3. A task of a stream asks Spark which query and which micro-batch it belongs to. Where Spark does
+   not say, it fails; it does not guess.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
     from ._partition import Line
     from .report import SparkWriteReport
 else:
-    DataSourceStreamArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", object)  # PySpark 4.0 has none
+    DataSourceStreamArrowWriter = getattr(
+        datasource, "DataSourceStreamArrowWriter", object
+    )  # PySpark 4.0 has none
 
 logger = logging.getLogger("penstock.spark")
 
@@ -80,11 +84,15 @@ class Plan:
 
     def abort(self, what: str, messages: Iterable[Written | None]) -> None:
         """Log what stays."""
-        logger.warning("%s was given up; what its tasks had written stays: %s", what, _merged(messages))
+        logger.warning(
+            "%s was given up; what its tasks had written stays: %s", what, _merged(messages)
+        )
 
 
 def _merged(messages: Iterable[Written | None]) -> SparkWriteReport:
-    return read_report(line for message in messages if message is not None for line in message.lines)
+    return read_report(
+        line for message in messages if message is not None for line in message.lines
+    )
 
 
 class BatchWriter(Traveller, DataSourceArrowWriter):
@@ -133,7 +141,10 @@ def _micro_batch() -> tuple[str, str]:
     query = None if context is None else context.getLocalProperty(QUERY)
     epoch = None if context is None else context.getLocalProperty(EPOCH)
     if not query or not epoch:
-        message = f"Spark does not tell this task its query and micro-batch ({QUERY}={query!r}, {EPOCH}={epoch!r}); use foreach_batch"
+        message = (
+            "Spark does not tell this task its query and micro-batch "
+            f"({QUERY}={query!r}, {EPOCH}={epoch!r}); use foreach_batch"
+        )
         raise PenstockError(message)
     return query, epoch
 
@@ -153,7 +164,10 @@ class SinkSource(DataSource):
         if overwrite:
             instead = "write_dataframe(df, sink, mode='overwrite', delivery='atomic', ...)"
             raise bad(
-                "mode", "overwrite", f"format({self.name()!r}) only adds rows; write with .mode('append'), or replace them with {instead}"
+                "mode",
+                "overwrite",
+                f"format({self.name()!r}) only adds rows; write with .mode('append'), or "
+                f"replace them with {instead}",
             )
         plan = self.plan(schema)
         if plan.way.check:
@@ -164,10 +178,17 @@ class SinkSource(DataSource):
         """A writer of a stream with this schema. Raises `ConfigError`."""
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise bad(
-                "writeStream.format", self.name(), "needs PySpark 4.1; use writeStream.foreachBatch(penstock.spark.foreach_batch(...))"
+                "writeStream.format",
+                self.name(),
+                "needs PySpark 4.1; use "
+                "writeStream.foreachBatch(penstock.spark.foreach_batch(...))",
             )
         if overwrite:
-            raise bad("outputMode", "complete", f"format({self.name()!r}) only adds rows; write with .outputMode('append')")
+            raise bad(
+                "outputMode",
+                "complete",
+                f"format({self.name()!r}) only adds rows; write with .outputMode('append')",
+            )
         return StreamWriter(self.name(), self.plan(schema))
 
     def plan(self, schema: StructType) -> Plan:
@@ -188,7 +209,9 @@ class PenstockSource(SinkSource):
 
 
 class RegisteredSource(SinkSource):
-    """A format that `register` has made: the sink is given, and options say only how it is written to."""
+    """A format that `register` has made: the sink is given, and options say only how it is written
+    to.
+    """
 
     given: ClassVar[Plan]
 

@@ -31,35 +31,48 @@ class ForeachBatch:
 
 
 def foreach_batch(
-    sink: SinkLike[Any], *, on_report: Callable[[SparkWriteReport], object] | None = None, app_id: str | None = None, **options: Any
+    sink: SinkLike[Any],
+    *,
+    on_report: Callable[[SparkWriteReport], object] | None = None,
+    app_id: str | None = None,
+    **options: Any,
 ) -> ForeachBatch:
-    """What `df.writeStream.foreachBatch(...)` calls for each micro-batch: `write_dataframe` with these options.
+    """What `df.writeStream.foreachBatch(...)` calls for each micro-batch: `write_dataframe` with
+    these options.
 
     Args:
         sink: as in `write_dataframe`.
         on_report: is called with each report.
-        app_id: the name under which micro-batches are committed; default: the id of the query, which its checkpoint keeps over restarts. A
-            query with a new checkpoint, or with a copy of another one's, counts from where that stands, so under an old name its batches
-            would come under names that are committed (`NonDeterministicReplay`). A name must be unique for a checkpoint, therefore; writers to
-            several tables in one micro-batch share it. Needed on Spark Connect, which does not tell the id.
-        options: those of `write_dataframe`; `version` is the number of the micro-batch. With `check` the sink is opened on the driver for the
-            first micro-batch only.
+        app_id: the name under which micro-batches are committed; default: the id of the query,
+            which its checkpoint keeps over restarts. A query with a new checkpoint, or with a copy
+            of another one's, counts from where that stands, so under an old name its batches would
+            come under names that are committed (`NonDeterministicReplay`). A name must be unique
+            for a checkpoint, therefore; writers to several tables in one micro-batch share it.
+            Needed on Spark Connect, which does not tell the id.
+        options: those of `write_dataframe`; `version` is the number of the micro-batch. With
+            `check` the sink is opened on the driver for the first micro-batch only.
 
-    A micro-batch that Spark runs again, because its end was not noted, is written again at `"at_least_once"`, and skipped where it was
-    committed at the other levels. What is returned keeps the reports as `report`, a `StreamReport`; on Spark Connect the server's copy keeps
-    them. Raises `ConfigError` for `version`, and what `write_dataframe` raises, which ends the query.
+    A micro-batch that Spark runs again, because its end was not noted, is written again at
+    `"at_least_once"`, and skipped where it was committed at the other levels. What is returned
+    keeps the reports as `report`, a `StreamReport`; on Spark Connect the server's copy keeps them.
+    Raises `ConfigError` for `version`, and what `write_dataframe` raises, which ends the query.
     """
     if "version" in options:
         raise checks.bad("version", options["version"], "is the number of the micro-batch")
     check = options.pop("check", True)
-    is_named = options.get("key") is not None or options.get("delivery", "at_least_once") != "at_least_once"
+    is_named = (
+        options.get("key") is not None
+        or options.get("delivery", "at_least_once") != "at_least_once"
+    )
 
     history = StreamReport()
 
     def write(df: DataFrame, batch_id: int) -> None:
         nonlocal check
         name = (app_id or _query_id(df)) if is_named else None
-        report = write_dataframe(df, sink, app_id=name, version=batch_id if is_named else None, check=check, **options)
+        report = write_dataframe(
+            df, sink, app_id=name, version=batch_id if is_named else None, check=check, **options
+        )
         check = False
         history.add(batch_id, report)
         if on_report is not None:
@@ -72,8 +85,14 @@ def _query_id(df: DataFrame) -> str:
     """The id of the query that this is a micro-batch of."""
     try:
         found = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    except Exception:  # Spark Connect has no context, and an error of its own for that in each version
+    except (
+        Exception
+    ):  # Spark Connect has no context, and an error of its own for that in each version
         found = None
     if not found:
-        raise checks.bad("app_id", None, "the query does not tell its id here (Spark Connect does not); name the application")
+        raise checks.bad(
+            "app_id",
+            None,
+            "the query does not tell its id here (Spark Connect does not); name the application",
+        )
     return str(found)

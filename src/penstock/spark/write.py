@@ -11,10 +11,28 @@ from .._core import checks
 from .._core.function_sink import as_sink
 from ._atomic import write_atomically
 from ._content import Content
-from ._driver import bucket_count, check_columns, check_names, is_collated, keyed, plainly_named, typed, with_bucket
+from ._driver import (
+    bucket_count,
+    check_columns,
+    check_names,
+    is_collated,
+    keyed,
+    plainly_named,
+    typed,
+    with_bucket,
+)
 from ._failures import POLICIES
 from ._levels import level
-from ._partition import HOPELESS, LINES, SHOWN, Partition, read_content, read_histories, read_report, read_stages
+from ._partition import (
+    HOPELESS,
+    LINES,
+    SHOWN,
+    Partition,
+    read_content,
+    read_histories,
+    read_report,
+    read_stages,
+)
 from ._progress import watched
 from ._runs import Ran, write_units
 from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
@@ -62,73 +80,104 @@ def write_dataframe(
     check: bool = True,
     progress: bool | None = None,
 ) -> SparkWriteReport:
-    """Write every row of `df` to `sink`, on the executors; return exact counts. One action; blocks until it is done.
+    """Write every row of `df` to `sink`, on the executors; return exact counts. One action; blocks
+    until it is done.
 
     Args:
         df: a DataFrame of classic PySpark or of Spark Connect.
-        sink: a sink, a stack of sinks, or a function of a batch. It is pickled here and opened once per worker process, which keeps it open for
-            the tasks to come. It gets `ArrowBatch`es; a sink that knows no columns iterates over rows as dictionaries, which is slower.
-        key: the columns by which rows are in order: those of one key are written by one task, in the order of `order_by`. Names are taken
-            literally, dots and backticks included; arrays, maps, structs and variants are no keys. Keys are equal as Spark groups them. Where
-            one has a collation, only Spark knows which are: chunks are then written one after the other, and `on_key_failure` must be
-            `"skip"`.
+        sink: a sink, a stack of sinks, or a function of a batch. It is pickled here and opened once
+            per worker process, which keeps it open for the tasks to come. It gets `ArrowBatch`es; a
+            sink that knows no columns iterates over rows as dictionaries, which is slower.
+        key: the columns by which rows are in order: those of one key are written by one task, in
+            the order of `order_by`. Names are taken literally, dots and backticks included; arrays,
+            maps, structs and variants are no keys. Keys are equal as Spark groups them. Where one
+            has a collation, only Spark knows which are: chunks are then written one after the
+            other, and `on_key_failure` must be `"skip"`.
         order_by: the columns that order the rows of a key; no maps and no variants.
-        buckets: partitions to spread the keys over; default: `spark.sql.shuffle.partitions`. Only with `key`.
+        buckets: partitions to spread the keys over; default: `spark.sql.shuffle.partitions`. Only
+            with `key`.
         chunk_rows: rows in a batch, at most; default 50,000.
         chunk_bytes: bytes in a batch, about; default 8 MiB.
-        max_in_flight: batches that a task writes at the same time; default 4. With `key` none of them share a key.
-        max_tasks: tasks that write at the same time, which bounds connections; default: as many as Spark runs.
-        dead_letters: what is done with rows that fail for good and that no `DeadLetter` in the stack takes: `"raise"` fails the write, `"return"`
-            returns them in the report.
-        max_dead_letters: how many such rows there may be before the write fails (default 0), or how many each task returns (1,000). At
-            `delivery="bucket"` it is the number of each bucket: one that has more is rolled back, others are committed.
-        patience: seconds for which a batch backs off before it has one last try; must end before Spark gives the task up. Default 300.
-        delivery: `"at_least_once"`: a task that fails is run again by Spark, so rows may be written twice unless the sink is idempotent (an
-            upsert, or keys). `"bucket"`: the rows of each key bucket are committed together and once, however often they come; needs `key`,
-            `app_id`, `version` and a sink with transactions, and writes the chunks of a bucket one after the other. `"atomic"`: everything
-            becomes visible at once, and once; needs `app_id`, `version` and a sink with stages (`PostgresSink`), whose destination the
+        max_in_flight: batches that a task writes at the same time; default 4. With `key` none of
+            them share a key.
+        max_tasks: tasks that write at the same time, which bounds connections; default: as many as
+            Spark runs.
+        dead_letters: what is done with rows that fail for good and that no `DeadLetter` in the
+            stack takes: `"raise"` fails the write, `"return"` returns them in the report.
+        max_dead_letters: how many such rows there may be before the write fails (default 0), or how
+            many each task returns (1,000). At `delivery="bucket"` it is the number of each bucket:
+            one that has more is rolled back, others are committed.
+        patience: seconds for which a batch backs off before it has one last try; must end before
+            Spark gives the task up. Default 300.
+        delivery: `"at_least_once"`: a task that fails is run again by Spark, so rows may be written
+            twice unless the sink is idempotent (an upsert, or keys). `"bucket"`: the rows of each
+            key bucket are committed together and once, however often they come; needs `key`,
+            `app_id`, `version` and a sink with transactions, and writes the chunks of a bucket one
+            after the other. `"atomic"`: everything becomes visible at once, and once; needs
+            `app_id`, `version` and a sink with stages (`PostgresSink`), whose destination the
             driver must reach as well.
-        mode: `"overwrite"`, at `"atomic"` only, puts the rows in the place of all that are there: a reader sees the old ones or the new ones.
-        app_id: the name of the job or query that writes, the same after a restart. It must be unique among all jobs and queries that write to the table,
-            and each checkpoint of a query needs one of its own. Writes of one application to several tables do not get in each other's way.
-        version: which of its writes this is; a write that is repeated has the version that it had. With `key` both also name the batches
-            at `"at_least_once"`, so that a repeated write sends the same idempotency keys; `order_by` must then order the rows of a key fully.
-        content: the columns that a repeated write must repeat; default: all. A hash of them is stored for each bucket, or for the whole, and
-            compared when it comes again. Leave out what is made anew in each run (`current_timestamp()`). `()`: only the numbers of rows
-            are compared; so they are where the columns or their types have changed, with a warning. At `"at_least_once"` with `app_id` the
-            hash of a batch's rows is part of its idempotency key, so that a destination takes no other rows for those that it has.
-        unit_buffer_bytes: how much of a bucket is kept in memory, to be written again inside the task when its transaction is lost; default
-            32 MiB. A bucket that is larger is written again by Spark.
-        on_key_failure: what becomes of the later rows of a key after one of its rows has failed for good; needs `key`. `"skip"`: they are
-            written all the same. `"stop"`: none of them is written; they come back as dead rows, `KeyStopped`, and never go to a dead-letter
-            sink. `"park"`: none is written; they go to the stack's `DeadLetter` in their order, `ParkedBehind`. A sink that is not
-            `key_prefix_safe` is then written to row by row of each key.
-        check: whether the sink is opened once here, before the job, so that a wrong address, table or column is told before a row is written.
-            Pass `False` where only the executors reach the destination.
-        progress: whether a bar on standard error shows tasks, rows, their rate and dead letters while the job runs; default: in a terminal and
-            in a notebook. Never on Spark Connect.
+        mode: `"overwrite"`, at `"atomic"` only, puts the rows in the place of all that are there: a
+            reader sees the old ones or the new ones.
+        app_id: the name of the job or query that writes, the same after a restart. It must be
+            unique among all jobs and queries that write to the table, and each checkpoint of a
+            query needs one of its own. Writes of one application to several tables do not get in
+            each other's way.
+        version: which of its writes this is; a write that is repeated has the version that it had.
+            With `key` both also name the batches at `"at_least_once"`, so that a repeated write
+            sends the same idempotency keys; `order_by` must then order the rows of a key fully.
+        content: the columns that a repeated write must repeat; default: all. A hash of them is
+            stored for each bucket, or for the whole, and compared when it comes again. Leave out
+            what is made anew in each run (`current_timestamp()`). `()`: only the numbers of rows
+            are compared; so they are where the columns or their types have changed, with a warning.
+            At `"at_least_once"` with `app_id` the hash of a batch's rows is part of its idempotency
+            key, so that a destination takes no other rows for those that it has.
+        unit_buffer_bytes: how much of a bucket is kept in memory, to be written again inside the
+            task when its transaction is lost; default 32 MiB. A bucket that is larger is written
+            again by Spark.
+        on_key_failure: what becomes of the later rows of a key after one of its rows has failed for
+            good; needs `key`. `"skip"`: they are written all the same. `"stop"`: none of them is
+            written; they come back as dead rows, `KeyStopped`, and never go to a dead-letter sink.
+            `"park"`: none is written; they go to the stack's `DeadLetter` in their order,
+            `ParkedBehind`. A sink that is not `key_prefix_safe` is then written to row by row of
+            each key.
+        check: whether the sink is opened once here, before the job, so that a wrong address, table
+            or column is told before a row is written. Pass `False` where only the executors reach
+            the destination.
+        progress: whether a bar on standard error shows tasks, rows, their rate and dead letters
+            while the job runs; default: in a terminal and in a notebook. Never on Spark Connect.
 
-    Raises `ConfigError` for a bad argument or a column of a type that the sink cannot write, and `NotPicklableError` for a sink that cannot
-    travel; with `check` also whatever opening the sink raises (`UnavailableError` where nobody answers): all before anything runs.
-    Raises `DeadLettersError` for more dead letters than allowed. A destination that refuses every write (`RefusedError`) ends the task, whatever
-    `dead_letters` says. What ends a task comes as Spark's error, with the task's traceback:
-    `UnitRefused` for a version that was written with another number of `buckets`, another `key` or a key of another type, or to a table of
-    this name that was since dropped and made anew, or to the table under another name; `NonDeterministicReplay` for a bucket that was committed with other rows. At `"atomic"`
-    these two come as they are. Raises `StagesLost` at `"atomic"` if the destination has lost what was staged, or was altered, in each of three
-    runs of the job, with nothing published; after the first and the second it logs a warning.
-    At `"bucket"` a job over which a standby is promoted runs again in the same way; `UnknownOutcomeError` after three such runs.
+    Raises `ConfigError` for a bad argument or a column of a type that the sink cannot write, and
+    `NotPicklableError` for a sink that cannot travel; with `check` also whatever opening the sink
+    raises (`UnavailableError` where nobody answers): all before anything runs. Raises
+    `DeadLettersError` for more dead letters than allowed. A destination that refuses every write
+    (`RefusedError`) ends the task, whatever `dead_letters` says. What ends a task comes as Spark's
+    error, with the task's traceback: `UnitRefused` for a version that was written with another
+    number of `buckets`, another `key` or a key of another type, or to a table of this name that was
+    since dropped and made anew, or to the table under another name; `NonDeterministicReplay` for a
+    bucket that was committed with other rows. At `"atomic"` these two come as they are. Raises
+    `StagesLost` at `"atomic"` if the destination has lost what was staged, or was altered, in each
+    of three runs of the job, with nothing published; after the first and the second it logs a
+    warning. At `"bucket"` a job over which a standby is promoted runs again in the same way;
+    `UnknownOutcomeError` after three such runs.
     """
     sink = as_sink(sink)
     check_names(df)
     names = check_columns(df, "key", key)
     if key is None and (order_by is not None or buckets is not None):
-        raise checks.bad("order_by" if order_by is not None else "buckets", order_by or buckets, "has no meaning without key")
+        raise checks.bad(
+            "order_by" if order_by is not None else "buckets",
+            order_by or buckets,
+            "has no meaning without key",
+        )
     if checks.choice("on_key_failure", on_key_failure, POLICIES) != "skip" and key is None:
         raise checks.bad("on_key_failure", on_key_failure, "has no meaning without key")
     check_columns(df, "order_by", order_by)
     collated = is_collated(df, names)
     if collated and on_key_failure != "skip":
-        rule = "needs a key of which only equal bytes are equal, and this one has a collation; key by a column such as lower(key)"
+        rule = (
+            "needs a key of which only equal bytes are equal, and this one has a collation; "
+            "key by a column such as lower(key)"
+        )
         raise checks.bad("on_key_failure", on_key_failure, rule)
     cuts = Cuts(
         chunk_rows=checks.count("chunk_rows", chunk_rows),
@@ -144,7 +193,9 @@ def write_dataframe(
     dead = _DeadRows.of(dead_letters, max_dead_letters, in_units=delivery == "bucket")
     same = Content.of(df, content, is_named=app_id is not None)
     kept = checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0)
-    units = promise.units(bucket_count(df, buckets), types=typed(df, names), content_of=same.text, buffer_bytes=kept)
+    units = promise.units(
+        bucket_count(df, buckets), types=typed(df, names), content_of=same.text, buffer_bytes=kept
+    )
     epoch, zone = promise.epoch(), session_zone(df)
     check_types(sink, df.schema)
     shipped = description(sink)
@@ -154,7 +205,14 @@ def write_dataframe(
     rows = same.beside(rows if units is None else with_bucket(rows))
     rows = rows if limit is None else rows.coalesce(limit)
     settings = _settings(
-        sink, cuts, buckets=buckets, order_by=order_by, max_tasks=limit, delivery=delivery, mode=mode, dead_letters=dead_letters
+        sink,
+        cuts,
+        buckets=buckets,
+        order_by=order_by,
+        max_tasks=limit,
+        delivery=delivery,
+        mode=mode,
+        dead_letters=dead_letters,
     )
 
     def run() -> Ran:
@@ -185,7 +243,12 @@ def _settings(sink: object, cuts: Cuts, **others: object) -> dict[str, str]:
     found = {"sink": sink, "key": ", ".join(cuts.key) or None, **others}
     if cuts.key:
         found["on_key_failure"] = cuts.on_key_failure
-    found.update(chunk_rows=cuts.chunk_rows, chunk_bytes=cuts.chunk_bytes, max_in_flight=cuts.window, patience=cuts.patience)
+    found.update(
+        chunk_rows=cuts.chunk_rows,
+        chunk_bytes=cuts.chunk_bytes,
+        max_in_flight=cuts.window,
+        patience=cuts.patience,
+    )
     return {name: str(value) for name, value in found.items() if value is not None}
 
 
@@ -202,7 +265,9 @@ class _DeadRows:
 
     @classmethod
     def of(cls, dead_letters: DeadLetters, most: int | None, *, in_units: bool) -> _DeadRows:
-        """What was asked for. Units that can be rolled back are bounded each by itself. Raises `ConfigError`."""
+        """What was asked for. Units that can be rolled back are bounded each by itself. Raises
+        `ConfigError`.
+        """
         raises = checks.choice("dead_letters", dead_letters, ("raise", "return")) == "raise"
         if most is None:
             most = 0 if raises else _RETURNED

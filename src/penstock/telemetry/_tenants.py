@@ -1,11 +1,14 @@
 """Which tenants get a series of their own: as many as asked for, however many there are.
 
-1. Counting is *space saving*: so many tenants are counted at a time, and one that is not among them takes the place and the count of the one
-   with the fewest. Every tenant with more than its part of all items is among them. (Metwally, Agrawal, El Abbadi: Efficient Computation of
-   Frequent and Top-k Elements in Data Streams, 2005.)
-2. A tenant is shown when its count passes that of the one shown with the fewest, which is hidden then.
-3. What a tenant does while it is hidden counts as `other`, and stays there: no counter goes back. A series that has been hidden begins
-   again with 0, which Prometheus takes for the restart that it is.
+1. Counting is *space saving*: so many tenants are counted at a time, and one that is not among them
+   takes the place and the count of the one with the fewest. Every tenant with more than its part of
+   all items is among them. (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and
+   Top-k Elements in Data Streams, 2005.)
+2. A tenant is shown when its count passes that of the one shown with the fewest, which is hidden
+   then.
+3. What a tenant does while it is hidden counts as `other`, and stays there: no counter goes back. A
+   series that has been hidden begins again with 0, which Prometheus takes for the restart that it
+   is.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ class Top:
         if tenant not in counted and len(counted) >= self._most * COUNTED_PER_SHOWN:
             least = min(counted, key=counted.__getitem__)
             counted[tenant] = counted.pop(least)
-            if least in self._shown:  # all that are counted have the same, so it may as well be this one
+            if (
+                least in self._shown
+            ):  # all that are counted have the same, so it may as well be this one
                 self._shown.remove(least)
                 self._shown.add(tenant)
                 counted[tenant] += items

@@ -7,7 +7,9 @@ from typing import Any
 
 
 def trace_id() -> str | None:
-    """The current trace's id as 32 hexadecimal digits; `None` outside of one, and where nothing has loaded OpenTelemetry."""
+    """The current trace's id as 32 hexadecimal digits; `None` outside of one, and where nothing has
+    loaded OpenTelemetry.
+    """
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None

@@ -23,11 +23,12 @@ T = TypeVar("T")
 
 
 class Observed:
-    """Tell `observer` of every write of the wrapped sink: `on_flush_start` before it and `on_flushed` when it has ended, with its seconds
-    and the errors of the items that failed in it. A write that was cut off has the `CancelledError` for each item that was left.
+    """Tell `observer` of every write of the wrapped sink: `on_flush_start` before it and
+    `on_flushed` when it has ended, with its seconds and the errors of the items that failed in it.
+    A write that was cut off has the `CancelledError` for each item that was left.
 
-    What is measured is what is inside: around a `Retry` a whole series with its waits, inside of it a single try. Raises `ConfigError`
-    unless `observer` is an `Observer`.
+    What is measured is what is inside: around a `Retry` a whole series with its waits, inside of it
+    a single try. Raises `ConfigError` unless `observer` is an `Observer`.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -42,17 +43,22 @@ class Observed:
 
 
 class Metrics(Observed):
-    """`Observed(PrometheusObserver(name=...))`: sizes, durations, reasons and failures of the writes of the wrapped sink.
+    """`Observed(PrometheusObserver(name=...))`: sizes, durations, reasons and failures of the
+    writes of the wrapped sink.
 
     Args:
-        name: the label `name`. Give it another one than the batcher's, where that has a `PrometheusObserver` too.
+        name: the label `name`. Give it another one than the batcher's, where that has a
+            `PrometheusObserver` too.
         registry: a registry of `prometheus_client`; default: its global one.
-        exemplars: whether durations carry the id of the current trace; needs a `Tracing` further out, and scrapes in OpenMetrics format.
+        exemplars: whether durations carry the id of the current trace; needs a `Tracing` further
+            out, and scrapes in OpenMetrics format.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.
     """
 
-    def __init__(self, name: str, *, registry: CollectorRegistry | None = None, exemplars: bool = False) -> None:
+    def __init__(
+        self, name: str, *, registry: CollectorRegistry | None = None, exemplars: bool = False
+    ) -> None:
         super().__init__(PrometheusObserver(registry, name=name, exemplars=exemplars))
 
 
@@ -74,7 +80,9 @@ class _ObservedSink(WrappingSink[T]):
         errors: Mapping[int, BaseException] = {}
         try:
             errors = await send(self.inner, batch)
-        except BaseException as cut:  # a write that hangs until somebody cuts it off is the one to hear of
+        except (
+            BaseException
+        ) as cut:  # a write that hangs until somebody cuts it off is the one to hear of
             errors = dict.fromkeys(batch.unsettled(), cut)
             raise
         finally:

@@ -6,5 +6,7 @@ from importlib.resources import files
 
 
 def alert_rules() -> str:
-    """The rules file for Prometheus, as YAML text: write it where your `rule_files` look, and adjust the thresholds to your limits."""
+    """The rules file for Prometheus, as YAML text: write it where your `rule_files` look, and
+    adjust the thresholds to your limits.
+    """
     return (files("penstock.telemetry") / "alerts.yml").read_text(encoding="utf-8")

@@ -1,8 +1,9 @@
 """Traces: which requests are in a batch, and what became of it.
 
-1. A batch belongs to many traces at once. Its span is the child of none of them and links to all; each trace once.
-2. An SDK keeps 128 links of a span, the last ones, and forgets the others without a word. So the links beyond go to child spans, and what is
-   left out even then is counted in an attribute.
+1. A batch belongs to many traces at once. Its span is the child of none of them and links to all;
+   each trace once.
+2. An SDK keeps 128 links of a span, the last ones, and forgets the others without a word. So the
+   links beyond go to child spans, and what is left out even then is counted in an attribute.
 3. Items that carry a span context are unwrapped here: what is further in sees the items themselves.
 """
 
@@ -46,17 +47,22 @@ class Carried(Generic[T]):
     context: SpanContext
 
 
-def traced(item: object, *, span: str | None = "batcher.add", tracer_provider: TracerProvider | None = None) -> Any:
-    """`item` with the context of a span for its batch to link to: `await batcher.add(traced(event))`. For stacks with a `Tracing`.
+def traced(
+    item: object, *, span: str | None = "batcher.add", tracer_provider: TracerProvider | None = None
+) -> Any:
+    """`item` with the context of a span for its batch to link to: `await
+    batcher.add(traced(event))`. For stacks with a `Tracing`.
 
-    `span` names a span that is made here, within the current trace; `None` makes none and takes the current one. Where that is not
-    recording, or nothing is current, the item is returned as it is.
+    `span` names a span that is made here, within the current trace; `None` makes none and takes the
+    current one. Where that is not recording, or nothing is current, the item is returned as it is.
     """
     trace = _opentelemetry()
     if span is None:
         context = trace.get_current_span().get_span_context()
     else:
-        with trace.get_tracer("penstock", tracer_provider=tracer_provider).start_as_current_span(span) as made:
+        with trace.get_tracer("penstock", tracer_provider=tracer_provider).start_as_current_span(
+            span
+        ) as made:
             context = made.get_span_context()
     return Carried(item, context) if context.is_valid and context.trace_flags.sampled else item
 
@@ -64,17 +70,22 @@ def traced(item: object, *, span: str | None = "batcher.add", tracer_provider: T
 class Tracing:
     """A span per write of the wrapped sink, linked to the spans of its items (see `traced`).
 
-    The span `batcher.flush` has the attributes `batch.size`, `batch.reason`, `batch.id`, `batch.name`, `batch.attempt`, and with links
-    `batch.links.total` and `batch.links.omitted`. Its status is an error when an item failed. It is current while the write runs, so
-    what the client libraries record hangs below it.
+    The span `batcher.flush` has the attributes `batch.size`, `batch.reason`, `batch.id`,
+    `batch.name`, `batch.attempt`, and with links `batch.links.total` and `batch.links.omitted`. Its
+    status is an error when an item failed. It is current while the write runs, so what the client
+    libraries record hangs below it.
 
     Args:
         tracer_provider: default: OpenTelemetry's global one.
-        context_of: a function from an item to its `SpanContext`, or `None`; for items that carry one already. Default: `traced` items.
-        sampled_parent: whether the span is a child of the first item's instead of a root of its own.
-        max_links: links in all, of which each 128 beyond the first go to a child span `batcher.flush.links`. Default 1,024.
+        context_of: a function from an item to its `SpanContext`, or `None`; for items that carry
+            one already. Default: `traced` items.
+        sampled_parent: whether the span is a child of the first item's instead of a root of its
+            own.
+        max_links: links in all, of which each 128 beyond the first go to a child span
+            `batcher.flush.links`. Default 1,024.
 
-    Put it outermost. Raises `ConfigError` for a bad argument and `MissingExtra` without `opentelemetry`.
+    Put it outermost. Raises `ConfigError` for a bad argument and `MissingExtra` without
+    `opentelemetry`.
     """
 
     def __init__(
@@ -87,7 +98,9 @@ class Tracing:
     ) -> None:
         _opentelemetry()
         if context_of is not None and not callable(context_of):
-            raise checks.bad("context_of", context_of, "must be a function from an item to a SpanContext or None")
+            raise checks.bad(
+                "context_of", context_of, "must be a function from an item to a SpanContext or None"
+            )
         self.tracer_provider = tracer_provider
         self.context_of = context_of
         self.sampled_parent = sampled_parent
@@ -133,14 +146,21 @@ class _TracingSink(WrappingSink[T]):
             return {}, batch
         return contexts, batch.derive(items, [(index,) for index in range(len(items))])
 
-    def _context(self, item: object, context_of: Callable[[Any], SpanContext | None]) -> SpanContext | None:
-        """What `context_of` says of an item; `None` where it raises, since a trace is no reason to lose a write. Its first error is logged."""
+    def _context(
+        self, item: object, context_of: Callable[[Any], SpanContext | None]
+    ) -> SpanContext | None:
+        """What `context_of` says of an item; `None` where it raises, since a trace is no reason to
+        lose a write. Its first error is logged.
+        """
         try:
             return context_of(item)
         except Exception as error:
             if not self._has_complained:
                 self._has_complained = True
-                message = "Tracing(context_of=...) raised %s; the span has no link to that item, and further errors of it are not logged"
+                message = (
+                    "Tracing(context_of=...) raised %s; the span has no link to that "
+                    "item, and further errors of it are not logged"
+                )
                 say(logger, logging.ERROR, message, for_log(error), error=error)
             return None
 
@@ -150,7 +170,11 @@ class _TracingSink(WrappingSink[T]):
         tracer = trace.get_tracer("penstock", tracer_provider=self._settings.tracer_provider)
         distinct = list({context.trace_id: context for context in contexts.values()}.values())
         links = [trace.Link(context) for context in distinct[: self._settings.max_links]]
-        parent = trace.set_span_in_context(trace.NonRecordingSpan(distinct[0])) if distinct and self._settings.sampled_parent else None
+        parent = (
+            trace.set_span_in_context(trace.NonRecordingSpan(distinct[0]))
+            if distinct and self._settings.sampled_parent
+            else None
+        )
         attributes: dict[str, Any] = {
             "batch.size": len(batch),
             "batch.reason": batch.reason.value,
@@ -159,14 +183,25 @@ class _TracingSink(WrappingSink[T]):
             "batch.attempt": batch.attempt,
         }
         if distinct:
-            attributes |= {"batch.links.total": len(distinct), "batch.links.omitted": len(distinct) - len(links)}
-        roots = {root: trace.format_trace_id(c.trace_id) for index, c in contexts.items() for root in batch.roots((index,))}
+            attributes |= {
+                "batch.links.total": len(distinct),
+                "batch.links.omitted": len(distinct) - len(links),
+            }
+        roots = {
+            root: trace.format_trace_id(c.trace_id)
+            for index, c in contexts.items()
+            for root in batch.roots((index,))
+        }
         token = ITEM_TRACES.set(roots)
         try:
             first = links[:LINKS_PER_SPAN]
-            with tracer.start_as_current_span("batcher.flush", context=parent, attributes=attributes, links=first) as span:
+            with tracer.start_as_current_span(
+                "batcher.flush", context=parent, attributes=attributes, links=first
+            ) as span:
                 for start in range(LINKS_PER_SPAN, len(links), LINKS_PER_SPAN):
-                    tracer.start_span("batcher.flush.links", links=links[start : start + LINKS_PER_SPAN]).end()
+                    tracer.start_span(
+                        "batcher.flush.links", links=links[start : start + LINKS_PER_SPAN]
+                    ).end()
                 yield span
         finally:
             ITEM_TRACES.reset(token)

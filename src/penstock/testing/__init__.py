@@ -1,4 +1,6 @@
-"""Test your own code as Penstock tests itself: a fake clock, scripted sinks, real servers that start from packages."""
+"""Test your own code as Penstock tests itself: a fake clock, scripted sinks, real servers that
+start from packages.
+"""
 
 from .._core.clock import LoopClock
 from .._core.public import publish

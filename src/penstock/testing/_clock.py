@@ -29,18 +29,21 @@ CLOSING_ROUNDS = 10_000
 class FakeClock:
     """A clock that owns a virtual event loop, so timeouts inside third-party code are virtual too.
 
-    Time moves by hand with `advance`, or by itself to the exact time of the next timer when no callback is ready (`autojump`). It does not
-    move by itself while a call in an executor is out, inside `external()`, or while a socket is registered, a listening one included: then
-    the loop waits in real time, at most `patience` at a stretch. What would hang raises `WouldHang`. Not for use by several threads, except
-    `external`, `now` and `wall_time`.
+    Time moves by hand with `advance`, or by itself to the exact time of the next timer when no
+    callback is ready (`autojump`). It does not move by itself while a call in an executor is out,
+    inside `external()`, or while a socket is registered, a listening one included: then the loop
+    waits in real time, at most `patience` at a stretch. What would hang raises `WouldHang`. Not for
+    use by several threads, except `external`, `now` and `wall_time`.
 
     Args:
         start: what `now()` reads first, in seconds; default 0.
-        wall_start: what `wall_time()` reads first, in seconds since the epoch; default a fixed moment in 2023.
+        wall_start: what `wall_time()` reads first, in seconds since the epoch; default a fixed
+            moment in 2023.
         autojump: whether time moves by itself; default yes.
-        patience: real seconds without a sign from a thread or a socket, after which that counts as hanging; default 10.
-        max_rounds: rounds of the loop in one `run` or after one `advance`, without anything from outside, after which that counts as
-            never ending; default a million.
+        patience: real seconds without a sign from a thread or a socket, after which that counts as
+            hanging; default 10.
+        max_rounds: rounds of the loop in one `run` or after one `advance`, without anything from
+            outside, after which that counts as never ending; default a million.
 
     Raises:
         ConfigError: an argument is out of its range.
@@ -75,13 +78,17 @@ class FakeClock:
         return self._loop
 
     def _inside(self) -> VirtualLoop:
-        """The loop, which must be the running one: elsewhere time would be real, or nobody would wake."""
+        """The loop, which must be the running one: elsewhere time would be real, or nobody would
+        wake.
+        """
         loop = self._loop
         if loop is None or asyncio.get_running_loop() is not loop:
-            raise RuntimeError("this FakeClock does not run the current loop: start the coroutine with clock.run()")
+            raise RuntimeError(
+                "this FakeClock does not run the current loop: start the coroutine with clock.run()"
+            )
         return loop
 
-    # -- as a clock ---------------------------------------------------------------------------------------------------
+    # -- as a clock --------------------------------------------------------------------------------
 
     def now(self) -> float:
         """Monotonic virtual seconds."""
@@ -92,31 +99,41 @@ class FakeClock:
         return self._wall_start + (self._moment.time - self._start)
 
     async def sleep(self, seconds: float) -> None:
-        """Suspend for virtual `seconds`; 0 lets other tasks run once. Cancellation leaves nothing behind."""
+        """Suspend for virtual `seconds`; 0 lets other tasks run once. Cancellation leaves nothing
+        behind.
+        """
         self._inside()
         await asyncio.sleep(seconds)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle:
-        """Call `callback` once from the loop when the time is `when`, at once if that has passed."""
+        """Call `callback` once from the loop when the time is `when`, at once if that has
+        passed.
+        """
         return self._own().call_at(when, callback)
 
     def timeout_at(self, when: float | None) -> asyncio.Timeout:
         """An `asyncio.Timeout` that ends at `when`; `None` never does."""
         return asyncio.timeout_at(when)
 
-    # -- by hand ------------------------------------------------------------------------------------------------------
+    # -- by hand -----------------------------------------------------------------------------------
 
     async def advance(self, seconds: float | timedelta, *, wait_for_threads: bool = True) -> None:
-        """Move time by `seconds`, firing every timer on the way at its exact time, in order, and return when nothing is ready at the end.
+        """Move time by `seconds`, firing every timer on the way at its exact time, in order, and
+        return when nothing is ready at the end.
 
-        Sockets and external activities do not hold it back. Calls in an executor are waited for in real time before each step, unless
-        `wait_for_threads` is false. Suspends always; cancelled, it leaves the time where it has got to. Raises `ConfigError` if `seconds`
-        is negative; `run` raises `WouldHang` if a thread does not return within the clock's patience.
+        Sockets and external activities do not hold it back. Calls in an executor are waited for in
+        real time before each step, unless `wait_for_threads` is false. Suspends always; cancelled,
+        it leaves the time where it has got to. Raises `ConfigError` if `seconds` is negative; `run`
+        raises `WouldHang` if a thread does not return within the clock's patience.
         """
-        await self._move(checks.seconds("seconds", seconds, zero=True), wait_for_threads=wait_for_threads)
+        await self._move(
+            checks.seconds("seconds", seconds, zero=True), wait_for_threads=wait_for_threads
+        )
 
     async def run_until_idle(self, *, wait_for_threads: bool = True) -> None:
-        """Let others run until no callback is ready; timers that are due fire, time does not move. Otherwise as `advance`."""
+        """Let others run until no callback is ready; timers that are due fire, time does not move.
+        Otherwise as `advance`.
+        """
         await self._move(0.0, wait_for_threads=wait_for_threads)
 
     async def _move(self, seconds: float, *, wait_for_threads: bool) -> None:
@@ -128,11 +145,15 @@ class FakeClock:
         finally:
             self._moment.moves.remove(move)
 
-    async def wait_for(self, predicate: Callable[[], object], timeout: float | timedelta | None = None) -> None:
-        """Wait until `predicate()` is true: it is asked after every round of the loop, so never by polling the time.
+    async def wait_for(
+        self, predicate: Callable[[], object], timeout: float | timedelta | None = None
+    ) -> None:
+        """Wait until `predicate()` is true: it is asked after every round of the loop, so never by
+        polling the time.
 
-        Suspends unless it is true at once. Raises what the predicate raises, `TimeoutError` after `timeout` virtual seconds (none by
-        default), and `WouldHang` when nothing can happen any more. Cancellation leaves nothing behind.
+        Suspends unless it is true at once. Raises what the predicate raises, `TimeoutError` after
+        `timeout` virtual seconds (none by default), and `WouldHang` when nothing can happen any
+        more. Cancellation leaves nothing behind.
         """
         limit = checks.optional_seconds("timeout", timeout, zero=True)
         loop = self._inside()
@@ -150,9 +171,11 @@ class FakeClock:
 
     @contextlib.contextmanager
     def external(self) -> Generator[None, None, None]:
-        """While inside, something that the clock cannot see (a thread of yours) is at work: time does not jump by itself.
+        """While inside, something that the clock cannot see (a thread of yours) is at work: time
+        does not jump by itself.
 
-        May be entered and left in any thread. Does not suspend. What that thread hands to the loop before it leaves is never missed.
+        May be entered and left in any thread. Does not suspend. What that thread hands to the loop
+        before it leaves is never missed.
         """
         self._moment.hold(external=1)
         try:
@@ -160,13 +183,14 @@ class FakeClock:
         finally:
             self._own().let_go(external=1)
 
-    # -- running ------------------------------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, R]) -> R:
-        """Run `main` to its end on the virtual loop, and return its result; blocks. May be called again until `close`.
+        """Run `main` to its end on the virtual loop, and return its result; blocks. May be called
+        again until `close`.
 
-        Raises what `main` raises, `WouldHang` when nothing can ever happen again (`main` is cancelled then), and `RuntimeError` inside
-        a running loop. Other tasks stay until `close`.
+        Raises what `main` raises, `WouldHang` when nothing can ever happen again (`main` is
+        cancelled then), and `RuntimeError` inside a running loop. Other tasks stay until `close`.
         """
         task = self._task(main)
         self._moment.rounds = 0
@@ -192,14 +216,20 @@ class FakeClock:
             raise RuntimeError(f"FakeClock.{method}() cannot be called from a running loop")
 
     def _unwind(self, tasks: Collection[asyncio.Task[Any]]) -> None:
-        """Cancel `tasks` and let them end; one that hangs even now stays behind, and nobody needs to hear of it twice."""
+        """Cancel `tasks` and let them end; one that hangs even now stays behind, and nobody needs
+        to hear of it twice.
+        """
         if not tasks:
             return
         for task in tasks:
             task.cancel()
         moment = self._moment
         before = moment.autojump, moment.max_rounds
-        moment.autojump, moment.max_rounds, moment.rounds = True, min(CLOSING_ROUNDS, moment.max_rounds), 0
+        moment.autojump, moment.max_rounds, moment.rounds = (
+            True,
+            min(CLOSING_ROUNDS, moment.max_rounds),
+            0,
+        )
         try:
             self._own().run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         except WouldHang:
@@ -213,13 +243,16 @@ class FakeClock:
         """The tasks and timers that are still there, described."""
         if self._loop is None or self._loop.is_closed():
             return []
-        return [task_line(task) for task in asyncio.all_tasks(self._loop)] + [timer_line(timer) for timer in self._loop.timers()]
+        return [task_line(task) for task in asyncio.all_tasks(self._loop)] + [
+            timer_line(timer) for timer in self._loop.timers()
+        ]
 
     def close(self) -> None:
-        """Cancel what is left on the loop, end its generators and executor, and close it; blocks. Closing twice is harmless.
+        """Cancel what is left on the loop, end its generators and executor, and close it; blocks.
+        Closing twice is harmless.
 
-        Raises `WouldHang` if a call in an executor does not return within the clock's patience, the loop being closed all the same, and
-        `RuntimeError` inside a running loop.
+        Raises `WouldHang` if a call in an executor does not return within the clock's patience, the
+        loop being closed all the same, and `RuntimeError` inside a running loop.
         """
         loop = self._loop
         if loop is None or loop.is_closed():
@@ -240,7 +273,12 @@ class FakeClock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -253,7 +291,15 @@ def _give_up(watch: Watch) -> None:
 
 
 def _report(loop: VirtualLoop, tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Tell the loop's exception handler of the errors of cancelled tasks, as `asyncio.Runner` does."""
+    """Tell the loop's exception handler of the errors of cancelled tasks, as `asyncio.Runner`
+    does.
+    """
     for task in tasks:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-            loop.call_exception_handler({"message": "unhandled exception while closing a FakeClock", "exception": error, "task": task})
+            loop.call_exception_handler(
+                {
+                    "message": "unhandled exception while closing a FakeClock",
+                    "exception": error,
+                    "task": task,
+                }
+            )

@@ -1,9 +1,11 @@
-"""A guard: a small process that waits for the end of the process that started it, and then clears a folder away.
+"""A guard: a small process that waits for the end of the process that started it, and then clears a
+folder away.
 
-1. It waits for the process itself (a pidfd on Linux from 5.3 on, a kqueue on macOS and BSD), and not for the end of a pipe, whose other end
-   forked children would hold open. So every end counts: an exit, a signal, a crash. The end of a thread or of a child does not.
-2. It lives in a session of its own and ignores the signals that are sent to groups of processes: Ctrl-C, a terminal that closes, SIGTERM to
-   a whole service.
+1. It waits for the process itself (a pidfd on Linux from 5.3 on, a kqueue on macOS and BSD), and
+   not for the end of a pipe, whose other end forked children would hold open. So every end counts:
+   an exit, a signal, a crash. The end of a thread or of a child does not.
+2. It lives in a session of its own and ignores the signals that are sent to groups of processes:
+   Ctrl-C, a terminal that closes, SIGTERM to a whole service.
 3. Only this file is loaded until then, so a guard starts in some 20 ms and needs 9 MB.
 """
 

@@ -1,4 +1,6 @@
-"""A temporary folder that does not outlive the process that made it, and neither do the servers that work in it."""
+"""A temporary folder that does not outlive the process that made it, and neither do the servers
+that work in it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ PACKAGES = Path(__file__).parents[2]
 
 
 class GuardedFolder:
-    """A new folder and its guard. When this process ends without `remove`, by a signal too, the guard ends what works there and removes it.
+    """A new folder and its guard. When this process ends without `remove`, by a signal too, the
+    guard ends what works there and removes it.
 
     Args:
         prefix: the beginning of the folder's name.
@@ -35,7 +38,9 @@ class GuardedFolder:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process made it. A forked child did not, and must leave it and its server alone."""
+        """Whether this process made it. A forked child did not, and must leave it and its server
+        alone.
+        """
         return os.getpid() == self._owner
 
     def remove(self) -> None:

@@ -1,8 +1,10 @@
-"""A Java program that serves in a folder of its own: started, frozen, killed, started again, and cleared away with its data.
+"""A Java program that serves in a folder of its own: started, frozen, killed, started again, and
+cleared away with its data.
 
-1. The program is one source file beside the poms. It says "ready" when it takes requests, and ends in order by SIGTERM.
-2. A server is recognised by its process's current folder, which is its home; so a process id that now belongs to somebody else is never
-   taken for it.
+1. The program is one source file beside the poms. It says "ready" when it takes requests, and ends
+   in order by SIGTERM.
+2. A server is recognised by its process's current folder, which is its home; so a process id that
+   now belongs to somebody else is never taken for it.
 """
 
 from __future__ import annotations
@@ -32,16 +34,20 @@ _FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class JavaServer:
-    """One server's process, its folder and its output. All methods block, for seconds; not for use by several threads at once.
+    """One server's process, its folder and its output. All methods block, for seconds; not for use
+    by several threads at once.
 
     Args:
-        name: what the server is called in messages; `NAME.java` beside the poms is its program, `name.xml` its pom.
+        name: what the server is called in messages; `NAME.java` beside the poms is its program,
+            `name.xml` its pom.
         heap: its memory, as Java's `-Xmx` takes it.
         flags: further arguments of `java`.
         classpath: the folder of its jars, if Maven need not fetch them.
     """
 
-    def __init__(self, name: str, heap: str, *, flags: Sequence[str] = (), classpath: Path | None = None) -> None:
+    def __init__(
+        self, name: str, heap: str, *, flags: Sequence[str] = (), classpath: Path | None = None
+    ) -> None:
         self._name = name
         program = [_java(), f"-Xms{heap}", f"-Xmx{heap}", *_FLAGS, *flags]
         classpath = classpath or _jars(f"{name.lower()}.xml")
@@ -59,7 +65,9 @@ class JavaServer:
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
-        """Start it with `arguments`, and return when it takes requests; does nothing if it is up. Raises with the end of its log."""
+        """Start it with `arguments`, and return when it takes requests; does nothing if it is up.
+        Raises with the end of its log.
+        """
         if self.pid is not None:
             return
         self._clear_away()
@@ -75,10 +83,15 @@ class JavaServer:
             )
         if process.stdout is None or not _says_ready(process.stdout):
             self._clear_away()
-            raise EmbeddedUnavailable(f"{self._name} did not start within {START_SECONDS} s:\n{log.read_text(errors='replace')[-2000:]}")
+            raise EmbeddedUnavailable(
+                f"{self._name} did not start within {START_SECONDS} "
+                f"s:\n{log.read_text(errors='replace')[-2000:]}"
+            )
 
     def stop(self) -> None:
-        """Stop it in order; does nothing if it is down. One that does not end within 30 s is killed."""
+        """Stop it in order; does nothing if it is down. One that does not end within 30 s is
+        killed.
+        """
         if self.pid is not None and self._process is not None:
             self.resume()
             self._process.terminate()
@@ -104,7 +117,9 @@ class JavaServer:
         _processes.send(_processes.find_in(self.home), signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill it and remove its folder. Closing twice is harmless; in a forked child it does nothing."""
+        """Kill it and remove its folder. Closing twice is harmless; in a forked child it does
+        nothing.
+        """
         if self.folder.is_ours:
             if self.home.exists():
                 self.kill()
@@ -140,4 +155,6 @@ def _jars(pom: str) -> Path:
 
 def _says_ready(output: IO[bytes]) -> bool:
     """Whether it says so in time; a server that ends says nothing."""
-    return bool(select.select([output], [], [], START_SECONDS)[0]) and output.readline().startswith(b"ready")
+    return bool(select.select([output], [], [], START_SECONDS)[0]) and output.readline().startswith(
+        b"ready"
+    )

@@ -1,7 +1,9 @@
-"""A real Apache Kafka for tests, one node that is broker and controller, from its jars; works as root too.
+"""A real Apache Kafka for tests, one node that is broker and controller, from its jars; works as
+root too.
 
-`PENSTOCK_KAFKA_HOME` names an unpacked Kafka, 4.0 or newer, whose jars are taken instead. `PENSTOCK_KAFKA_BOOTSTRAP` names a broker that
-runs already and is used as it is: nothing is started, and it can be neither stopped nor killed from here.
+`PENSTOCK_KAFKA_HOME` names an unpacked Kafka, 4.0 or newer, whose jars are taken instead.
+`PENSTOCK_KAFKA_BOOTSTRAP` names a broker that runs already and is used as it is: nothing is
+started, and it can be neither stopped nor killed from here.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 class EmbeddedKafka:
     """One Kafka node on loopback, with data of its own and no security; made by `embedded_kafka`.
 
-    `kill` ends it at once, as a crash would; `start` or `restart` bring it up again on the same data and port. All methods block, for
-    seconds: call them through `asyncio.to_thread` beside other work. Not for use by several threads at once. Topics are not made by
-    writing to them, so a misspelt one is an error.
+    `kill` ends it at once, as a crash would; `start` or `restart` bring it up again on the same
+    data and port. All methods block, for seconds: call them through `asyncio.to_thread` beside
+    other work. Not for use by several threads at once. Topics are not made by writing to them, so a
+    misspelt one is an error.
     """
 
     def __init__(self, settings: Mapping[str, str], heap: str) -> None:
@@ -46,16 +49,21 @@ class EmbeddedKafka:
         """The server's process; `None` while it is down, and for a broker that is not ours."""
         return None if self._own is None else self._own.pid
 
-    def create_topic(self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
-        """Make a topic with one copy of each partition, and return when clients can see it. Needs `aiokafka`.
+    def create_topic(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Make a topic with one copy of each partition, and return when clients can see it. Needs
+        `aiokafka`.
 
         Args:
             name: must not exist yet.
             partitions: how many.
-            settings: the topic's own settings by name, none by default, such as `{"cleanup.policy": "compact"}`.
+            settings: the topic's own settings by name, none by default, such as `{"cleanup.policy":
+                "compact"}`.
 
         Raises:
-            aiokafka.errors.BrokerResponseError: what the broker says against it, `TopicAlreadyExistsError` for one.
+            aiokafka.errors.BrokerResponseError: what the broker says against it,
+                `TopicAlreadyExistsError` for one.
         """
         creating = _create_topic(self.bootstrap, name, partitions, settings or {})
         with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a loop of its own
@@ -64,25 +72,33 @@ class EmbeddedKafka:
     def start(self) -> None:
         """Start the server and return when it takes requests; does nothing if it is up.
 
-        Raises `EmbeddedUnavailable` with the end of the server's log if it does not come up within a minute. A broker that is not ours
-        raises it too, here and below.
+        Raises `EmbeddedUnavailable` with the end of the server's log if it does not come up within
+        a minute. A broker that is not ours raises it too, here and below.
         """
         self._ours().start()
 
     def stop(self) -> None:
-        """Stop the server in order; does nothing if it is down. One that does not end within 30 s is killed."""
+        """Stop the server in order; does nothing if it is down. One that does not end within 30 s
+        is killed.
+        """
         self._ours().stop()
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, as a crash would, and return when it is gone; does nothing if it is down."""
+        """Kill the server with SIGKILL, as a crash would, and return when it is gone; does nothing
+        if it is down.
+        """
         self._ours().kill()
 
     def restart(self) -> None:
-        """Start again on the same data and port, after `kill` or `stop`, or in order from running."""
+        """Start again on the same data and port, after `kill` or `stop`, or in order from
+        running.
+        """
         self._ours().restart()
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): requests hang instead of failing. `kill`, `stop` and `close` still work."""
+        """Freeze the server (SIGSTOP): requests hang instead of failing. `kill`, `stop` and `close`
+        still work.
+        """
         self._ours().pause()
 
     def resume(self) -> None:
@@ -90,13 +106,18 @@ class EmbeddedKafka:
         self._ours().resume()
 
     def close(self) -> None:
-        """Kill the server and remove its data; leaves a broker alone that is not ours. Closing twice is harmless."""
+        """Kill the server and remove its data; leaves a broker alone that is not ours. Closing
+        twice is harmless.
+        """
         if self._own is not None:
             self._own.close()
 
     def _ours(self) -> JavaServer:
         if self._own is None:
-            raise EmbeddedUnavailable("PENSTOCK_KAFKA_BOOTSTRAP names a broker that is not ours to start, stop, kill or freeze")
+            raise EmbeddedUnavailable(
+                "PENSTOCK_KAFKA_BOOTSTRAP names a broker that is not ours to start, stop, kill "
+                "or freeze"
+            )
         return self._own
 
     def __repr__(self) -> str:
@@ -114,7 +135,9 @@ def _node(port: int, settings: Mapping[str, str], heap: str) -> JavaServer:
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "log.dirs": str(node.home / "data"),
-        "broker.session.timeout.ms": "2000",  # so long the controller takes a broker that was killed for alive, and lets no other in
+        # so long the controller takes a broker that was killed for alive, and lets no other
+        # in
+        "broker.session.timeout.ms": "2000",
         "broker.heartbeat.interval.ms": "200",
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
@@ -127,21 +150,30 @@ def _node(port: int, settings: Mapping[str, str], heap: str) -> JavaServer:
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
     }
-    node.arguments = [str(node.home), *(f"{name}={value}" for name, value in {**ours, **settings}.items())]
+    node.arguments = [
+        str(node.home),
+        *(f"{name}={value}" for name, value in {**ours, **settings}.items()),
+    ]
     return node
 
 
-async def _create_topic(bootstrap: str, name: str, partitions: int, settings: Mapping[str, str]) -> None:
+async def _create_topic(
+    bootstrap: str, name: str, partitions: int, settings: Mapping[str, str]
+) -> None:
     try:
         from aiokafka import AIOKafkaProducer  # pyright: ignore[reportMissingTypeStubs]
         from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # pyright: ignore[reportMissingTypeStubs]
         from aiokafka.errors import for_code  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
-        raise EmbeddedUnavailable('the package aiokafka is not installed: pip install "penstock[kafka]"') from error
+        raise EmbeddedUnavailable(
+            'the package aiokafka is not installed: pip install "penstock[kafka]"'
+        ) from error
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        answer: Any = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=dict(settings))])
+        answer: Any = await admin.create_topics(
+            [NewTopic(name, partitions, 1, topic_configs=dict(settings))]
+        )
     finally:
         await admin.close()
     for topic, code, *told in answer.topic_errors:
@@ -149,22 +181,29 @@ async def _create_topic(bootstrap: str, name: str, partitions: int, settings: Ma
             raise for_code(code)(f"{topic}: {told}")
     client: Any = AIOKafkaProducer(bootstrap_servers=bootstrap)
     async with client:
-        await client.partitions_for(name)  # what the controller has made reaches the broker a moment later
+        await client.partitions_for(
+            name
+        )  # what the controller has made reaches the broker a moment later
 
 
 @contextlib.contextmanager
-def embedded_kafka(settings: Mapping[str, str] | None = None, *, heap: str = "256m") -> Generator[EmbeddedKafka, None, None]:
-    """Start an Apache Kafka of our own on loopback; kill it and remove its data when the context ends.
+def embedded_kafka(
+    settings: Mapping[str, str] | None = None, *, heap: str = "256m"
+) -> Generator[EmbeddedKafka, None, None]:
+    """Start an Apache Kafka of our own on loopback; kill it and remove its data when the context
+    ends.
 
-    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (43 MB) into the user's cache folder. Server
-    and data also go when this process ends without leaving the context, by SIGTERM, SIGKILL or a crash.
+    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (43
+    MB) into the user's cache folder. Server and data also go when this process ends without leaving
+    the context, by SIGTERM, SIGKILL or a crash.
 
     Args:
         settings: broker settings by name, none by default, such as `{"message.max.bytes": "2000"}`.
         heap: the server's memory, as Java's `-Xmx` takes it.
 
     Raises:
-        EmbeddedUnavailable: there is no Java, no Maven or no jars, or the server cannot be started; the message says why.
+        EmbeddedUnavailable: there is no Java, no Maven or no jars, or the server cannot be started;
+            the message says why.
     """
     server = EmbeddedKafka(settings or {}, heap)
     try:

@@ -1,8 +1,12 @@
-"""Load on virtual time: a destination that gets slow or refuses as real ones do, traffic that changes, and a batcher between them.
+"""Load on virtual time: a destination that gets slow or refuses as real ones do, traffic that
+changes, and a batcher between them.
 
-1. The batcher, its stack and the clock are the real ones; only the destination and the producer are made up.
-2. The same scenario gives the same run, to the last digit: all chance comes from its seed, all time from a `FakeClock`.
-3. The producer offers what its rate says, and waits while the batcher is full: time lost there is not made up for.
+1. The batcher, its stack and the clock are the real ones; only the destination and the producer are
+   made up.
+2. The same scenario gives the same run, to the last digit: all chance comes from its seed, all time
+   from a `FakeClock`.
+3. The producer offers what its rate says, and waits while the batcher is full: time lost there is
+   not made up for.
 4. A write that is cut off has cost the destination its work all the same.
 """
 
@@ -137,7 +141,9 @@ class LoadedSink:
 
     def _queued(self, servers: int, now: float, work: float) -> float:
         """Seconds that a write waits for a server, which then has so much more to do."""
-        while len(self._servers) > servers:  # some have gone away: what they had to do is done by nobody else, and holds nobody up
+        while (
+            len(self._servers) > servers
+        ):  # some have gone away: what they had to do is done by nobody else, and holds nobody up
             heapq.heappop(self._servers)
         while len(self._servers) < servers:
             heapq.heappush(self._servers, now)
@@ -201,15 +207,18 @@ class Simulated:
         return hashlib.sha256(repr(self.samples).encode()).hexdigest()
 
     def plot(self, target: str | Path, title: str = "") -> None:
-        """Draw workers, writes under way, batch size and items per second over time, as SVG or PNG by the ending of the name.
+        """Draw workers, writes under way, batch size and items per second over time, as SVG or PNG
+        by the ending of the name.
 
-        Does not suspend. Raises `MissingExtra` without matplotlib, and `OSError` where the file cannot be written.
+        Does not suspend. Raises `MissingExtra` without matplotlib, and `OSError` where the file
+        cannot be written.
         """
         draw(self, Path(target), title)
 
 
 def simulate(scenario: Scenario) -> Simulated:
-    """Run a scenario on virtual time; blocks for the real time that its events take, and returns what was seen.
+    """Run a scenario on virtual time; blocks for the real time that its events take, and returns
+    what was seen.
 
     The batcher's log lines are left out: what fails here is meant to, and is counted.
     """
@@ -228,8 +237,15 @@ def _is_of_others(record: logging.LogRecord) -> bool:
 
 async def _run(scenario: Scenario, clock: FakeClock) -> Simulated:
     sink = LoadedSink(scenario.destination, seed=scenario.seed)
-    whole = stack(sink, Timeout(scenario.timeout), *scenario.decorators, Retry(rng=random.Random(scenario.seed)))
-    batcher: Batcher[int] = Batcher(whole, limits=scenario.limits, adaptive=scenario.adaptive, name=NAME)
+    whole = stack(
+        sink,
+        Timeout(scenario.timeout),
+        *scenario.decorators,
+        Retry(rng=random.Random(scenario.seed)),
+    )
+    batcher: Batcher[int] = Batcher(
+        whole, limits=scenario.limits, adaptive=scenario.adaptive, name=NAME
+    )
     samples: list[Sample] = []
     async with batcher:
         producer = asyncio.create_task(_produce(batcher, scenario, clock))
@@ -248,12 +264,16 @@ async def _produce(batcher: Batcher[int], scenario: Scenario, clock: FakeClock) 
     while True:
         owed += _at(scenario.traffic, clock.now()) * TICK
         items, owed = int(owed), owed % 1
-        for first in range(0, items, scenario.limits.max_items):  # a second's worth may be more than the ledger ever holds
+        for first in range(
+            0, items, scenario.limits.max_items
+        ):  # a second's worth may be more than the ledger ever holds
             await batcher.add_many(range(first, min(items, first + scenario.limits.max_items)))
         await clock.sleep(TICK)
 
 
-async def _watch(batcher: Batcher[int], sink: LoadedSink, samples: list[Sample], clock: FakeClock) -> None:
+async def _watch(
+    batcher: Batcher[int], sink: LoadedSink, samples: list[Sample], clock: FakeClock
+) -> None:
     accepted = written = 0
     while True:
         await clock.sleep(SAMPLE)

@@ -1,4 +1,6 @@
-"""The picture of a simulated run: what was in force and under way, the batch size, the items per second."""
+"""The picture of a simulated run: what was in force and under way, the batch size, the items per
+second.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ COLOURS = ("#1f6f8b", "#e0a030")
 
 
 def draw(seen: Simulated, target: Path, title: str) -> None:
-    """Write the picture as SVG or PNG, by the ending of the name; the same run gives the same picture. Raises `MissingExtra`, `OSError`."""
+    """Write the picture as SVG or PNG, by the ending of the name; the same run gives the same
+    picture. Raises `MissingExtra`, `OSError`.
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -25,9 +29,18 @@ def draw(seen: Simulated, target: Path, title: str) -> None:
         raise MissingExtra('pip install "penstock[tune]"') from error
     drawing: Any = mpl
     seconds = [sample.second for sample in seen.samples]
-    with drawing.rc_context({"svg.hashsalt": "penstock", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}):
+    with drawing.rc_context(
+        {
+            "svg.hashsalt": "penstock",
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 9,
+        }
+    ):
         figure: Any = Figure(figsize=(8.0, 3.6), layout="constrained")
-        for axes, (unit, lines) in zip(figure.subplots(3, sharex=True), _curves(seen).items(), strict=True):
+        for axes, (unit, lines) in zip(
+            figure.subplots(3, sharex=True), _curves(seen).items(), strict=True
+        ):
             for colour, (label, values) in zip(COLOURS, lines.items(), strict=False):
                 axes.step(seconds, values, where="post", label=label, color=colour, linewidth=1.2)
             axes.set_ylabel(unit)
@@ -41,14 +54,22 @@ def draw(seen: Simulated, target: Path, title: str) -> None:
             figure.savefig(target)
             return
         text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Description": seen.digest})
+        figure.savefig(
+            text, format="svg", metadata={"Date": None, "Creator": None, "Description": seen.digest}
+        )
     target.write_text("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
 def _curves(seen: Simulated) -> Mapping[str, Mapping[str, Sequence[float]]]:
     samples = seen.samples
     return {
-        "writes": {"in force": [s.workers for s in samples], "under way": [s.writing for s in samples]},
+        "writes": {
+            "in force": [s.workers for s in samples],
+            "under way": [s.writing for s in samples],
+        },
         "items": {"in force": [s.max_items for s in samples]},
-        "items/s": {"written": [s.written for s in samples], "accepted": [s.offered for s in samples]},
+        "items/s": {
+            "written": [s.written for s in samples],
+            "accepted": [s.offered for s in samples],
+        },
     }

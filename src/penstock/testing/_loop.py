@@ -1,7 +1,8 @@
 """An event loop whose time is its own.
 
-`time()` is the moment's, so every timeout on the loop is virtual, third-party code included. The loop asks its selector to wait only when
-no callback is ready; the selector asks `decide` what happens instead, and carries it out. The rules stand in `_moment.py`.
+`time()` is the moment's, so every timeout on the loop is virtual, third-party code included. The
+loop asks its selector to wait only when no callback is ready; the selector asks `decide` what
+happens instead, and carries it out. The rules stand in `_moment.py`.
 """
 
 from __future__ import annotations
@@ -45,11 +46,15 @@ class VirtualSelector(selectors.BaseSelector):
         self._real.close()
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        """What is ready. Where the loop would wait, time moves first; once round the loop per call."""
+        """What is ready. Where the loop would wait, time moves first; once round the loop per
+        call.
+        """
         loop = self.loop
         if loop is None:
             return self._real.select(timeout)
-        holders = loop.moment.holders(sockets=len(self.get_map()) - 1)  # the loop's own wake-up pipe is always there
+        holders = loop.moment.holders(
+            sockets=len(self.get_map()) - 1
+        )  # the loop's own wake-up pipe is always there
         came_true = loop.moment.look()
         events = self._real.select(0)
         if events:
@@ -64,7 +69,10 @@ class VirtualSelector(selectors.BaseSelector):
         """Wait in real time for a thread or a socket, bounded."""
         events = self._real.select(loop.moment.patience)
         if not events:
-            loop.hang(f"nothing came in {loop.moment.patience} s of real time from {holders}, which keep time from moving by itself")
+            loop.hang(
+                f"nothing came in {loop.moment.patience} s of real time from {holders}, which "
+                "keep time from moving by itself"
+            )
         return events
 
 
@@ -102,9 +110,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         moment = self.moment
         heap = self._heap()  # the loop has just removed cancelled timers from its head
         move = moment.next_move()
-        act, when = decide(heap[0].when() if heap else None, move, holders, autojump=moment.autojump)
+        act, when = decide(
+            heap[0].when() if heap else None, move, holders, autojump=moment.autojump
+        )
         if act is Act.HANG:
-            self.hang(f"time stands still at {moment.time} (autojump is off)" if heap else "no timer is set")
+            self.hang(
+                f"time stands still at {moment.time} (autojump is off)"
+                if heap
+                else "no timer is set"
+            )
         elif act is not Act.WAIT:
             moment.set_time(when)
             if act is Act.REACH and move is not None:
@@ -117,7 +131,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self.moment.rounds > self.moment.max_rounds:
             self.moment.rounds = 0
             raise WouldHang(
-                f"after {self.moment.max_rounds} rounds of the loop something is still to do: a task that yields, or a timer that is set "
+                f"after {self.moment.max_rounds} rounds of the loop something is still to do: "
+                "a task that yields, or a timer that is set "
                 f"again, for ever? The time is {self.time()}\n{describe(self, self.timers())}"
             )
 
@@ -130,13 +145,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         for watch in watches:
             watch.done.set_exception(WouldHang(f"{watch.predicate!r} is still false: {message}"))
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # typeshed's *Ts
+    def run_in_executor(  # type: ignore[override]  # typeshed's *Ts
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         """As the base class; time does not jump until the call has ended, cancelled or not."""
         self._check_closed()  # type: ignore[attr-defined]  # as the base class does
-        call: concurrent.futures.Future[Any] = (executor or self._default_pool()).submit(func, *args)
+        call: concurrent.futures.Future[Any] = (executor or self._default_pool()).submit(
+            func, *args
+        )
         self.moment.hold(threads=1)
         result: asyncio.Future[Any] = asyncio.wrap_future(call, loop=self)
-        call.add_done_callback(lambda _: self.let_go(threads=1))  # after the result is on its way to the loop
+        call.add_done_callback(
+            lambda _: self.let_go(threads=1)
+        )  # after the result is on its way to the loop
         return result
 
     def _default_pool(self) -> concurrent.futures.Executor:
@@ -149,7 +170,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return pool
 
     def let_go(self, *, threads: int = 0, external: int = 0) -> None:
-        """Somebody holds the time no longer: wake the loop to look again. Any thread may call it."""
+        """Somebody holds the time no longer: wake the loop to look again. Any thread may call
+        it.
+        """
         self.moment.hold(threads=-threads, external=-external)
         try:
             self.call_soon_threadsafe(_nothing)

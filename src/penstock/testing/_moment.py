@@ -1,11 +1,14 @@
 """The state of a virtual loop's time, and what moves it.
 
 1. `decide` is asked only when no callback is ready. It says what happens next and changes nothing.
-2. A move by hand goes before everything else; threads that are out hold it back only if it waits for them.
-3. Whatever may act from outside (a thread, an external activity, a socket) stops automatic jumps: the loop waits in real time, bounded.
-4. A jump goes to the exact time of the next timer. With nothing to jump to, nobody would ever wake: that is a hang.
-5. Who stops holding the time wakes the loop after its last effect on it, and the loop reads who holds the time before it polls; so
-   nothing is missed in between.
+2. A move by hand goes before everything else; threads that are out hold it back only if it waits
+   for them.
+3. Whatever may act from outside (a thread, an external activity, a socket) stops automatic jumps:
+   the loop waits in real time, bounded.
+4. A jump goes to the exact time of the next timer. With nothing to jump to, nobody would ever wake:
+   that is a hang.
+5. Who stops holding the time wakes the loop after its last effect on it, and the loop reads who
+   holds the time before it polls; so nothing is missed in between.
 """
 
 from __future__ import annotations
@@ -20,11 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_ROUNDS = 1_000_000
-"""Rounds of the loop without anything from outside, after which it counts as one that never ends."""
+"""Rounds of the loop without anything from outside, after which it counts as one that never
+ends.
+"""
 
 
 class WouldHang(AssertionError):  # it says what would happen, and is an assertion of the test's
-    """Everything waits and nothing can wake it, or nothing ever comes to rest. The message lists the tasks and timers that are there."""
+    """Everything waits and nothing can wake it, or nothing ever comes to rest. The message lists
+    the tasks and timers that are there.
+    """
 
 
 class Act(enum.Enum):
@@ -44,7 +51,13 @@ class Holders(NamedTuple):
     sockets: int = 0
 
     def __str__(self) -> str:
-        named = [f"{count} {name}" for name, count in zip(("executor calls", "external activities", "sockets"), self, strict=True) if count]
+        named = [
+            f"{count} {name}"
+            for name, count in zip(
+                ("executor calls", "external activities", "sockets"), self, strict=True
+            )
+            if count
+        ]
         return ", ".join(named)
 
 
@@ -76,7 +89,9 @@ class Watch:
         return self.done.done()
 
 
-def decide(timer: float | None, move: Move | None, holders: Holders, *, autojump: bool) -> tuple[Act, float]:
+def decide(
+    timer: float | None, move: Move | None, holders: Holders, *, autojump: bool
+) -> tuple[Act, float]:
     """What comes next when nothing is ready, and at what time."""
     if move is not None and not (move.waits_for_threads and holders.threads):
         if timer is not None and timer <= move.target:
@@ -117,7 +132,11 @@ class Moment:
 
     def next_move(self) -> Move | None:
         """The move by hand that ends first."""
-        return min((move for move in self.moves if not move.done.done()), key=lambda move: move.target, default=None)
+        return min(
+            (move for move in self.moves if not move.done.done()),
+            key=lambda move: move.target,
+            default=None,
+        )
 
     def set_time(self, when: float) -> None:
         """Time never goes back."""
@@ -125,5 +144,7 @@ class Moment:
 
     def look(self) -> bool:
         """Whether a watched predicate has come true just now."""
-        ended = [watch.look() for watch in tuple(self.watches)]  # all of them: each look has an effect
+        ended = [
+            watch.look() for watch in tuple(self.watches)
+        ]  # all of them: each look has an effect
         return any(ended)

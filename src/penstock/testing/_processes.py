@@ -1,4 +1,6 @@
-"""The processes of a server that works in a folder of its own, found by that folder and ended together."""
+"""The processes of a server that works in a folder of its own, found by that folder and ended
+together.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def works_in(process: psutil.Process, folder: Path) -> bool:
-    """Whether `process` is alive and its current folder is `folder` or lies in it; a zombie is not alive."""
+    """Whether `process` is alive and its current folder is `folder` or lies in it; a zombie is not
+    alive.
+    """
     import psutil
 
     try:
@@ -43,7 +47,9 @@ def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
 
 
 def kill_all_in(folder: Path, seconds: float) -> bool:
-    """Kill every process that works in `folder`, those too that start meanwhile. Blocks for at most `seconds`; whether all are gone."""
+    """Kill every process that works in `folder`, those too that start meanwhile. Blocks for at most
+    `seconds`; whether all are gone.
+    """
     processes = find_in(folder)
     send(processes, signal.SIGSTOP)  # what is stopped starts no other
     processes = find_in(folder)
@@ -53,7 +59,9 @@ def kill_all_in(folder: Path, seconds: float) -> bool:
 
 
 def wait_gone(process: psutil.Process, seconds: float) -> bool:
-    """Block until `process` has ended, reaped by its parent or not, at most `seconds`; whether it has."""
+    """Block until `process` has ended, reaped by its parent or not, at most `seconds`; whether it
+    has.
+    """
     import psutil
 
     if not hasattr(os, "pidfd_open"):

@@ -18,7 +18,9 @@ class EmbeddedUnavailable(RuntimeError):
 
 
 def is_required(what: str) -> bool:
-    """Whether `PENSTOCK_REQUIRE` (names separated by commas, or `all`) says that `what` must be there."""
+    """Whether `PENSTOCK_REQUIRE` (names separated by commas, or `all`) says that `what` must be
+    there.
+    """
     required = {name.strip() for name in os.environ.get("PENSTOCK_REQUIRE", "").split(",")}
     return bool(required & {what, "all"})
 
@@ -34,7 +36,9 @@ def skip_or_fail(what: str, reason: str) -> NoReturn:
 
 @contextmanager
 def there_or_skip(what: str, server: AbstractContextManager[T]) -> Generator[T]:
-    """The server of this context, for as long as the test or fixture lasts; `skip_or_fail` where it cannot be started."""
+    """The server of this context, for as long as the test or fixture lasts; `skip_or_fail` where it
+    cannot be started.
+    """
     try:
         running = server.__enter__()
     except EmbeddedUnavailable as error:

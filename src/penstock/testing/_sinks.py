@@ -68,7 +68,9 @@ def fail(error: BaseException | None = None) -> Step[T]:
 
 
 def partial(errors: Mapping[int, BaseException]) -> Step[T]:
-    """The items at these indices fail with their errors, as far as the batch has them; the others take effect."""
+    """The items at these indices fail with their errors, as far as the batch has them; the others
+    take effect.
+    """
 
     async def step(scene: Scene[T]) -> WriteResult:
         failed = {index: error for index, error in errors.items() if index < len(scene.batch)}
@@ -126,7 +128,8 @@ def answer(count: int) -> Step[T]:
 
 @dataclass(eq=False)
 class ScriptedSink(Generic[T]):
-    """A sink that takes one step per call, in order, and `default` (everything takes effect) once they are used up.
+    """A sink that takes one step per call, in order, and `default` (everything takes effect) once
+    they are used up.
 
     `calls` is the trace of flushes; `applied` what took effect, in order, twice if it did so twice.
     """
@@ -144,14 +147,18 @@ class ScriptedSink(Generic[T]):
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         """Take the next step."""
-        call = Call(tuple(batch), batch.reason.value, batch.attempt, batch.write_key, LOOP_CLOCK.now())
+        call = Call(
+            tuple(batch), batch.reason.value, batch.attempt, batch.write_key, LOOP_CLOCK.now()
+        )
         self.calls.append(call)
         self._called.set()
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         step: Step[T] = self._script.pop(0) if self._script else self.default or ok()
         try:
-            return await step(Scene(batch, lambda indices: self.applied.extend(batch[index] for index in indices)))
+            return await step(
+                Scene(batch, lambda indices: self.applied.extend(batch[index] for index in indices))
+            )
         except BaseException as error:
             call.error = error
             raise
@@ -160,7 +167,9 @@ class ScriptedSink(Generic[T]):
             call.ended = LOOP_CLOCK.now()
 
     async def wait_for_call(self, number: int = 1) -> Call[T]:
-        """Suspend until the sink has been called `number` times in all; return that call. Woken by the call, never polling."""
+        """Suspend until the sink has been called `number` times in all; return that call. Woken by
+        the call, never polling.
+        """
         while len(self.calls) < number:
             self._called.clear()
             await self._called.wait()

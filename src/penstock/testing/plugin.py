@@ -1,8 +1,9 @@
-"""The pytest plugin: fixtures `fake_clock`, `real_clock`, `embedded_postgres`, `embedded_opensearch` and `embedded_kafka`.
+"""The pytest plugin: fixtures `fake_clock`, `real_clock`, `embedded_postgres`,
+`embedded_opensearch` and `embedded_kafka`.
 
-An `async def` test that asks for `fake_clock`, itself or through a fixture, runs on that clock's virtual loop; one that asks for
-`real_clock` runs on a loop of its own. Other async tests are left to other plugins. Nothing but the standard library is loaded before a
-fixture needs it.
+An `async def` test that asks for `fake_clock`, itself or through a fixture, runs on that clock's
+virtual loop; one that asks for `real_clock` runs on a loop of its own. Other async tests are left
+to other plugins. Nothing but the standard library is loaded before a fixture needs it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _failed = pytest.StashKey[bool]()
 
 @pytest.fixture
 def fake_clock(request: pytest.FixtureRequest) -> Iterator[FakeClock]:
-    """A fresh clock on a virtual loop, closed after the test; a test that passes fails all the same if it leaves a task or a timer."""
+    """A fresh clock on a virtual loop, closed after the test; a test that passes fails all the same
+    if it leaves a task or a timer.
+    """
     with FakeClock() as clock:
         yield clock
         leftovers = [] if _failed in request.node.stash else clock.leftovers()
@@ -45,7 +48,9 @@ def real_clock() -> LoopClock:
 
 @pytest.fixture(scope="session")
 def embedded_postgres() -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL server for the whole test run, without durability. Skips where it cannot be had, unless `PENSTOCK_REQUIRE` names it."""
+    """A PostgreSQL server for the whole test run, without durability. Skips where it cannot be had,
+    unless `PENSTOCK_REQUIRE` names it.
+    """
     from penstock.testing._postgres import embedded_postgres as start
 
     with there_or_skip("postgres", start({"fsync": "off"})) as server:
@@ -54,7 +59,9 @@ def embedded_postgres() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="session")
 def embedded_opensearch() -> Iterator[EmbeddedOpenSearch]:
-    """An OpenSearch server for the whole test run. Skips where it cannot be had, unless `PENSTOCK_REQUIRE` names it (`opensearch`)."""
+    """An OpenSearch server for the whole test run. Skips where it cannot be had, unless
+    `PENSTOCK_REQUIRE` names it (`opensearch`).
+    """
     from penstock.testing._opensearch import embedded_opensearch as start
 
     with there_or_skip("opensearch", start()) as server:
@@ -63,7 +70,9 @@ def embedded_opensearch() -> Iterator[EmbeddedOpenSearch]:
 
 @pytest.fixture(scope="session")
 def embedded_kafka() -> Iterator[EmbeddedKafka]:
-    """A Kafka broker for the whole test run. Skips where it cannot be had, unless `PENSTOCK_REQUIRE` names it (`kafka`)."""
+    """A Kafka broker for the whole test run. Skips where it cannot be had, unless
+    `PENSTOCK_REQUIRE` names it (`kafka`).
+    """
     from penstock.testing._kafka import embedded_kafka as start
 
     with there_or_skip("kafka", start()) as server:
@@ -76,7 +85,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     fixtures: dict[str, Any] = pyfuncitem.funcargs
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    arguments = {name: fixtures[name] for name in inspect.signature(pyfuncitem.obj).parameters if name in fixtures}
+    arguments = {
+        name: fixtures[name]
+        for name in inspect.signature(pyfuncitem.obj).parameters
+        if name in fixtures
+    }
     clock = fixtures.get("fake_clock")
     if not isinstance(clock, FakeClock) and "real_clock" not in fixtures:
         return None

@@ -1,4 +1,6 @@
-"""Rows that a real PostgreSQL loses between a task and the publication: nothing is published then, whatever was lost, and by whom."""
+"""Rows that a real PostgreSQL loses between a task and the publication: nothing is published then,
+whatever was lost, and by whom.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,16 @@ def crashing() -> Iterator[EmbeddedPostgres]:
 def shared(embedded_postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
     """The server of all tests; no stage is left in it."""
     yield embedded_postgres
-    for row in asyncio.run(on(embedded_postgres, "SELECT relname " + STAGES.partition("count(*) ")[2])):
+    for row in asyncio.run(
+        on(embedded_postgres, "SELECT relname " + STAGES.partition("count(*) ")[2])
+    ):
         asyncio.run(on(embedded_postgres, f'DROP TABLE "{row[0]}"'))
 
 
 async def crash(server: EmbeddedPostgres) -> None:
-    """What the server does by itself after one of its processes was killed: all of them end, and recovery begins."""
+    """What the server does by itself after one of its processes was killed: all of them end, and
+    recovery begins.
+    """
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(server.start)
 
@@ -62,15 +68,21 @@ async def on(server: EmbeddedPostgres, *statements: str) -> list[tuple[Any, ...]
         await connection.close()
 
 
-async def table(server: EmbeddedPostgres, columns: str = "id bigint PRIMARY KEY, name text") -> None:
-    await on(server, "DROP TABLE IF EXISTS events, penstock_ledger", f"CREATE TABLE events ({columns})")
+async def table(
+    server: EmbeddedPostgres, columns: str = "id bigint PRIMARY KEY, name text"
+) -> None:
+    await on(
+        server, "DROP TABLE IF EXISTS events, penstock_ledger", f"CREATE TABLE events ({columns})"
+    )
 
 
 def epoch(version: int = 1, **changes: Any) -> Epoch:
     return Epoch(unit=Unit(application="job", version=version, rule="atomic"), **changes)
 
 
-def sink_on(server: EmbeddedPostgres, columns: Sequence[str] = ("id", "name"), **options: Any) -> PostgresSink:
+def sink_on(
+    server: EmbeddedPostgres, columns: Sequence[str] = ("id", "name"), **options: Any
+) -> PostgresSink:
     return PostgresSink(server.dsn, table="events", columns=columns, **options)
 
 
@@ -102,7 +114,9 @@ class Write:
             await sink.discard(self.epoch)
 
 
-async def written(sink: PostgresSink, of: Epoch, rows: Sequence[tuple[Any, ...]], *, tasks: int = 2) -> Write:
+async def written(
+    sink: PostgresSink, of: Epoch, rows: Sequence[tuple[Any, ...]], *, tasks: int = 2
+) -> Write:
     """Begun, and staged by so many tasks."""
     write = Write(sink, of)
     await write.begin()
@@ -120,9 +134,15 @@ OLD = [(-1, "old"), (5, "old")]
 async def test_a_crash_behind_the_tasks_publishes_nothing(
     crashing: EmbeddedPostgres, real_clock: LoopClock, mode: str, overwrite: bool
 ) -> None:
-    """Unlogged stages are empty then. The old rows stay, and the same epoch can be written again."""
+    """Unlogged stages are empty then. The old rows stay, and the same epoch can be written
+    again.
+    """
     await table(crashing)
-    await on(crashing, "INSERT INTO events VALUES (-1, 'old')" + (", (5, 'old')" if overwrite or mode == "update" else ""))
+    await on(
+        crashing,
+        "INSERT INTO events VALUES (-1, 'old')"
+        + (", (5, 'old')" if overwrite or mode == "update" else ""),
+    )
     old = await on(crashing, "SELECT * FROM events ORDER BY id")
     sink = sink_on(crashing, stages="unlogged", **MODES[mode])
     write = await written(sink, epoch(overwrite=overwrite), ROWS)
@@ -135,45 +155,69 @@ async def test_a_crash_behind_the_tasks_publishes_nothing(
     await write.discard()
     assert await on(crashing, STAGES) == [(0,)]
     await (await written(sink, epoch(overwrite=overwrite), ROWS)).publish()
-    assert await on(crashing, "SELECT * FROM events ORDER BY id") == ([] if overwrite else [(-1, "old")]) + ROWS
+    assert (
+        await on(crashing, "SELECT * FROM events ORDER BY id")
+        == ([] if overwrite else [(-1, "old")]) + ROWS
+    )
     assert await on(crashing, STAGES) == [(0,)]
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_inventories_find_a_crash_without_any_mark(crashing: EmbeddedPostgres, real_clock: LoopClock, mode: str) -> None:
+async def test_inventories_find_a_crash_without_any_mark(
+    crashing: EmbeddedPostgres, real_clock: LoopClock, mode: str
+) -> None:
     await table(crashing)
     write = await written(sink_on(crashing, stages="unlogged", **MODES[mode]), epoch(), ROWS)
     await crash(crashing)
     write.begun = Begun(None)
-    with pytest.raises(StagesLost, match=rf"the stage {write.stages[0].name} has 0 of 200 rows; the stage {write.stages[1].name} has 0 of"):
+    with pytest.raises(
+        StagesLost,
+        match=rf"the stage {write.stages[0].name} has 0 of 200 rows; the stage "
+        rf"{write.stages[1].name} has 0 of",
+    ):
         await write.publish()
     assert await on(crashing, "SELECT * FROM events") == []
 
 
 @pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
-async def test_logged_stages_outlive_a_crash(crashing: EmbeddedPostgres, real_clock: LoopClock, overwrite: bool) -> None:
+async def test_logged_stages_outlive_a_crash(
+    crashing: EmbeddedPostgres, real_clock: LoopClock, overwrite: bool
+) -> None:
     await table(crashing)
     await on(crashing, "INSERT INTO events VALUES (-1, 'old')")
-    write = await written(sink_on(crashing, stages="logged", on_conflict="ignore"), epoch(overwrite=overwrite), ROWS)
+    write = await written(
+        sink_on(crashing, stages="logged", on_conflict="ignore"), epoch(overwrite=overwrite), ROWS
+    )
     await crash(crashing)
     await write.publish()
-    assert await on(crashing, "SELECT * FROM events ORDER BY id") == ([] if overwrite else [(-1, "old")]) + ROWS
+    assert (
+        await on(crashing, "SELECT * FROM events ORDER BY id")
+        == ([] if overwrite else [(-1, "old")]) + ROWS
+    )
     assert await on(crashing, STAGES) == [(0,)]
 
 
-async def test_logged_stages_are_marked_where_commits_are_lost_in_a_crash(crashing: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_logged_stages_are_marked_where_commits_are_lost_in_a_crash(
+    crashing: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """`synchronous_commit=off`: the end of what was committed may be lost, so the crash counts."""
     await table(crashing)
     options = {"server_settings": {"synchronous_commit": "off"}}
-    write = await written(sink_on(crashing, stages="logged", connect_options=options), epoch(), ROWS)
+    write = await written(
+        sink_on(crashing, stages="logged", connect_options=options), epoch(), ROWS
+    )
     await crash(crashing)
     with pytest.raises(StagesLost, match="crashed since the write began"):
         await write.publish()
 
 
 @pytest.mark.parametrize("mode", ["ignore", "update"])
-async def test_a_crash_in_the_middle_of_a_task_is_found_by_the_mark(crashing: EmbeddedPostgres, real_clock: LoopClock, mode: str) -> None:
-    """The chunk before it is gone, and the rows of the inventory are there: where conflicts are merged their number proves nothing."""
+async def test_a_crash_in_the_middle_of_a_task_is_found_by_the_mark(
+    crashing: EmbeddedPostgres, real_clock: LoopClock, mode: str
+) -> None:
+    """The chunk before it is gone, and the rows of the inventory are there: where conflicts are
+    merged their number proves nothing.
+    """
     await table(crashing)
     write = Write(sink_on(crashing, stages="unlogged", on_conflict=mode), epoch())
     await write.begin()
@@ -188,7 +232,9 @@ async def test_a_crash_in_the_middle_of_a_task_is_found_by_the_mark(crashing: Em
     assert await on(crashing, "SELECT * FROM events") == []
 
 
-async def test_a_crash_in_the_middle_of_a_task_fails_the_task(crashing: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_crash_in_the_middle_of_a_task_fails_the_task(
+    crashing: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """Where a conflict is an error, the stage has to hold every row that was written into it."""
     await table(crashing)
     write = Write(sink_on(crashing, stages="unlogged"), epoch())
@@ -202,21 +248,31 @@ async def test_a_crash_in_the_middle_of_a_task_fails_the_task(crashing: Embedded
     assert await on(crashing, STAGES) == [(1,)]  # the mark
 
 
-async def test_rows_that_were_stored_twice_fail_the_task(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_rows_that_were_stored_twice_fail_the_task(
+    shared: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     await table(shared, "id bigint, name text")
     with pytest.raises(StagesLost, match="has 4 rows, and 2 were written into it"):
         async with sink_on(shared) as sink, staged(sink, epoch()) as stage:
             assert await send(stage.sink, RowBatch(ROWS[:2])) == {}
-            (name,) = (await on(shared, "SELECT relname FROM pg_class WHERE relname ~ '^penstock_[0-9a-f]{12}_'"))[0]
+            (name,) = (
+                await on(
+                    shared, "SELECT relname FROM pg_class WHERE relname ~ '^penstock_[0-9a-f]{12}_'"
+                )
+            )[0]
             await on(shared, f'INSERT INTO "{name}" SELECT * FROM "{name}"')
             await stage.inventory()
 
 
 CHANGES = {
     "a row deleted": ('DELETE FROM "{0}" WHERE id = 4', r"the stage {0} has 199 of 200 rows"),
-    "a row changed": ("UPDATE \"{0}\" SET name = 'other' WHERE id = 4", "the stage {0} has 200 rows, but not those that were written"),
+    "a row changed": (
+        "UPDATE \"{0}\" SET name = 'other' WHERE id = 4",
+        "the stage {0} has 200 rows, but not those that were written",
+    ),
     "rows exchanged": (
-        'WITH gone AS (DELETE FROM "{0}" WHERE id = 4) INSERT INTO "{0}" (id, name) VALUES (-4, \'x\')',
+        'WITH gone AS (DELETE FROM "{0}" WHERE id = 4) INSERT INTO "{0}" (id, name) VALUES '
+        "(-4, 'x')",
         "the stage {0} has 200 rows, but not those that were written",
     ),
     "all rows gone": ('TRUNCATE "{0}"', "the stage {0} has 0 of 200 rows"),
@@ -224,16 +280,26 @@ CHANGES = {
 }
 TYPES = {
     "hash": "id bigint PRIMARY KEY, name text",
-    "binary": "id bigint PRIMARY KEY, name text, at timestamptz DEFAULT now(), other json DEFAULT '{\"a\": 1}', place point DEFAULT '(1, 0.1)'",
+    "binary": "id bigint PRIMARY KEY, name text, at timestamptz DEFAULT now(), other json "
+    "DEFAULT '{\"a\": 1}', place point DEFAULT '(1, 0.1)'",
 }
 
 
 @pytest.mark.parametrize("digest", TYPES)
 @pytest.mark.parametrize("change", CHANGES)
-async def test_a_stage_that_was_changed_is_not_published(shared: EmbeddedPostgres, real_clock: LoopClock, change: str, digest: str) -> None:
-    """The sink on the driver has other settings than the tasks' one: they change what values look like, not what they are."""
+async def test_a_stage_that_was_changed_is_not_published(
+    shared: EmbeddedPostgres, real_clock: LoopClock, change: str, digest: str
+) -> None:
+    """The sink on the driver has other settings than the tasks' one: they change what values look
+    like, not what they are.
+    """
     await table(shared, TYPES[digest])
-    settings = {"TimeZone": "Asia/Kolkata", "DateStyle": "German", "extra_float_digits": "-3", "bytea_output": "escape"}
+    settings = {
+        "TimeZone": "Asia/Kolkata",
+        "DateStyle": "German",
+        "extra_float_digits": "-3",
+        "bytea_output": "escape",
+    }
     other = sink_on(shared, connect_options={"server_settings": settings})
     for version, changes in ((1, True), (2, False)):
         write = await written(sink_on(shared), epoch(version), ROWS)
@@ -252,9 +318,15 @@ async def test_a_stage_that_was_changed_is_not_published(shared: EmbeddedPostgre
             assert await on(shared, "SELECT id, name FROM events ORDER BY id") == ROWS
 
 
-async def test_rows_without_hash_and_binary_form_are_counted(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_rows_without_hash_and_binary_form_are_counted(
+    shared: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """An array of `aclitem`s has neither; what is left of a stage is told all the same."""
-    await table(shared, "id bigint PRIMARY KEY, name text, other json DEFAULT '{}', rights aclitem DEFAULT 'postgres=r/postgres'")
+    await table(
+        shared,
+        "id bigint PRIMARY KEY, name text, other json DEFAULT '{}', rights aclitem DEFAULT "
+        "'postgres=r/postgres'",
+    )
     write = await written(sink_on(shared), epoch(), ROWS)
     assert write.stages[0].digest == "count 0"
     await on(shared, f'DELETE FROM "{write.stages[0].name}" WHERE id = 4')
@@ -263,8 +335,14 @@ async def test_rows_without_hash_and_binary_form_are_counted(shared: EmbeddedPos
 
 
 ALTERED = [
-    ("ALTER TABLE events ALTER COLUMN amount TYPE int", "column amount is double precision there and integer in"),
-    ("ALTER TABLE events ALTER COLUMN note TYPE varchar(3)", r"column note is text there and character varying\(3\) in"),
+    (
+        "ALTER TABLE events ALTER COLUMN amount TYPE int",
+        "column amount is double precision there and integer in",
+    ),
+    (
+        "ALTER TABLE events ALTER COLUMN note TYPE varchar(3)",
+        r"column note is text there and character varying\(3\) in",
+    ),
     ("ALTER TABLE events RENAME COLUMN note TO remark", "column note is text there and missing in"),
 ]
 
@@ -278,15 +356,21 @@ async def test_a_target_that_was_altered_casts_nothing_on_the_way(
     await table(shared, "id bigint, amount float8, note text")
     await on(shared, "INSERT INTO events VALUES (-1, 1, 'old')")
     columns = ("id", "amount", "note")
-    async with sink_on(shared, columns) as driver:  # opened before the change: the comparison does not depend on it
-        write = await written(sink_on(shared, columns), epoch(overwrite=overwrite), [(1, 0.75, "abc")], tasks=1)
+    async with sink_on(
+        shared, columns
+    ) as driver:  # opened before the change: the comparison does not depend on it
+        write = await written(
+            sink_on(shared, columns), epoch(overwrite=overwrite), [(1, 0.75, "abc")], tasks=1
+        )
         await on(shared, statement)
         with pytest.raises(StagesLost, match=told):
             await driver.publish(write.epoch, write.stages, Counts(rows=1), write.begun.mark)
     assert await on(shared, "SELECT id FROM events") == [(-1,)]
 
 
-async def test_an_added_column_does_not_matter(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_an_added_column_does_not_matter(
+    shared: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     await table(shared)
     write = await written(sink_on(shared), epoch(), ROWS)
     await on(shared, "ALTER TABLE events ADD COLUMN at timestamptz DEFAULT now()")
@@ -294,22 +378,31 @@ async def test_an_added_column_does_not_matter(shared: EmbeddedPostgres, real_cl
     assert await on(shared, "SELECT id, name FROM events ORDER BY id") == ROWS
 
 
-async def test_a_failover_is_found_by_the_timeline(crashing: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    """With logged stages, too: the standby may have missed what was committed last. Here it has missed nothing, and nobody can know."""
+async def test_a_failover_is_found_by_the_timeline(
+    crashing: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """With logged stages, too: the standby may have missed what was committed last. Here it has
+    missed nothing, and nobody can know.
+    """
     await table(crashing)
     write = await written(sink_on(crashing, stages="logged"), epoch(), ROWS)
     crashing.stop()
     (crashing._data / "standby.signal").touch()
     crashing.start()
     assert await on(crashing, "SELECT pg_is_in_recovery(), pg_promote()") == [(True, True)]
-    with pytest.raises(StagesLost, match=f"a standby was promoted since the write began .timeline {write.begun.mark}, now "):
+    with pytest.raises(
+        StagesLost,
+        match=f"a standby was promoted since the write began .timeline {write.begun.mark}, now ",
+    ):
         await write.publish()
     assert await on(crashing, "SELECT * FROM events") == []
     await (await written(sink_on(crashing, stages="logged"), epoch(), ROWS)).publish()
     assert await on(crashing, "SELECT * FROM events ORDER BY id") == ROWS
 
 
-async def test_a_server_that_does_not_tell_its_timeline_is_written_to(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_server_that_does_not_tell_its_timeline_is_written_to(
+    shared: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """As some managed servers: the function is not allowed there."""
     await table(shared)
     role = shared.dsn.replace(shared.dsn.partition("//")[2].partition("@")[0], "narrow:secret")
@@ -321,7 +414,11 @@ async def test_a_server_that_does_not_tell_its_timeline_is_written_to(shared: Em
         NO_TIMELINE[0],
     )
     try:
-        write = await written(PostgresSink(role, table="events", columns=("id", "name"), stages="unlogged"), epoch(), ROWS)
+        write = await written(
+            PostgresSink(role, table="events", columns=("id", "name"), stages="unlogged"),
+            epoch(),
+            ROWS,
+        )
         assert write.begun.mark.startswith(" penstock_")
         await write.publish()
         assert await on(shared, "SELECT * FROM events ORDER BY id") == ROWS
@@ -329,7 +426,9 @@ async def test_a_server_that_does_not_tell_its_timeline_is_written_to(shared: Em
         await on(shared, NO_TIMELINE[1], "DROP OWNED BY narrow", "DROP ROLE narrow")
 
 
-async def test_the_mark_of_a_dead_driver_is_collected(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_the_mark_of_a_dead_driver_is_collected(
+    shared: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     await table(shared)
     sink = sink_on(shared, stages="unlogged")
     dead = Write(sink, epoch())
@@ -340,7 +439,9 @@ async def test_the_mark_of_a_dead_driver_is_collected(shared: EmbeddedPostgres, 
     assert await on(shared, STAGES) == [(0,)]
 
 
-async def test_a_table_of_somebody_else_with_such_a_name_is_left(shared: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_table_of_somebody_else_with_such_a_name_is_left(
+    shared: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     await table(shared)
     write = await written(sink_on(shared), epoch(), ROWS)
     prefix = write.stages[0].name.rpartition("_")[0]

@@ -10,7 +10,19 @@ import asyncpg
 import pytest
 from tests.sinks.postgres_help import Database, role
 
-from penstock import Batch, ConfigError, Counts, DeadLetter, Observed, Observer, Timeout, Unit, send, stack, transaction
+from penstock import (
+    Batch,
+    ConfigError,
+    Counts,
+    DeadLetter,
+    Observed,
+    Observer,
+    Timeout,
+    Unit,
+    send,
+    stack,
+    transaction,
+)
 from penstock._core.batch import RowBatch
 from penstock._core.opening import opened
 from penstock._core.staging import Begun, Epoch, Stage, check_staging, staged
@@ -22,18 +34,26 @@ if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
     from penstock.testing import EmbeddedPostgres
 
-STAGES = "SELECT count(*) FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r' AND relname <> 'penstock_ledger'"
+STAGES = (
+    "SELECT count(*) FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r' "
+    "AND relname <> 'penstock_ledger'"
+)
 
 
 @asynccontextmanager
 async def events(embedded_postgres: EmbeddedPostgres) -> AsyncGenerator[Any]:
     """A connection beside the sink's, and an empty table."""
     connection = await asyncpg.connect(embedded_postgres.dsn)
-    left = await connection.fetch("SELECT relname FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r'")
+    left = await connection.fetch(
+        "SELECT relname FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r'"
+    )
     for row in left:
         await connection.execute(f'DROP TABLE "{row[0]}"')
     await connection.execute("DROP TABLE IF EXISTS events, parents CASCADE")
-    await connection.execute("CREATE TABLE events (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), serial bigserial)")
+    await connection.execute(
+        "CREATE TABLE events (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), serial "
+        "bigserial)"
+    )
     try:
         yield connection
     finally:
@@ -58,19 +78,35 @@ async def write(sink: Any, of: Epoch, rows: Sequence[tuple[Any, ...]]) -> Stage:
 NO_MARK = ""
 
 
-async def test_nothing_is_seen_before_everything_is(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_nothing_is_seen_before_everything_is(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """P-T8, P-T12: two attempts are published, a third is not; the second time nothing happens."""
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
             begun = await sink.begin(epoch())
             assert begun.before is None
-            stages = [await write(sink, epoch(), [(1, "a"), (2, "b")]), await write(sink, epoch(), [(3, "c")])]
+            stages = [
+                await write(sink, epoch(), [(1, "a"), (2, "b")]),
+                await write(sink, epoch(), [(3, "c")]),
+            ]
             await write(sink, epoch(), [(1, "a"), (2, "b")])  # a speculative attempt
             assert await con.fetchval("SELECT count(*) FROM events") == 0
-            assert await sink.publish(epoch(), stages, Counts(rows=3, delivered=3), begun.mark) is None
-            assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
+            assert (
+                await sink.publish(epoch(), stages, Counts(rows=3, delivered=3), begun.mark) is None
+            )
+            assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [
+                (1, "a"),
+                (2, "b"),
+                (3, "c"),
+            ]
             assert await con.fetchval(STAGES) == 0
-            again = await sink.publish(epoch(), [await write(sink, epoch(), [(4, "d")])], Counts(rows=1, delivered=1), begun.mark)
+            again = await sink.publish(
+                epoch(),
+                [await write(sink, epoch(), [(4, "d")])],
+                Counts(rows=1, delivered=1),
+                begun.mark,
+            )
             assert again is not None
             assert again.counts.rows == 3
             assert (await sink.begin(epoch())) == Begun(again)
@@ -78,8 +114,12 @@ async def test_nothing_is_seen_before_everything_is(embedded_postgres: EmbeddedP
             assert await con.fetchval(STAGES) == 0
 
 
-async def test_orphans_are_collected_by_application_and_version(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    """P-T8: what an attempt of a dead driver has left; another application's stages stay, and one that is being written."""
+async def test_orphans_are_collected_by_application_and_version(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """P-T8: what an attempt of a dead driver has left; another application's stages stay, and one
+    that is being written.
+    """
     async with events(embedded_postgres) as con:
         other = Epoch(unit=Unit(application="other", version=1))
         async with sink_on(embedded_postgres) as sink:
@@ -98,7 +138,9 @@ async def test_orphans_are_collected_by_application_and_version(embedded_postgre
             assert await con.fetchval("SELECT count(*) FROM events") == 0
 
 
-async def test_an_attempt_that_fails_leaves_no_stage(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_an_attempt_that_fails_leaves_no_stage(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
             with pytest.raises(OSError, match="gone"):
@@ -108,12 +150,19 @@ async def test_an_attempt_that_fails_leaves_no_stage(embedded_postgres: Embedded
             assert await con.fetchval(STAGES) == 0
 
 
-async def test_a_bad_row_is_refused_in_its_attempt(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    """P-T10: check, unique key and NOT NULL are known in the stage; a conflict with the target fails the epoch."""
+async def test_a_bad_row_is_refused_in_its_attempt(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """P-T10: check, unique key and NOT NULL are known in the stage; a conflict with the target
+    fails the epoch.
+    """
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
             async with staged(sink, epoch()) as stage:
-                errors = await send(stage.sink, RowBatch([(1, "a"), (1, "again"), (2, "bad"), (None, "n"), (3, "c")]))
+                errors = await send(
+                    stage.sink,
+                    RowBatch([(1, "a"), (1, "again"), (2, "bad"), (None, "n"), (3, "c")]),
+                )
                 whole = await stage.inventory()
             assert sorted(errors) == [1, 2, 3]
             await sink.publish(epoch(), [whole], Counts(rows=5, delivered=2, failed=3), NO_MARK)
@@ -124,18 +173,29 @@ async def test_a_bad_row_is_refused_in_its_attempt(embedded_postgres: EmbeddedPo
             assert (await sink.begin(epoch(2))).before is None
 
 
-async def test_conflicts_are_handled_as_the_sink_says(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_conflicts_are_handled_as_the_sink_says(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """P-T9: one key in two stages and in the target; the version column decides."""
     async with events(embedded_postgres) as con:
         await con.execute("INSERT INTO events (id, name) VALUES (1, 'old'), (2, 'newest')")
         options = {"on_conflict": "update", "conflict_columns": ("id",), "version_column": "name"}
         async with sink_on(embedded_postgres, **options) as sink:
-            stages = [await write(sink, epoch(), [(1, "z"), (1, "y"), (2, "a")]), await write(sink, epoch(), [(1, "p"), (3, "n")])]
+            stages = [
+                await write(sink, epoch(), [(1, "z"), (1, "y"), (2, "a")]),
+                await write(sink, epoch(), [(1, "p"), (3, "n")]),
+            ]
             await sink.publish(epoch(), stages, Counts(rows=5), NO_MARK)
-        assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [(1, "z"), (2, "newest"), (3, "n")]
+        assert await con.fetch("SELECT id, name FROM events ORDER BY id") == [
+            (1, "z"),
+            (2, "newest"),
+            (3, "n"),
+        ]
 
 
-async def test_the_order_of_a_stage_is_kept(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_the_order_of_a_stage_is_kept(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """P-T9: rows of very different length, which the server puts where there is room."""
     async with events(embedded_postgres) as con:
         rows = [(number, "x" * (7000 if number % 3 else 1)) for number in range(300)]
@@ -146,7 +206,11 @@ async def test_the_order_of_a_stage_is_kept(embedded_postgres: EmbeddedPostgres,
                 whole = await stage.inventory()
             await sink.publish(epoch(ordered=True), [whole], Counts(rows=300), NO_MARK)
         assert (
-            await con.fetchval("SELECT count(*) FROM (SELECT id < lag(id) OVER (ORDER BY serial) AS bad FROM events) AS t WHERE bad") == 0
+            await con.fetchval(
+                "SELECT count(*) FROM (SELECT id < lag(id) OVER (ORDER BY serial) AS bad FROM "
+                "events) AS t WHERE bad"
+            )
+            == 0
         )
 
 
@@ -163,8 +227,12 @@ SHAPE = """
 """
 
 
-async def test_an_overwritten_table_keeps_its_shape_and_rights(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    """P-T14: indexes and their names, constraints, defaults, sequences and their position, privileges, owner."""
+async def test_an_overwritten_table_keeps_its_shape_and_rights(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """P-T14: indexes and their names, constraints, defaults, sequences and their position,
+    privileges, owner.
+    """
     async with events(embedded_postgres) as con:
         await con.execute(
             """
@@ -187,30 +255,44 @@ async def test_an_overwritten_table_keeps_its_shape_and_rights(embedded_postgres
             whole = await write(sink, of, [(7, "b"), (8, "a"), (9, "a")])
             await sink.publish(of, [whole], Counts(rows=3), begun.mark)
             assert await con.fetch(SHAPE) == before
-            assert await con.fetch("SELECT id, name, number FROM events ORDER BY id") == [(7, "b", 3), (8, "a", 4), (9, "a", 5)]
+            assert await con.fetch("SELECT id, name, number FROM events ORDER BY id") == [
+                (7, "b", 3),
+                (8, "a", 4),
+                (9, "a", 5),
+            ]
             assert await con.fetchval("SELECT min(serial) FROM events") > 2
-            again = await sink.publish(of, [await write(sink, of, [(1, "a")])], Counts(rows=1), begun.mark)
+            again = await sink.publish(
+                of, [await write(sink, of, [(1, "a")])], Counts(rows=1), begun.mark
+            )
             assert again is not None
             assert await con.fetchval("SELECT count(*) FROM events") == 3
             assert await con.fetchval(STAGES) == 0
-        await con.execute("DROP TABLE events, parents; DROP ROLE penstock_reader; DROP ROLE penstock_owner")
+        await con.execute(
+            "DROP TABLE events, parents; DROP ROLE penstock_reader; DROP ROLE penstock_owner"
+        )
 
 
 @pytest.mark.parametrize(
     ("made", "told"),
     [
         ("CREATE VIEW seen AS SELECT id FROM events", "has the view seen"),
-        ("CREATE TABLE parents (id bigint REFERENCES events)", "is what the foreign key parents_id_fkey of parents points at"),
+        (
+            "CREATE TABLE parents (id bigint REFERENCES events)",
+            "is what the foreign key parents_id_fkey of parents points at",
+        ),
         ("CREATE RULE quiet AS ON DELETE TO events DO INSTEAD NOTHING", "has the rule quiet"),
         (
-            "CREATE TRIGGER t BEFORE UPDATE ON events FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+            "CREATE TRIGGER t BEFORE UPDATE ON events FOR EACH ROW EXECUTE FUNCTION "
+            "suppress_redundant_updates_trigger()",
             "has the trigger t",
         ),
         ("ALTER TABLE events ENABLE ROW LEVEL SECURITY", "has row security"),
         ("CREATE TABLE parents () INHERITS (events)", "has tables that inherit from it"),
     ],
 )
-async def test_what_would_break_is_refused(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, made: str, told: str) -> None:
+async def test_what_would_break_is_refused(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, made: str, told: str
+) -> None:
     """P-T14: on the driver, before any task runs."""
     async with events(embedded_postgres) as con:
         await con.execute(made)
@@ -219,10 +301,18 @@ async def test_what_would_break_is_refused(embedded_postgres: EmbeddedPostgres, 
                 await sink.begin(epoch(overwrite=True))
 
 
-async def test_a_role_that_may_make_no_stage_is_told_what_it_lacks(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with events(embedded_postgres) as con, role(Database(embedded_postgres.dsn, "events", con)) as writer:
+async def test_a_role_that_may_make_no_stage_is_told_what_it_lacks(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        events(embedded_postgres) as con,
+        role(Database(embedded_postgres.dsn, "events", con)) as writer,
+    ):
         async with PostgresSink(writer.dsn, table="events", columns=("id", "name")) as sink:
-            with pytest.raises(ConfigError, match='grant the role CREATE on schema "public" and SELECT on the table'):
+            with pytest.raises(
+                ConfigError,
+                match='grant the role CREATE on schema "public" and SELECT on the table',
+            ):
                 await write(sink, epoch(), [(1, "a")])
 
 
@@ -231,9 +321,15 @@ async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, identity: str
 ) -> None:
     """The old one was made before the default privileges, which nobody gave it."""
-    shape = "SELECT relreplident, array(SELECT grantee FROM aclexplode(coalesce(relacl, acldefault('r', relowner))) ORDER BY privilege_type) AS may"
+    shape = (
+        "SELECT relreplident, array(SELECT grantee FROM aclexplode(coalesce(relacl, "
+        "acldefault('r', relowner))) ORDER BY privilege_type) AS may"
+    )
     async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
-        await con.execute(f"CREATE UNIQUE INDEX by_id ON events (id); ALTER TABLE events REPLICA IDENTITY {identity}")
+        await con.execute(
+            "CREATE UNIQUE INDEX by_id ON events (id); ALTER TABLE events REPLICA IDENTITY "
+            f"{identity}"
+        )
         before = await con.fetch(f"{shape} FROM pg_class WHERE oid = 'events'::regclass")
         await con.execute("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
         try:
@@ -245,7 +341,9 @@ async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
 
 
 @pytest.mark.parametrize("tables", ["TABLE events", "ALL TABLES", "TABLES IN SCHEMA public"])
-async def test_a_published_table_is_not_replaced(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, tables: str) -> None:
+async def test_a_published_table_is_not_replaced(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, tables: str
+) -> None:
     """Subscribers would keep the old rows, however the publication names its tables."""
     async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
         await con.execute(f"CREATE PUBLICATION penstock_test FOR {tables}")
@@ -259,24 +357,41 @@ async def test_a_published_table_is_not_replaced(embedded_postgres: EmbeddedPost
 async def test_what_cannot_be_tidied_does_not_fail_what_is_published(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stage of an older version that another role has left: the rows are committed, and the epoch is complete."""
-    async with events(embedded_postgres) as con, role(Database(embedded_postgres.dsn, "events", con)) as writer:
-        await con.execute(f"GRANT CREATE ON SCHEMA public TO {writer.name}; ALTER TABLE events OWNER TO {writer.name}")
+    """A stage of an older version that another role has left: the rows are committed, and the epoch
+    is complete.
+    """
+    async with (
+        events(embedded_postgres) as con,
+        role(Database(embedded_postgres.dsn, "events", con)) as writer,
+    ):
+        await con.execute(
+            f"GRANT CREATE ON SCHEMA public TO {writer.name}; ALTER TABLE events OWNER TO "
+            f"{writer.name}"
+        )
         async with sink_on(embedded_postgres) as other:
             left = await write(other, epoch(1), [(9, "left")])
-        async with PostgresSink(writer.dsn, table="events", columns=("id", "name"), ledger="penstock_writers_ledger") as sink:
+        async with PostgresSink(
+            writer.dsn, table="events", columns=("id", "name"), ledger="penstock_writers_ledger"
+        ) as sink:
             begun = await sink.begin(epoch(2))
             stages = [await write(sink, epoch(2), [(1, "a")])]
-            assert await sink.publish(epoch(2), stages, Counts(rows=1, delivered=1), begun.mark) is None
+            assert (
+                await sink.publish(epoch(2), stages, Counts(rows=1, delivered=1), begun.mark)
+                is None
+            )
         assert await con.fetch("SELECT id, name FROM events") == [(1, "a")]
         assert left.name in caplog.text
         await con.execute(f'DROP TABLE "{left.name}", events')
 
 
-async def test_a_reader_sees_the_old_rows_or_the_new_ones(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_reader_sees_the_old_rows_or_the_new_ones(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """P-T14: never none, whenever it looks."""
     async with events(embedded_postgres) as con:
-        await con.execute("INSERT INTO events (id, name) SELECT n, 'old' FROM generate_series(1, 100) AS n")
+        await con.execute(
+            "INSERT INTO events (id, name) SELECT n, 'old' FROM generate_series(1, 100) AS n"
+        )
         seen: set[tuple[int, str]] = set()
 
         async def read() -> None:
@@ -303,7 +418,9 @@ class Counting(Observer):
         self.batches += 1
 
 
-async def test_decorators_stand_around_the_stage(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_decorators_stand_around_the_stage(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """P-T21."""
     async with events(embedded_postgres) as con:
         observer = Counting()
@@ -329,7 +446,9 @@ def test_a_stack_that_cannot_is_refused() -> None:
             check_staging(bad)
 
 
-async def test_what_was_published_before_an_overwrite_stays_published(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_what_was_published_before_an_overwrite_stays_published(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """The new table has another oid; the ledger's rows of the old one follow it."""
     async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
         for version in (1, 2, 3):
@@ -340,12 +459,23 @@ async def test_what_was_published_before_an_overwrite_stays_published(embedded_p
         assert [row[0] for row in await con.fetch("SELECT id FROM events ORDER BY 1")] == [2, 3]
         for version in (1, 2, 3):
             assert (await sink.begin(epoch(version, overwrite=version == 2))).before is not None
-        found = await con.fetch("SELECT DISTINCT target, target_oid = 'events'::regclass FROM penstock_ledger")
+        found = await con.fetch(
+            "SELECT DISTINCT target, target_oid = 'events'::regclass FROM penstock_ledger"
+        )
         assert [tuple(row) for row in found] == [('"public"."events"', True)]
 
 
-async def test_a_unit_through_a_stage_has_the_name_of_the_target(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink, staged(sink, epoch()) as stage:
+async def test_a_unit_through_a_stage_has_the_name_of_the_target(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        events(embedded_postgres) as con,
+        sink_on(embedded_postgres) as sink,
+        staged(sink, epoch()) as stage,
+    ):
         async with transaction(stage.sink, Unit(application="within", version=1)) as tx:
             assert await send(tx, RowBatch([(1, "a")])) == {}
-        assert await con.fetchval("SELECT target FROM penstock_ledger WHERE application = 'within'") == '"public"."events"'
+        assert (
+            await con.fetchval("SELECT target FROM penstock_ledger WHERE application = 'within'")
+            == '"public"."events"'
+        )

@@ -24,11 +24,16 @@ class Place(Database):
     def ledger(self) -> str:
         return f"{self.table}_ledger"
 
-    def sink(self, columns: Sequence[str] = ("id", "word"), *, dsn: str | None = None, **options: Any) -> PostgresSink:
+    def sink(
+        self, columns: Sequence[str] = ("id", "word"), *, dsn: str | None = None, **options: Any
+    ) -> PostgresSink:
         return super().sink(columns, dsn=dsn, ledger=self.ledger, **options)
 
     async def entries(self, what: str = "version, part") -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in await self.con.fetch(f"SELECT {what} FROM {self.ledger} ORDER BY 1, 2")]
+        return [
+            tuple(row)
+            for row in await self.con.fetch(f"SELECT {what} FROM {self.ledger} ORDER BY 1, 2")
+        ]
 
 
 @asynccontextmanager

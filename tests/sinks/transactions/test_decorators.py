@@ -1,4 +1,6 @@
-"""What stands around a transaction: the same decorators with the same state, and dead letters that wait for the commit."""
+"""What stands around a transaction: the same decorators with the same state, and dead letters that
+wait for the commit.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ FIXED = tenacity.wait_fixed(1.0)
 
 
 class Scripted(WrappingSink[Any]):
-    """A destination with transactions of which each item has a script: the errors that it ends in before it is taken."""
+    """A destination with transactions of which each item has a script: the errors that it ends in
+    before it is taken.
+    """
 
     def __init__(self, script: dict[str, list[Exception]]) -> None:
         super().__init__(MemorySink[Any]())
@@ -60,8 +64,12 @@ class Scripted(WrappingSink[Any]):
 
     async def write(self, batch: Batch[Any]) -> WriteResult:
         self.tries.append("".join(batch))
-        errors: dict[int, BaseException] = {i: self.script[item].pop(0) for i, item in enumerate(batch) if self.script.get(item)}
-        found = await send(self.inner, batch.pick([index for index in range(len(batch)) if index not in errors]))
+        errors: dict[int, BaseException] = {
+            i: self.script[item].pop(0) for i, item in enumerate(batch) if self.script.get(item)
+        }
+        found = await send(
+            self.inner, batch.pick([index for index in range(len(batch)) if index not in errors])
+        )
         assert found == {}
         return WriteResult.failed(batch, errors)
 
@@ -95,7 +103,13 @@ async def test_every_decorator_does_inside_what_it_does_outside(fake_clock: Fake
     """P-T21"""
     inner = scripted(b=[TransientError("1")], c=[PermanentError("no")])
     letters = MemorySink[Any]()
-    sink = stack(Combine(inner, key=str, merge=lambda one, _: one), Split(2), Timeout(5.0), Retry(backoff=FIXED), DeadLetter(letters))
+    sink = stack(
+        Combine(inner, key=str, merge=lambda one, _: one),
+        Split(2),
+        Timeout(5.0),
+        Retry(backoff=FIXED),
+        DeadLetter(letters),
+    )
     batch = RowBatch("aabcd")
     async with opened(sink):
         async with transaction(sink, UNIT) as tx:
@@ -109,14 +123,19 @@ async def test_every_decorator_does_inside_what_it_does_outside(fake_clock: Fake
 async def test_a_lost_transaction_is_not_tried_again_inside(fake_clock: FakeClock) -> None:
     """P-T16: only a new transaction can, and no dead letter is made of it."""
     inner, letters = scripted(a=[TransactionLost("gone")]), MemorySink[Any]()
-    async with opened(sink := stack(inner, Retry(backoff=FIXED), DeadLetter(letters))), transaction(sink, UNIT) as tx:
+    async with (
+        opened(sink := stack(inner, Retry(backoff=FIXED), DeadLetter(letters))),
+        transaction(sink, UNIT) as tx,
+    ):
         errors = await send(tx, RowBatch("a"))
         assert {type(error) for error in errors.values()} == {TransactionLost}
     assert inner.tries == ["a"]
     assert letters.items == []
 
 
-async def test_state_is_shared_with_the_outside_and_from_one_transaction_to_the_next(fake_clock: FakeClock) -> None:
+async def test_state_is_shared_with_the_outside_and_from_one_transaction_to_the_next(
+    fake_clock: FakeClock,
+) -> None:
     """One rate for all, and a circuit that lost transactions open."""
     limited = stack(MemorySink[str](), RateLimit(items_per_second=1.0, burst=2.0))
     async with opened(limited):
@@ -124,7 +143,9 @@ async def test_state_is_shared_with_the_outside_and_from_one_transaction_to_the_
             async with transaction(limited, Unit(application="paced", version=version)) as tx:
                 assert await send(tx, RowBatch("a")) == {}
         assert fake_clock.now() == pytest.approx(2.0)
-    breaking = CircuitBreaker(consecutive=2, when_open="raise")(scripted(a=[TransactionLost("gone"), TransactionLost("gone")]))
+    breaking = CircuitBreaker(consecutive=2, when_open="raise")(
+        scripted(a=[TransactionLost("gone"), TransactionLost("gone")])
+    )
     async with opened(breaking):
         for version in range(2):
             async with transaction(breaking, Unit(application="breaking", version=version)) as tx:
@@ -132,11 +153,14 @@ async def test_state_is_shared_with_the_outside_and_from_one_transaction_to_the_
         assert breaking.state is CircuitState.OPEN
 
 
-# -- dead letters ---------------------------------------------------------------------------------------------------------
+# -- dead letters ----------------------------------------------------------------------------------
 
 
 def burying(target: Sink[Any], **options: Any) -> tuple[Scripted, Sink[Any]]:
-    inner = scripted(b=[PermanentError("bad b"), PermanentError("bad b")], d=[PermanentError("bad d"), PermanentError("bad d")])
+    inner = scripted(
+        b=[PermanentError("bad b"), PermanentError("bad b")],
+        d=[PermanentError("bad d"), PermanentError("bad d")],
+    )
     return inner, stack(inner, DeadLetter(target, **options))
 
 
@@ -149,9 +173,15 @@ async def test_dead_letters_come_after_the_commit(fake_clock: FakeClock) -> None
         async with transaction(sink, UNIT) as tx:
             assert await send(tx, batch) == {}
             assert await send(tx, RowBatch("de")) == {}
-            assert batch.delivery.verdicts(range(3)) == {Outcome.DELIVERED: 2, Outcome.DEAD_LETTERED: 1}
+            assert batch.delivery.verdicts(range(3)) == {
+                Outcome.DELIVERED: 2,
+                Outcome.DEAD_LETTERED: 1,
+            }
             assert letters.items == []
-    assert [(letter.item, letter.message) for letter in letters.items] == [("b", "bad b"), ("d", "bad d")]
+    assert [(letter.item, letter.message) for letter in letters.items] == [
+        ("b", "bad b"),
+        ("d", "bad d"),
+    ]
     assert inner.stored == ["a", "c", "e"]
     assert tx.committed is not None
     assert tx.committed.letters_held == inner.letters_held == 0
@@ -178,7 +208,9 @@ async def test_a_rolled_back_attempt_leaves_no_dead_letter(fake_clock: FakeClock
 async def test_dead_letters_that_are_not_taken_after_the_commit_are_never_forgotten(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P-T21: the attempt says so, the ledger keeps it, and so does every attempt that comes later."""
+    """P-T21: the attempt says so, the ledger keeps it, and so does every attempt that comes
+    later.
+    """
     target: ScriptedSink[Any] = ScriptedSink([fail(PermanentError("full")), ok()])
     inner, sink = burying(target)
     async with opened(sink):
@@ -197,7 +229,9 @@ async def test_dead_letters_that_are_not_taken_after_the_commit_are_never_forgot
         assert "1 of its dead letters were perhaps never written" in caplog.text
 
 
-async def test_a_cut_between_the_commit_and_the_dead_letters_is_seen(fake_clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_cut_between_the_commit_and_the_dead_letters_is_seen(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     target: ScriptedSink[Any] = ScriptedSink([hang()])
     inner, sink = burying(target)
 

@@ -37,7 +37,9 @@ def unit_of(**changed: Any) -> Unit:
     return replace(UNIT, **changed)
 
 
-async def test_what_is_written_is_there_with_the_commit_and_not_before(fake_clock: FakeClock) -> None:
+async def test_what_is_written_is_there_with_the_commit_and_not_before(
+    fake_clock: FakeClock,
+) -> None:
     """design 3.2"""
     sink = MemorySink[str]()
     async with transaction(sink, UNIT) as tx:
@@ -53,7 +55,9 @@ async def test_what_is_written_is_there_with_the_commit_and_not_before(fake_cloc
 
 
 @pytest.mark.parametrize("unit", [None, UNIT])
-async def test_left_by_an_exception_it_leaves_nothing(fake_clock: FakeClock, unit: Unit | None) -> None:
+async def test_left_by_an_exception_it_leaves_nothing(
+    fake_clock: FakeClock, unit: Unit | None
+) -> None:
     sink = MemorySink[str]()
     with pytest.raises(LookupError):
         async with transaction(sink, unit) as tx:
@@ -83,7 +87,9 @@ async def test_a_second_attempt_writes_nothing_and_answers_duplicate(fake_clock:
 
 
 async def test_two_attempts_at_once_have_one_effect(fake_clock: FakeClock) -> None:
-    """P-T7: the second waits for the first, and finds that it has committed; had it failed, the second would write."""
+    """P-T7: the second waits for the first, and finds that it has committed; had it failed, the
+    second would write.
+    """
     sink = MemorySink[str]()
     order: list[str] = []
 
@@ -95,14 +101,18 @@ async def test_two_attempts_at_once_have_one_effect(fake_clock: FakeClock) -> No
             if fails:
                 raise LookupError(name)
 
-    ended = await asyncio.gather(attempt("first", fails=True), attempt("second"), attempt("third"), return_exceptions=True)
+    ended = await asyncio.gather(
+        attempt("first", fails=True), attempt("second"), attempt("third"), return_exceptions=True
+    )
     assert [type(error) for error in ended] == [LookupError, type(None), type(None)]
     assert order == ["first writes", "second writes", "third sees the commit"]
     assert sink.items == ["second"]
 
 
 async def test_a_zombie_writes_nothing(fake_clock: FakeClock) -> None:
-    """P-T8: whoever still holds a transaction that was rolled back is told so, whatever stands around it."""
+    """P-T8: whoever still holds a transaction that was rolled back is told so, whatever stands
+    around it.
+    """
     sink = MemorySink[str]()
     attempt = transaction(stack(sink, Timeout(5.0)), UNIT)
     tx = await attempt.__aenter__()
@@ -115,8 +125,12 @@ async def test_a_zombie_writes_nothing(fake_clock: FakeClock) -> None:
     assert again.committed is not None
 
 
-@pytest.mark.parametrize(("changed", "said"), [({"parts": 8}, "in 4 parts"), ({"rule": "word"}, "'id'")])
-async def test_other_parts_of_a_version_are_refused(fake_clock: FakeClock, changed: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(
+    ("changed", "said"), [({"parts": 8}, "in 4 parts"), ({"rule": "word"}, "'id'")]
+)
+async def test_other_parts_of_a_version_are_refused(
+    fake_clock: FakeClock, changed: dict[str, Any], said: str
+) -> None:
     """P-T6"""
     sink = MemorySink[str]()
     async with transaction(sink, UNIT):
@@ -161,7 +175,10 @@ async def written(batch: Batch[str]) -> None: ...
     ("sink", "said"),
     [
         (FunctionSink(written), r"FunctionSink\(written\).*has no `transaction"),
-        (stack(FanOut(MemorySink[str](), MemorySink[str]()), Timeout(1.0)), r"sink=FanOut.*no transaction spans two"),
+        (
+            stack(FanOut(MemorySink[str](), MemorySink[str]()), Timeout(1.0)),
+            r"sink=FanOut.*no transaction spans two",
+        ),
         (Router[str](str, {"a": MemorySink[str]()}), r"sink=Router.*no transaction spans two"),
     ],
 )

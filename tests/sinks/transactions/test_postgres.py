@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from asyncpg import LockNotAvailableError
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
 
 
-async def test_what_is_written_is_seen_with_the_commit(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_what_is_written_is_seen_with_the_commit(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """design 3.2: several writes by all ways, and the ledger's row, commit together."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         async with transaction(sink, UNIT) as tx:
@@ -43,7 +45,9 @@ async def test_what_is_written_is_seen_with_the_commit(embedded_postgres: Embedd
             assert await db.rows() == []
         assert len(await db.rows()) == 503
         assert tx.committed is not None
-        assert await db.entries("version, part, parts, rule, rows, delivered, letters_held") == [(7, 1, 4, "id", 503, 503, 0)]
+        assert await db.entries("version, part, parts, rule, rows, delivered, letters_held") == [
+            (7, 1, 4, "id", 503, 503, 0)
+        ]
 
 
 @pytest.mark.parametrize("unit", [None, UNIT])
@@ -66,9 +70,14 @@ async def test_left_by_an_exception_it_leaves_nothing(
 async def test_bad_rows_are_refused_alone_in_every_write(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, options: dict[str, Any]
 ) -> None:
-    """P-T21, P-T10: 100 bad rows of several kinds over several writes, sifted in savepoints; exactly those are refused."""
+    """P-T21, P-T10: 100 bad rows of several kinds over several writes, sifted in savepoints;
+    exactly those are refused.
+    """
     columns = "id int PRIMARY KEY, word text NOT NULL CHECK (word <> 'no')"
-    async with place(embedded_postgres.dsn, columns) as db, db.sink(on_conflict=mode, **options) as sink:
+    async with (
+        place(embedded_postgres.dsn, columns) as db,
+        db.sink(on_conflict=mode, **options) as sink,
+    ):
         async with transaction(sink, UNIT) as tx:
             for start in (0, 1000, 2000):
                 rows: list[tuple[int, Any]] = list(words(200, start))
@@ -82,28 +91,48 @@ async def test_bad_rows_are_refused_alone_in_every_write(
         assert len(await db.rows()) == 3 * (200 - 33) + 10
 
 
-async def test_deferred_constraints_blame_their_row(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_deferred_constraints_blame_their_row(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """As in a write that is alone, whose end is its transaction's end."""
-    async with place(embedded_postgres.dsn, "id int UNIQUE DEFERRABLE INITIALLY DEFERRED, word text") as db, db.sink() as sink:
+    async with (
+        place(
+            embedded_postgres.dsn, "id int UNIQUE DEFERRABLE INITIALLY DEFERRED, word text"
+        ) as db,
+        db.sink() as sink,
+    ):
         async with transaction(sink, UNIT) as tx:
             assert list(await send(tx, batch_of([(1, "a"), (1, "b"), (2, "c")]))) == [1]
         assert await db.rows() == [(1, "a"), (2, "c")]
 
 
-async def test_returned_rows_come_inside_too(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with place(embedded_postgres.dsn, "id serial, word text CHECK (word <> 'no')") as db, db.sink(["word"], returning=["id"]) as sink:
+async def test_returned_rows_come_inside_too(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        place(embedded_postgres.dsn, "id serial, word text CHECK (word <> 'no')") as db,
+        db.sink(["word"], returning=["id"]) as sink,
+    ):
         async with transaction(sink, UNIT) as tx:
             for each in (["a", "no", "b"], ["c", "no"]):
                 answer = await tx.write(batch_of([(word,) for word in each]))
                 assert answer is not None
                 assert list(answer.errors) == [1]
-                assert all("id" in answer.details[index] for index in range(len(each)) if index != 1)  # type: ignore[operator]
+                details = cast("dict[int, dict[str, object]]", answer.details)
+                assert all("id" in details[index] for index in range(len(each)) if index != 1)
         assert [word for _, word in await db.rows()] == ["a", "b", "c"]
 
 
-async def test_a_second_attempt_waits_and_finds_how_the_first_has_ended(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_second_attempt_waits_and_finds_how_the_first_has_ended(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """P-T7: after a commit it writes nothing, after a rollback it writes."""
-    async with place(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink() as sink, db.sink(dsn=through) as other:
+    async with (
+        place(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink() as sink,
+        db.sink(dsn=through) as other,
+    ):
         for unit, error in ((UNIT, None), (replace(UNIT, part=2), LookupError())):
             first = transaction(sink, unit)
             tx = await first.__aenter__()
@@ -120,10 +149,16 @@ async def test_a_second_attempt_waits_and_finds_how_the_first_has_ended(embedded
         assert await db.entries() == [(7, 1), (7, 2)]
 
 
-async def test_a_second_attempt_does_not_go_on_beside_the_first(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_second_attempt_does_not_go_on_beside_the_first(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """P-T7: it waits for as long as its server lets it wait for a lock."""
     impatient = {"server_settings": {"lock_timeout": "20"}}
-    async with place(embedded_postgres.dsn) as db, db.sink() as sink, db.sink(connect_options=impatient) as other:
+    async with (
+        place(embedded_postgres.dsn) as db,
+        db.sink() as sink,
+        db.sink(connect_options=impatient) as other,
+    ):
         await attempt(sink, 1, replace(UNIT, part=0))
         async with transaction(sink, UNIT):
             with pytest.raises(LockNotAvailableError):
@@ -150,7 +185,9 @@ async def attempt(sink: Any, rows: int, unit: Unit = UNIT, *, start: int = 0) ->
     return batch
 
 
-async def test_a_zombie_writes_nothing_visible(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_zombie_writes_nothing_visible(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """P-T8: it still holds a transaction that was rolled back, and goes on."""
     async with place(embedded_postgres.dsn) as db, db.sink(pool_size=1) as sink:
         zombie = transaction(sink, UNIT)
@@ -164,7 +201,12 @@ async def test_a_zombie_writes_nothing_visible(embedded_postgres: EmbeddedPostgr
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"), [({"parts": 8}, "in 4 parts"), ({"rule": "word"}, "'id'"), ({"parts": 8, "part": 1}, "4 parts")]
+    ("changed", "said"),
+    [
+        ({"parts": 8}, "in 4 parts"),
+        ({"rule": "word"}, "'id'"),
+        ({"parts": 8, "part": 1}, "4 parts"),
+    ],
 )
 async def test_other_parts_of_a_version_are_refused(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, changed: dict[str, Any], said: str
@@ -190,7 +232,9 @@ async def test_other_parts_that_were_under_way_are_refused_at_the_commit(
         assert await db.rows() == [(0, "word 0"), *words(2, 10)]
 
 
-async def test_other_rows_under_a_committed_name_are_an_error(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_other_rows_under_a_committed_name_are_an_error(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await attempt(sink, 2)
         with pytest.raises(NonDeterministicReplay, match=r"2 rows.*has 3"):
@@ -205,36 +249,62 @@ async def test_the_ledger_keeps_the_last_versions_and_refuses_older_ones(
     async with place(embedded_postgres.dsn) as db, db.sink(ledger_versions=2) as sink:
         for number, version in enumerate((1, 1000, 5000, 5001)):
             for part in (0, 1):
-                await attempt(sink, 1, replace(UNIT, version=version, part=part), start=number * 10 + part)
+                await attempt(
+                    sink, 1, replace(UNIT, version=version, part=part), start=number * 10 + part
+                )
         await attempt(sink, 1, replace(UNIT, application="other", version=1), start=100)
         assert await db.entries("application, version, part") == [
             ("orders", 5000, 0), ("orders", 5000, 1), ("orders", 5001, 0), ("orders", 5001, 1), ("other", 1, 1),
         ]  # fmt: skip
         with pytest.raises(UnitRefused, match="keeps 2 versions"):
             await attempt(sink, 1, replace(UNIT, version=1000), start=200)
-        assert (await attempt(sink, 1, replace(UNIT, version=5000))).delivery.verdicts([0]) == {Outcome.DUPLICATE: 1}
+        assert (await attempt(sink, 1, replace(UNIT, version=5000))).delivery.verdicts([0]) == {
+            Outcome.DUPLICATE: 1
+        }
 
 
-async def test_the_ledger_is_made_on_demand_by_whoever_comes_first(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_the_ledger_is_made_on_demand_by_whoever_comes_first(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """Many at once, and a name that needs quotes."""
-    async with place(embedded_postgres.dsn) as db, db.sink(pool_size=8) as some, db.sink(pool_size=8) as others:
-        await asyncio.gather(*(attempt((some, others)[part % 2], 1, replace(UNIT, part=part, parts=16), start=part) for part in range(16)))
+    async with (
+        place(embedded_postgres.dsn) as db,
+        db.sink(pool_size=8) as some,
+        db.sink(pool_size=8) as others,
+    ):
+        await asyncio.gather(
+            *(
+                attempt((some, others)[part % 2], 1, replace(UNIT, part=part, parts=16), start=part)
+                for part in range(16)
+            )
+        )
         assert len(await db.entries()) == 16
         async with db.sink(ledger_schema="nowhere") as lost:
             with pytest.raises(ConfigError, match=r'"nowhere".*CREATE TABLE'):
                 await attempt(lost, 1)
-        odd = PostgresSink(db.dsn, table=db.table, columns=("id", "word"), ledger=f'{db.table} "odd"')
+        odd = PostgresSink(
+            db.dsn, table=db.table, columns=("id", "word"), ledger=f'{db.table} "odd"'
+        )
         async with odd:
             await attempt(odd, 1, start=100)
-        async with PostgresSink(db.dsn, table=db.table, columns=("id", "word"), ledger=db.table) as same:
+        async with PostgresSink(
+            db.dsn, table=db.table, columns=("id", "word"), ledger=db.table
+        ) as same:
             with pytest.raises(ConfigError, match="another shape"):
                 await attempt(same, 1)
 
 
-async def test_writes_side_by_side_take_turns(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with place(embedded_postgres.dsn) as db, db.sink(on_conflict="update", staging_threshold=1) as sink:
+async def test_writes_side_by_side_take_turns(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        place(embedded_postgres.dsn) as db,
+        db.sink(on_conflict="update", staging_threshold=1) as sink,
+    ):
         async with transaction(sink, UNIT) as tx:
-            answers = await asyncio.gather(*(send(tx, batch_of(words(60, start * 100))) for start in range(6)))
+            answers = await asyncio.gather(
+                *(send(tx, batch_of(words(60, start * 100))) for start in range(6))
+            )
         assert answers == [{}] * 6
         assert len(await db.rows()) == 360
 

@@ -1,4 +1,6 @@
-"""Columns in a transaction: binary `COPY`, several of them, and bad rows in between. P-T10, P-T21."""
+"""Columns in a transaction: binary `COPY`, several of them, and bad rows in between. P-T10,
+P-T21.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,22 @@ pa = pytest.importorskip("pyarrow")
 
 def columns(rows: Iterable[tuple[int, str]]) -> ArrowBatch:
     ids, texts = zip(*rows, strict=True)
-    return ArrowBatch(pa.record_batch({"id": pa.array(ids, pa.int32()), "word": pa.array(texts, pa.string())}))
+    return ArrowBatch(
+        pa.record_batch({"id": pa.array(ids, pa.int32()), "word": pa.array(texts, pa.string())})
+    )
 
 
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
 async def test_a_hundred_bad_rows_in_columns_are_refused_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
 ) -> None:
-    """50 that the columns show and 50 that only the server knows, over two chunks; a third has none, a fourth lies before them all."""
-    async with place(embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'no')") as db, db.sink(on_conflict=mode) as sink:
+    """50 that the columns show and 50 that only the server knows, over two chunks; a third has
+    none, a fourth lies before them all.
+    """
+    async with (
+        place(embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'no')") as db,
+        db.sink(on_conflict=mode) as sink,
+    ):
         async with transaction(sink, UNIT) as tx:
             assert await send(tx, columns(words(10, 50_000))) == {}
             for start in (0, 10_000):
@@ -39,4 +48,6 @@ async def test_a_hundred_bad_rows_in_columns_are_refused_alone(
                 assert list(await send(tx, columns(rows))) == list(bad)
             assert await send(tx, columns(words(500, 20_000))) == {}
             assert await db.rows() == []
-        assert await db.con.fetchval(f"SELECT count(*) FROM {db.table}") == 10 + 2 * (5000 - 50) + 500
+        assert (
+            await db.con.fetchval(f"SELECT count(*) FROM {db.table}") == 10 + 2 * (5000 - 50) + 500
+        )

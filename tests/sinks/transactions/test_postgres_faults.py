@@ -1,4 +1,6 @@
-"""Transactions in PostgreSQL that are hurt: broken connections, lost answers, cancellation, locks."""
+"""Transactions in PostgreSQL that are hurt: broken connections, lost answers, cancellation,
+locks.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +43,25 @@ def classes(errors: Mapping[int, BaseException]) -> set[type[BaseException]]:
 
 async def end_session_of(db: Place, ledger: str) -> None:
     """Terminate the backend that is in the midst of a transaction with this ledger."""
-    found = "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE relation = $1::regclass AND pid <> pg_backend_pid()"
+    found = (
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE relation = "
+        "$1::regclass AND pid <> pg_backend_pid()"
+    )
     assert await db.con.fetchval(found, ledger)
 
 
 @pytest.mark.parametrize("rows", [5, 500])
-async def test_a_killed_connection_takes_everything_with_it(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, rows: int) -> None:
-    """P-T16: what was written before is gone as well, each write says so, and so does the commit; nothing is tried again inside."""
+async def test_a_killed_connection_takes_everything_with_it(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, rows: int
+) -> None:
+    """P-T16: what was written before is gone as well, each write says so, and so does the commit;
+    nothing is tried again inside.
+    """
     async with (
         place(embedded_postgres.dsn) as db,
-        opened(sink := stack(db.sink(pool_size=1), Retry(attempts=50), DeadLetter(MemorySink[Any]()))),
+        opened(
+            sink := stack(db.sink(pool_size=1), Retry(attempts=50), DeadLetter(MemorySink[Any]()))
+        ),
     ):
         with pytest.raises(TransactionLost, match="nothing of it was applied"):
             async with transaction(sink, UNIT) as tx:
@@ -81,9 +92,15 @@ async def test_a_connection_that_breaks_before_the_commit_applies_nothing(
         assert await db.entries() == []
 
 
-async def test_a_lost_answer_to_the_commit_is_found_in_the_ledger(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_lost_answer_to_the_commit_is_found_in_the_ledger(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """It was applied: leaving is as quiet as ever. Without a unit nobody can tell."""
-    async with place(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink(dsn=through, pool_size=1) as sink:
+    async with (
+        place(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through, pool_size=1) as sink,
+    ):
         proxy.cut_answer = "COMMIT"
         async with transaction(sink, UNIT) as tx:
             assert await send(tx, batch_of(words(5))) == {}
@@ -97,8 +114,14 @@ async def test_a_lost_answer_to_the_commit_is_found_in_the_ledger(embedded_postg
         assert tx.committed is None
 
 
-async def test_a_commit_that_never_arrived_is_found_in_the_ledger(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with place(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink(dsn=through) as sink:
+async def test_a_commit_that_never_arrived_is_found_in_the_ledger(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        place(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through) as sink,
+    ):
         with pytest.raises(TransactionLost, match="the ledger says"):
             async with transaction(sink, UNIT) as tx:
                 assert await send(tx, batch_of(words(5))) == {}
@@ -108,8 +131,14 @@ async def test_a_commit_that_never_arrived_is_found_in_the_ledger(embedded_postg
             assert tx.committed is None
 
 
-async def test_where_the_ledger_does_not_answer_either_nobody_knows(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    async with place(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through), db.sink(dsn=through) as sink:
+async def test_where_the_ledger_does_not_answer_either_nobody_knows(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        place(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through) as sink,
+    ):
 
         def cut(kind: bytes, body: bytes) -> bool:
             if kind == b"Q" and body.startswith(b"COMMIT"):
@@ -126,8 +155,12 @@ async def test_where_the_ledger_does_not_answer_either_nobody_knows(embedded_pos
                 pass
 
 
-async def test_cancelled_it_rolls_back(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
-    """In the midst of a write that waits for a lock; the connection is as good as new afterwards."""
+async def test_cancelled_it_rolls_back(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """In the midst of a write that waits for a lock; the connection is as good as new
+    afterwards.
+    """
     async with place(embedded_postgres.dsn) as db, db.sink(pool_size=1) as sink:
         begun = asyncio.Event()
 
@@ -182,7 +215,9 @@ async def test_a_lock_that_is_not_to_be_had_is_tried_again_in_its_savepoint(
     failed = asyncio.Event()
     async with place(embedded_postgres.dsn) as db:
         sink: Sink[Any] = stack(
-            db.sink(connect_options=impatient), Observed(Failures(failed)), Retry(attempts=1000, backoff=tenacity.wait_none())
+            db.sink(connect_options=impatient),
+            Observed(Failures(failed)),
+            Retry(attempts=1000, backoff=tenacity.wait_none()),
         )
         await db.con.execute(f"BEGIN; INSERT INTO {db.table} VALUES (50, 'in the way')")
         async with opened(sink), transaction(sink, UNIT) as tx:
@@ -198,17 +233,23 @@ class Failures(Observer):
     def __init__(self, failed: asyncio.Event) -> None:
         self.failed = failed
 
-    def on_flushed(self, batch: Batch[object], seconds: float, errors: Mapping[int, BaseException]) -> None:
+    def on_flushed(
+        self, batch: Batch[object], seconds: float, errors: Mapping[int, BaseException]
+    ) -> None:
         if errors:
             self.failed.set()
 
 
-async def test_a_serialization_failure_ends_the_transaction(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_serialization_failure_ends_the_transaction(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     """Here a trigger says so; a savepoint cannot help then."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await db.con.execute(
-            f"CREATE FUNCTION {db.table}_no() RETURNS trigger AS $$ BEGIN RAISE SQLSTATE '40001'; END $$ LANGUAGE plpgsql;"
-            f"CREATE TRIGGER no BEFORE INSERT ON {db.table} FOR EACH ROW WHEN (NEW.id = 7) EXECUTE FUNCTION {db.table}_no()"
+            f"CREATE FUNCTION {db.table}_no() RETURNS trigger AS $$ BEGIN RAISE SQLSTATE "
+            "'40001'; END $$ LANGUAGE plpgsql;"
+            f"CREATE TRIGGER no BEFORE INSERT ON {db.table} FOR EACH ROW WHEN (NEW.id = 7) "
+            f"EXECUTE FUNCTION {db.table}_no()"
         )
         with pytest.raises(TransactionLost):
             async with transaction(sink, UNIT) as tx:
@@ -221,7 +262,9 @@ async def test_a_serialization_failure_ends_the_transaction(embedded_postgres: E
 async def test_dead_letters_of_refused_rows_come_after_the_commit(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, unit: Unit
 ) -> None:
-    """P-T21: and the ledger in the database hears of it, also from another table of letters that is down."""
+    """P-T21: and the ledger in the database hears of it, also from another table of letters that is
+    down.
+    """
 
     async def refuses(batch: Batch[Any]) -> None:
         raise PermanentError("no room")

@@ -1,4 +1,6 @@
-"""A transaction whose server refuses it ends at once with what has to be repaired, and blames no item."""
+"""A transaction whose server refuses it ends at once with what has to be repaired, and blames no
+item.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,17 @@ import pytest
 from tests.sinks.postgres_help import batch_of, role
 from tests.sinks.transactions.postgres_transaction_help import UNIT, place, words
 
-from penstock import DeadLetter, PermanentError, RefusedError, Retry, Timeout, TransactionLost, send, stack, transaction
+from penstock import (
+    DeadLetter,
+    PermanentError,
+    RefusedError,
+    Retry,
+    Timeout,
+    TransactionLost,
+    send,
+    stack,
+    transaction,
+)
 from penstock._core.opening import opened
 from penstock._core.told import for_log
 from penstock.sinks import MemorySink
@@ -19,9 +31,21 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
 
 REFUSALS: dict[str, tuple[str, str, str]] = {
-    "a right": ("REVOKE INSERT ON {table} FROM {role}", "GRANT INSERT ON {table} TO {role}", "grant INSERT on table"),
-    "a table": ("ALTER TABLE {table} RENAME TO {table}_aside", "ALTER TABLE {table}_aside RENAME TO {table}", "create table"),
-    "a column": ("ALTER TABLE {table} DROP COLUMN word", "ALTER TABLE {table} ADD COLUMN word text", 'add column "word"'),
+    "a right": (
+        "REVOKE INSERT ON {table} FROM {role}",
+        "GRANT INSERT ON {table} TO {role}",
+        "grant INSERT on table",
+    ),
+    "a table": (
+        "ALTER TABLE {table} RENAME TO {table}_aside",
+        "ALTER TABLE {table}_aside RENAME TO {table}",
+        "create table",
+    ),
+    "a column": (
+        "ALTER TABLE {table} DROP COLUMN word",
+        "ALTER TABLE {table} ADD COLUMN word text",
+        'add column "word"',
+    ),
 }
 
 
@@ -30,13 +54,19 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
 async def test_a_refusal_ends_the_unit_with_its_repair(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, rows: int
 ) -> None:
-    """Nothing is tried again inside, nothing is stored, no dead letter is written; after the repair the unit commits."""
+    """Nothing is tried again inside, nothing is stored, no dead letter is written; after the repair
+    the unit commits.
+    """
     break_it, repair_it, repair = REFUSALS[what]
     async with place(embedded_postgres.dsn) as db, role(db) as writer:
         names = {"table": db.table, "role": writer.name}
         await db.con.execute(f"GRANT CREATE ON SCHEMA public TO {writer.name}")
         letters = MemorySink[Any]()
-        async with opened(sink := stack(db.sink(dsn=writer.dsn), Timeout(5.0), Retry(attempts=50), DeadLetter(letters))):
+        async with opened(
+            sink := stack(
+                db.sink(dsn=writer.dsn), Timeout(5.0), Retry(attempts=50), DeadLetter(letters)
+            )
+        ):
             async with transaction(sink, UNIT) as tx:
                 assert await send(tx, batch_of(words(5))) == {}
             await db.con.execute(break_it.format(**names))
@@ -46,7 +76,9 @@ async def test_a_refusal_ends_the_unit_with_its_repair(
                     errors = await send(tx, batch)
                     assert {type(error) for error in errors.values()} == {TransactionLost}
                     assert all(repair in for_log(error) for error in errors.values())
-                    assert {type(error) for error in (await send(tx, batch_of(words(5, 1000)))).values()} == {TransactionLost}
+                    assert {
+                        type(error) for error in (await send(tx, batch_of(words(5, 1000)))).values()
+                    } == {TransactionLost}
             assert isinstance(caught.value.__cause__, TransactionLost)
             with pytest.raises(RefusedError, match=repair):
                 async with transaction(sink) as tx:
@@ -62,17 +94,25 @@ async def test_a_refusal_ends_the_unit_with_its_repair(
             assert await db.con.fetchval(f"SELECT count(*) FROM {db.table}") == rows + 5
 
 
-async def test_a_ledger_without_rights_refuses_the_unit_by_its_name(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_a_ledger_without_rights_refuses_the_unit_by_its_name(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with place(embedded_postgres.dsn) as db, role(db) as writer:
         async with db.sink() as owner, transaction(owner, UNIT):
             pass
         async with db.sink(dsn=writer.dsn) as sink:
-            with pytest.raises(RefusedError, match=f'grant the sink.s role SELECT, INSERT, UPDATE and DELETE on table "{db.ledger}"'):
+            with pytest.raises(
+                RefusedError,
+                match="grant the sink.s role SELECT, INSERT, UPDATE and DELETE on table "
+                f'"{db.ledger}"',
+            ):
                 async with transaction(sink, UNIT):
                     pass
 
 
-async def test_row_security_refuses_single_rows_of_a_transaction(embedded_postgres: EmbeddedPostgres, real_clock: LoopClock) -> None:
+async def test_row_security_refuses_single_rows_of_a_transaction(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
     async with place(embedded_postgres.dsn) as db, role(db) as writer:
         await db.con.execute(f"""
             ALTER TABLE {db.table} ENABLE ROW LEVEL SECURITY;
@@ -81,20 +121,33 @@ async def test_row_security_refuses_single_rows_of_a_transaction(embedded_postgr
         async with db.sink(dsn=writer.dsn) as sink:
             async with transaction(sink) as tx:
                 for start, size in ((0, 5), (100, 100)):
-                    rows = [(start + number, "not yours" if number == 3 else "good") for number in range(size)]
+                    rows = [
+                        (start + number, "not yours" if number == 3 else "good")
+                        for number in range(size)
+                    ]
                     errors = await send(tx, batch_of(rows))
-                    assert {index: type(error) for index, error in errors.items()} == {3: PermanentError}
+                    assert {index: type(error) for index, error in errors.items()} == {
+                        3: PermanentError
+                    }
         assert len(await db.rows()) == 103
 
 
 async def test_a_table_changed_between_two_transactions_is_written_with_its_new_types(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The cached plan of the first is no good in the second, where asyncpg itself may not prepare it again."""
-    async with place(embedded_postgres.dsn) as db, db.sink(pool_size=1, returning=("id", "word")) as sink:
+    """The cached plan of the first is no good in the second, where asyncpg itself may not prepare
+    it again.
+    """
+    async with (
+        place(embedded_postgres.dsn) as db,
+        db.sink(pool_size=1, returning=("id", "word")) as sink,
+    ):
         async with transaction(sink) as tx:
             assert await send(tx, batch_of(words(5))) == {}
-        await db.con.execute(f"ALTER TABLE {db.table} ALTER COLUMN word TYPE varchar(500), ALTER COLUMN id TYPE bigint")
+        await db.con.execute(
+            f"ALTER TABLE {db.table} ALTER COLUMN word TYPE varchar(500), ALTER COLUMN id TYPE "
+            "bigint"
+        )
         async with transaction(sink) as tx:
             assert await send(tx, batch_of(words(5, 2**40))) == {}
             assert await send(tx, batch_of(words(5, 2**41))) == {}
@@ -115,5 +168,7 @@ async def test_a_lost_prepared_statement_is_made_again_within_a_transaction(
             assert await send(tx, batch_of(words(5, 10))) == {}
             await inner.connection.execute("DEALLOCATE ALL")
             errors = await send(tx, batch_of([(0, "there"), *words(5, 20)]))
-            assert {index: type(error.__cause__) for index, error in errors.items()} == {0: asyncpg.UniqueViolationError}
+            assert {index: type(error.__cause__) for index, error in errors.items()} == {
+                0: asyncpg.UniqueViolationError
+            }
         assert len(await db.rows()) == 15

@@ -1,4 +1,6 @@
-"""P-T23 under one PySpark: what works everywhere works, and what this version lacks is told together with the way that works in it."""
+"""P-T23 under one PySpark: what works everywhere works, and what this version lacks is told
+together with the way that works in it.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,17 @@ VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
 def session() -> Any:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+    )
     builder = builder.config("spark.sql.session.timeZone", "+05:30")  # no Arrow before 19 reads it
-    spark = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    spark = (
+        builder.config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -41,7 +51,11 @@ class Folder:
 
     def ids(self) -> list[int]:
         """All that was written."""
-        lines = [line for path in self.path.glob("rows-*.jsonl") for line in path.read_text().splitlines()]
+        lines = [
+            line
+            for path in self.path.glob("rows-*.jsonl")
+            for line in path.read_text().splitlines()
+        ]
         return sorted(json.loads(line)["id"] for line in lines)
 
 
@@ -63,7 +77,9 @@ def a_dataframe(spark: Any, folder: Folder) -> None:
 def micro_batches(spark: Any, folder: Folder) -> None:
     reports: list[int] = []
     writing = stream(spark, folder.path).writeStream.foreachBatch(
-        foreach_batch(folder.sink, key="id", on_report=lambda report: reports.append(report.delivered))
+        foreach_batch(
+            folder.sink, key="id", on_report=lambda report: reports.append(report.delivered)
+        )
     )
     run(writing, folder.path)
     assert reports == [20], reports
@@ -84,7 +100,13 @@ def by_name(spark: Any, folder: Folder) -> None:
 
 
 def by_options(spark: Any, folder: Folder) -> None:
-    writing = spark.range(50).write.format("penstock").option("sink", "file").option("path", str(folder.path / "rows.jsonl")).mode("append")
+    writing = (
+        spark.range(50)
+        .write.format("penstock")
+        .option("sink", "file")
+        .option("path", str(folder.path / "rows.jsonl"))
+        .mode("append")
+    )
     if VERSION < (4, 0):
         assert "DATA_SOURCE_NOT_FOUND" in error_of(writing.save)
         return
@@ -94,7 +116,10 @@ def by_options(spark: Any, folder: Folder) -> None:
 
 def a_stream_by_options(spark: Any, folder: Folder) -> None:
     writing = (
-        stream(spark, folder.path).writeStream.format("penstock").option("sink", "file").option("path", str(folder.path / "rows.jsonl"))
+        stream(spark, folder.path)
+        .writeStream.format("penstock")
+        .option("sink", "file")
+        .option("path", str(folder.path / "rows.jsonl"))
     )
     if VERSION < (4, 1):
         told = error_of(lambda: run(writing, folder.path))
@@ -112,7 +137,11 @@ def stream(spark: Any, folder: Path) -> Any:
 
 
 def run(writing: Any, folder: Path) -> None:
-    query = writing.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    query = (
+        writing.option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert query.awaitTermination(120)
 
 

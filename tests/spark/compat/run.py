@@ -1,6 +1,8 @@
-"""Runs `program.py` under every PySpark that Penstock works with, each in an environment of its own. For `make compat`.
+"""Runs `program.py` under every PySpark that Penstock works with, each in an environment of its
+own. For `make compat`.
 
-Arguments: the versions, as `3.5`; default: all of them. Environments are kept in `.venv/compat` for the next time.
+Arguments: the versions, as `3.5`; default: all of them. Environments are kept in `.venv/compat` for
+the next time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,20 @@ def made(name: str) -> Path:
     if not home.exists():
         subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(home)], check=True)
     python = home / "bin" / "python"
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), "-e", f"{ROOT}[spark]", *VERSIONS[name]], check=True)
+    subprocess.run(
+        [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            str(python),
+            "-e",
+            f"{ROOT}[spark]",
+            *VERSIONS[name],
+        ],
+        check=True,
+    )
     return python
 
 
@@ -36,7 +51,9 @@ def main(names: list[str]) -> int:
         sys.exit(f"no such version: {', '.join(strange)}; there are {', '.join(VERSIONS)}")
     failed = 0
     for name in names or VERSIONS:
-        done = subprocess.run([made(name), Path(__file__).with_name("program.py")], check=False, timeout=600)
+        done = subprocess.run(
+            [made(name), Path(__file__).with_name("program.py")], check=False, timeout=600
+        )
         failed += done.returncode != 0
         sys.stdout.write(f"PySpark {name}: {'failed' if done.returncode else 'as it should be'}\n")
     return failed

@@ -1,4 +1,6 @@
-"""P-T24: Kafka, windows with late data, PostgreSQL; the driver is killed between two buckets, the broker under the running query."""
+"""P-T24: Kafka, windows with late data, PostgreSQL; the driver is killed between two buckets, the
+broker under the running query.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,10 @@ CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN INSERT INTO written VALUES (NEW.key, NEW.starts); RETURN NULL; END $$;
 CREATE TRIGGER noted AFTER INSERT OR UPDATE ON windows FOR EACH ROW EXECUTE FUNCTION note();
 """
-WRITES = "SELECT writes, count(*) FROM (SELECT count(*) AS writes FROM written GROUP BY key, starts) AS w GROUP BY 1 ORDER BY 1"
+WRITES = (
+    "SELECT writes, count(*) FROM (SELECT count(*) AS writes FROM written GROUP BY key, "
+    "starts) AS w GROUP BY 1 ORDER BY 1"
+)
 """How many windows were written how often."""
 
 
@@ -57,18 +62,31 @@ class Event:
     amount: int
 
     def to_json(self) -> bytes:
-        return json.dumps({"key": self.key, "at": (BEGIN + timedelta(seconds=self.at)).isoformat(), "amount": self.amount}).encode()
+        return json.dumps(
+            {
+                "key": self.key,
+                "at": (BEGIN + timedelta(seconds=self.at)).isoformat(),
+                "amount": self.amount,
+            }
+        ).encode()
 
     @property
     def window(self) -> tuple[str, datetime]:
         return self.key, BEGIN + timedelta(minutes=self.at // 60)
 
 
-def events(count: int, *, keys: int, since: float, until: float, seed: int, late: float = 0.0) -> list[Event]:
+def events(
+    count: int, *, keys: int, since: float, until: float, seed: int, late: float = 0.0
+) -> list[Event]:
     """Events that come in the order of their times, up to `late` seconds behind."""
     random = Random(seed)
     made = [
-        Event(f"key {random.randrange(keys)}", since + number * (until - since) / count, random.randrange(1_000)) for number in range(count)
+        Event(
+            f"key {random.randrange(keys)}",
+            since + number * (until - since) / count,
+            random.randrange(1_000),
+        )
+        for number in range(count)
     ]
     return [replace(event, at=max(since, event.at - random.uniform(0, late))) for event in made]
 
@@ -86,7 +104,9 @@ class Truth:
             self.amount[event.window] += event.amount
 
     def rows(self) -> list[tuple[str, datetime, int, int]]:
-        return sorted((*window, count, self.amount[window]) for window, count in self.events.items())
+        return sorted(
+            (*window, count, self.amount[window]) for window, count in self.events.items()
+        )
 
 
 class Driver:
@@ -108,7 +128,9 @@ class Driver:
         for line in self.process.stdout:
             if line.startswith(word):
                 return
-        raise AssertionError(f"the driver ended with {self.process.wait()} and did not say {word!r}")
+        raise AssertionError(
+            f"the driver ended with {self.process.wait()} and did not say {word!r}"
+        )
 
     def drain(self) -> None:
         assert self.process.stdin is not None
@@ -159,8 +181,17 @@ def broker() -> Iterator[EmbeddedKafka]:
     context.__exit__(None, None, None)
 
 
-def run(broker: EmbeddedKafka, plan: Plan, *, count: int, keys: int, deaths: Sequence[int] = (BUCKETS + 2,)) -> Truth:
-    """The whole story, with a death of the driver before each of these writes; what the table must hold after it."""
+def run(
+    broker: EmbeddedKafka,
+    plan: Plan,
+    *,
+    count: int,
+    keys: int,
+    deaths: Sequence[int] = (BUCKETS + 2,),
+) -> Truth:
+    """The whole story, with a death of the driver before each of these writes; what the table must
+    hold after it.
+    """
     truth = Truth()
     query(plan.dsn, SCHEMA)
     broker.create_topic(plan.topic, partitions=PARTITIONS)
@@ -172,7 +203,9 @@ def run(broker: EmbeddedKafka, plan: Plan, *, count: int, keys: int, deaths: Seq
     for write in deaths:
         with driver(replace(plan, dies_at=write)) as dies:
             assert dies.die() == -signal.SIGKILL
-        fewest += query(plan.dsn, "SELECT count(*) FROM windows GROUP BY starts ORDER BY 1 LIMIT 1")[0]
+        fewest += query(
+            plan.dsn, "SELECT count(*) FROM windows GROUP BY starts ORDER BY 1 LIMIT 1"
+        )[0]
     assert min(fewest) < keys, "killed between two buckets of a micro-batch"
 
     with driver(plan) as goes_on:
@@ -190,7 +223,9 @@ def run(broker: EmbeddedKafka, plan: Plan, *, count: int, keys: int, deaths: Seq
     return truth
 
 
-def plan_for(broker: EmbeddedKafka, postgres: EmbeddedPostgres, folder: Path, delivery: Any, **settings: int) -> Plan:
+def plan_for(
+    broker: EmbeddedKafka, postgres: EmbeddedPostgres, folder: Path, delivery: Any, **settings: int
+) -> Plan:
     return Plan(
         bootstrap=broker.bootstrap,
         topic=f"events-{delivery}-{settings['records_per_batch']}",
@@ -203,7 +238,10 @@ def plan_for(broker: EmbeddedKafka, postgres: EmbeddedPostgres, folder: Path, de
 
 @pytest.mark.parametrize(
     ("count", "keys", "records_per_batch", "deaths"),
-    [(1_800, 20, 600, (BUCKETS + 2,)), pytest.param(300_000, 500, 20_000, (BUCKETS + 2, 1, 7, 3, 6), marks=pytest.mark.soak)],
+    [
+        (1_800, 20, 600, (BUCKETS + 2,)),
+        pytest.param(300_000, 500, 20_000, (BUCKETS + 2, 1, 7, 3, 6), marks=pytest.mark.soak),
+    ],
 )
 @pytest.mark.timeout(1500)
 def test_each_window_is_written_exactly_once_though_driver_and_broker_are_killed(
@@ -215,10 +253,17 @@ def test_each_window_is_written_exactly_once_though_driver_and_broker_are_killed
     records_per_batch: int,
     deaths: Sequence[int],
 ) -> None:
-    """P-T24: the driver killed between two buckets of a micro-batch and started again from the checkpoint, the broker killed under it."""
-    plan = plan_for(broker, embedded_postgres, tmp_path, "bucket", records_per_batch=records_per_batch)
+    """P-T24: the driver killed between two buckets of a micro-batch and started again from the
+    checkpoint, the broker killed under it.
+    """
+    plan = plan_for(
+        broker, embedded_postgres, tmp_path, "bucket", records_per_batch=records_per_batch
+    )
     truth = run(broker, plan, count=count, keys=keys, deaths=deaths)
-    assert query(plan.dsn, "SELECT key, starts, events, amount FROM windows ORDER BY 1, 2") == truth.rows()
+    assert (
+        query(plan.dsn, "SELECT key, starts, events, amount FROM windows ORDER BY 1, 2")
+        == truth.rows()
+    )
     assert query(plan.dsn, WRITES) == [(1, len(truth.events))]
 
 
@@ -228,7 +273,12 @@ def test_upserts_at_least_once_come_to_the_same_table_and_write_again(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     """P-T24: what a table with a unique key hides, and the log of its writes does not."""
-    plan = plan_for(broker, embedded_postgres, tmp_path, "at_least_once", records_per_batch=601, chunk_rows=10)
+    plan = plan_for(
+        broker, embedded_postgres, tmp_path, "at_least_once", records_per_batch=601, chunk_rows=10
+    )
     truth = run(broker, plan, count=1_800, keys=20, deaths=(2 * BUCKETS,))
-    assert query(plan.dsn, "SELECT key, starts, events, amount FROM windows ORDER BY 1, 2") == truth.rows()
+    assert (
+        query(plan.dsn, "SELECT key, starts, events, amount FROM windows ORDER BY 1, 2")
+        == truth.rows()
+    )
     assert [writes for writes, _ in query(plan.dsn, WRITES)] == [1, 2]

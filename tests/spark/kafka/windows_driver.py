@@ -1,8 +1,10 @@
-"""The driver of the end-to-end test: windows over a Kafka topic into a PostgreSQL table, in a process that is killed and started again.
+"""The driver of the end-to-end test: windows over a Kafka topic into a PostgreSQL table, in a
+process that is killed and started again.
 
-Its only argument is a `Plan` as JSON. Reads lines from its input: on "drain" it says "drained"
-when all that is in Kafka has been worked off; at the end of its input it ends. With `dies_at` it kills its own process group, so driver,
-JVM and workers at once, before the write of that number in a worker's life.
+Its only argument is a `Plan` as JSON. Reads lines from its input: on "drain" it says "drained" when
+all that is in Kafka has been worked off; at the end of its input it ends. With `dies_at` it kills
+its own process group, so driver, JVM and workers at once, before the write of that number in a
+worker's life.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Plan:
 
 
 class Dies(WrappingSink[Any]):
-    """Ends the driver and all that belongs to it, before a write; so often has this worker written by then."""
+    """Ends the driver and all that belongs to it, before a write; so often has this worker written
+    by then.
+    """
 
     def __init__(self, inner: Sink[Any], *, at: int, group: int) -> None:
         super().__init__(inner)
@@ -72,7 +76,11 @@ class Dies(WrappingSink[Any]):
 
 def windows(events: DataFrame) -> DataFrame:
     """How many events a key has in each window, and of what amount; of windows that are closed."""
-    parsed = events.select(f.from_json(f.col("value").cast("string"), "key STRING, at TIMESTAMP, amount BIGINT").alias("e")).select("e.*")
+    parsed = events.select(
+        f.from_json(f.col("value").cast("string"), "key STRING, at TIMESTAMP, amount BIGINT").alias(
+            "e"
+        )
+    ).select("e.*")
     counted = (
         parsed.withWatermark("at", DELAY)
         .groupBy("key", f.window("at", WINDOW).alias("window"))
@@ -87,7 +95,9 @@ def main(plan: Plan) -> None:
         SparkSession.builder.master("local[2]")
         .appName("windows")
         .config("spark.jars", connector_jars("kafka"))
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it lives for seconds
+        .config(
+            "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        )  # it lives for seconds
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

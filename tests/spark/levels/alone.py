@@ -23,9 +23,17 @@ def session() -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
-    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.sql.shuffle.partitions", "4")
-    return builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
+    builder = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+    )
+    builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(
+        "spark.sql.shuffle.partitions", "4"
+    )
+    return builder.config(
+        "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    ).getOrCreate()
 
 
 def again(seed: int, *, by_driver: bool = False) -> None:
@@ -37,7 +45,9 @@ def again(seed: int, *, by_driver: bool = False) -> None:
 def run(spark: Any, server: EmbeddedPostgres, seed: int, *, by_driver: bool = False) -> Killed:
     """One run; what it raises says how to run it again."""
     killed = Killed(seed, (server.dsn, server._data), notes(server), by_driver=by_driver)
-    with run_by(f"from tests.spark.levels.alone import again; again({seed}, by_driver={by_driver})"):
+    with run_by(
+        f"from tests.spark.levels.alone import again; again({seed}, by_driver={by_driver})"
+    ):
         killed.prepare()
         if by_driver:
             _begin_elsewhere(killed)
@@ -53,7 +63,9 @@ def notes(server: EmbeddedPostgres) -> Path:
 
 
 def _begin_elsewhere(killed: Killed) -> None:
-    """Run the write with a driver of its own, until that is killed. It is gone afterwards with its JVM."""
+    """Run the write with a driver of its own, until that is killed. It is gone afterwards with its
+    JVM.
+    """
     program = "from tests.spark.levels.alone import drive; drive()"
     arguments = [str(killed.seed), killed.dsn, killed.kill.data, str(killed.folder)]
     said = killed.folder / "said"
@@ -71,7 +83,9 @@ def _begin_elsewhere(killed: Killed) -> None:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    assert code == -signal.SIGKILL, f"{killed}: the driver ended with {code}: {said.read_text()[-3000:]}"
+    assert code == -signal.SIGKILL, (
+        f"{killed}: the driver ended with {code}: {said.read_text()[-3000:]}"
+    )
 
 
 def drive() -> None:

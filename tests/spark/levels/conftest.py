@@ -12,7 +12,10 @@ TABLES = """
     DROP TABLE IF EXISTS penstock_ledger, events, broken CASCADE;
     CREATE TABLE events (id bigint, key bigint, serial bigserial);
 """
-INVERSIONS = "SELECT count(*) FROM (SELECT id < lag(id) OVER (PARTITION BY key ORDER BY serial) AS bad FROM events) AS t WHERE bad"
+INVERSIONS = (
+    "SELECT count(*) FROM (SELECT id < lag(id) OVER (PARTITION BY key ORDER BY "
+    "serial) AS bad FROM events) AS t WHERE bad"
+)
 
 
 def rows(spark: Any, count: int, *, partitions: int = 3) -> Any:

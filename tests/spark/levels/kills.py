@@ -1,9 +1,13 @@
-"""One seeded kill: a write at one of the delivery levels, and a process that SIGKILL ends at some moment of it.
+"""One seeded kill: a write at one of the delivery levels, and a process that SIGKILL ends at some
+moment of it.
 
-1. What has to be in the table is computed here from the seed, and compared row by row with what is there. Reports are not asked.
-2. A moment is either met in the sink, or is the moment at which the server checks a certain row. The check is a constraint, which stages and
-   new tables have as well. Notes (files) see to it that the kill happens once, in whichever process.
-3. A write that raises is repeated under the same name, as an operator would; so are some that succeed, as Spark would after a restart.
+1. What has to be in the table is computed here from the seed, and compared row by row with what is
+   there. Reports are not asked.
+2. A moment is either met in the sink, or is the moment at which the server checks a certain row.
+   The check is a constraint, which stages and new tables have as well. Notes (files) see to it that
+   the kill happens once, in whichever process.
+3. A write that raises is repeated under the same name, as an operator would; so are some that
+   succeed, as Spark would after a restart.
 4. `atomic` is looked at in between too: the table has the old rows or the new ones.
 """
 
@@ -49,12 +53,23 @@ ROW, CHUNK, STAGED, BEFORE_COMMIT, AFTER_COMMIT, BEFORE_PUBLISH, PUBLISHED = (
 )
 SERVER = ("backend", "postmaster")
 ANYWHERE = [("worker", CHUNK), *((victim, ROW) for victim in SERVER)]
-IN_TRANSACTIONS = [(victim, moment) for victim in ("worker", *SERVER) for moment in (BEFORE_COMMIT, AFTER_COMMIT)]
+IN_TRANSACTIONS = [
+    (victim, moment) for victim in ("worker", *SERVER) for moment in (BEFORE_COMMIT, AFTER_COMMIT)
+]
 STAGES = [
     *((victim, STAGED) for victim in ("worker", *SERVER)),
-    *((victim, moment) for victim in SERVER for moment in (BEFORE_PUBLISH, BEFORE_COMMIT, AFTER_COMMIT, PUBLISHED)),
+    *(
+        (victim, moment)
+        for victim in SERVER
+        for moment in (BEFORE_PUBLISH, BEFORE_COMMIT, AFTER_COMMIT, PUBLISHED)
+    ),
 ]
-KILLS = {"at_least_once": ANYWHERE, "bucket": ANYWHERE + IN_TRANSACTIONS, "append": ANYWHERE + STAGES, "overwrite": ANYWHERE + STAGES}
+KILLS = {
+    "at_least_once": ANYWHERE,
+    "bucket": ANYWHERE + IN_TRANSACTIONS,
+    "append": ANYWHERE + STAGES,
+    "overwrite": ANYWHERE + STAGES,
+}
 DRIVER = {
     "at_least_once": [CHUNK],
     "bucket": [CHUNK, BEFORE_COMMIT, AFTER_COMMIT],
@@ -71,7 +86,9 @@ WRITES = 4
 class Kill:
     """Who is killed when, once; travels with the sink."""
 
-    def __init__(self, folder: Path, data: Path, victim: str, moment: str, *, row: int, nth: int) -> None:
+    def __init__(
+        self, folder: Path, data: Path, victim: str, moment: str, *, row: int, nth: int
+    ) -> None:
         self.folder = str(folder)
         self.data = str(data)
         self.victim = victim
@@ -101,7 +118,9 @@ class Kill:
         return False
 
     def command(self) -> str:
-        """The same for the server's shell, which runs it in the server's data folder; `%` stands for the backend's id."""
+        """The same for the server's shell, which runs it in the server's data folder; `%` stands
+        for the backend's id.
+        """
         *decoys, last = [f"rm {self.folder}/{place} 2>/dev/null" for place in range(self.nth)]
         victim = "%" if self.victim == "backend" else "$(head -n 1 postmaster.pid)"
         return " || ".join([*decoys, f"{{ {last} && kill -9 {victim}; }}", "true"])
@@ -118,7 +137,9 @@ class Kill:
         elif self.victim == "backend":
             await _kill_a_backend(dsn)
         elif self.victim == "postmaster":
-            os.kill(int((Path(self.data) / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+            os.kill(
+                int((Path(self.data) / "postmaster.pid").read_text().split()[0]), signal.SIGKILL
+            )
         else:
             os.killpg(int((Path(self.folder) / DRIVER_NOTE).read_text()), signal.SIGKILL)
 
@@ -140,7 +161,11 @@ class StruckChunk(WrappingSink[Any]):
         self.dsn = dsn
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        if self.kill.moment == CHUNK and any(row["id"] == self.kill.row for row in batch) and self.kill.is_now(CHUNK):
+        if (
+            self.kill.moment == CHUNK
+            and any(row["id"] == self.kill.row for row in batch)
+            and self.kill.is_now(CHUNK)
+        ):
             half = len(batch) // 2
             await send(self.inner, batch.pick(range(half)))
             await self.kill.strike(self.dsn)
@@ -150,7 +175,9 @@ class StruckChunk(WrappingSink[Any]):
 
 
 class StruckSink(PostgresSink):
-    """Kills at the moments of transactions, stages and publications; notes what is in the table before and after these."""
+    """Kills at the moments of transactions, stages and publications; notes what is in the table
+    before and after these.
+    """
 
     kill: Kill
     dsn: str
@@ -181,7 +208,10 @@ class StruckSink(PostgresSink):
         with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):  # it is down
             connection = await asyncpg.connect(self.dsn)
             try:
-                found = [tuple(row) for row in await connection.fetch(f"SELECT id, key, value FROM {self.name}")]
+                found = [
+                    tuple(row)
+                    for row in await connection.fetch(f"SELECT id, key, value FROM {self.name}")
+                ]
             finally:
                 connection.terminate()
             with (Path(self.kill.folder) / "seen").open("a") as seen:
@@ -194,19 +224,30 @@ def digest(rows: Sequence[tuple[Any, ...]]) -> str:
 
 
 class Killed:
-    """One run. With `by_driver` it is the driver that is killed, so another process begins it, and this one repeats it."""
+    """One run. With `by_driver` it is the driver that is killed, so another process begins it, and
+    this one repeats it.
+    """
 
-    def __init__(self, seed: int, server: tuple[str, Path], folder: Path, *, by_driver: bool = False) -> None:
+    def __init__(
+        self, seed: int, server: tuple[str, Path], folder: Path, *, by_driver: bool = False
+    ) -> None:
         rng = self.rng = random.Random(seed)
         self.seed = seed
         self.way = WAYS[seed % len(WAYS)]
         self.dsn, data = server
         self.folder = folder
         self.name = f"{'drivers' if by_driver else 'kills'}_{seed}"
-        self.old: list[Row] = [(number, number % 97, rng.randrange(1000)) for number in range(rng.randint(1, 300))]
+        self.old: list[Row] = [
+            (number, number % 97, rng.randrange(1000)) for number in range(rng.randint(1, 300))
+        ]
         first = rng.randrange(300) if self.way == "at_least_once" else 1000
-        self.new: list[Row] = [(number, number * 7919 % 97, rng.randrange(1000)) for number in range(first, first + rng.randint(600, 2000))]
-        victim, moment = ("driver", rng.choice(DRIVER[self.way])) if by_driver else rng.choice(KILLS[self.way])
+        self.new: list[Row] = [
+            (number, number * 7919 % 97, rng.randrange(1000))
+            for number in range(first, first + rng.randint(600, 2000))
+        ]
+        victim, moment = (
+            ("driver", rng.choice(DRIVER[self.way])) if by_driver else rng.choice(KILLS[self.way])
+        )
         row = rng.choice(self.new)[0]
         self.kill = Kill(folder, data, victim, moment, row=row, nth=self._nth(moment))
         self.streams = by_driver and self.way != "overwrite" and rng.random() < 0.5
@@ -222,9 +263,12 @@ class Killed:
 
     def __repr__(self) -> str:
         kill = self.kill
-        return f"seed {self.seed}: {self.way}, {kill.victim} killed at {kill.moment} (number {kill.nth}, row {kill.row})"
+        return (
+            f"seed {self.seed}: {self.way}, {kill.victim} killed at {kill.moment} (number "
+            f"{kill.nth}, row {kill.row})"
+        )
 
-    # -- what there is, and what has to be ------------------------------------------------------------------------------
+    # -- what there is, and what has to be ---------------------------------------------------------
 
     def prepare(self) -> None:
         """The table with the old rows, and the notes."""
@@ -259,7 +303,8 @@ class Killed:
         found, expected = Counter(rows), Counter(self.expected())
         lost, more = expected - found, found - expected
         assert not lost, (
-            f"{self}: {lost.total()} rows of {expected.total()} are lost, {sorted(lost)[:3]} among them; {more.total()} too many"
+            f"{self}: {lost.total()} rows of {expected.total()} are lost, {sorted(lost)[:3]} "
+            f"among them; {more.total()} too many"
         )
         assert not more, f"{self}: {more.total()} rows too many, {sorted(more)[:3]} among them"
 
@@ -271,22 +316,40 @@ class Killed:
             odd = set(seen.read_text().splitlines()) - either
             assert not odd, f"{self}: the table had {odd}, and not {either}"
 
-    # -- writing ----------------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def sink(self) -> Any:
-        upsert: dict[str, Any] = {"on_conflict": "update", "conflict_columns": ("id",)} if self.way == "at_least_once" else {}
-        destination = StruckSink(self.dsn, table=self.name, columns=("id", "key", "value"), pool_size=3, **upsert)
+        upsert: dict[str, Any] = (
+            {"on_conflict": "update", "conflict_columns": ("id",)}
+            if self.way == "at_least_once"
+            else {}
+        )
+        destination = StruckSink(
+            self.dsn, table=self.name, columns=("id", "key", "value"), pool_size=3, **upsert
+        )
         destination.kill, destination.dsn, destination.name = self.kill, self.dsn, self.name
         return stack(StruckChunk(destination, self.kill, self.dsn), Timeout(30.0), Retry())
 
     def write(self, spark: Any) -> None:
         """Write it once, as a batch or as a stream; raise what Spark raises."""
-        options: dict[str, Any] = {"key": "key", "order_by": "id", "buckets": BUCKETS, "chunk_rows": 150, "check": False}
-        options |= {"delivery": self.way} if self.way in WAYS[:2] else {"delivery": "atomic", "mode": self.way}
+        options: dict[str, Any] = {
+            "key": "key",
+            "order_by": "id",
+            "buckets": BUCKETS,
+            "chunk_rows": 150,
+            "check": False,
+        }
+        options |= (
+            {"delivery": self.way}
+            if self.way in WAYS[:2]
+            else {"delivery": "atomic", "mode": self.way}
+        )
         if self.streams:
             self._stream(spark, options)
             return
-        named: dict[str, Any] = {} if self.way == "at_least_once" else {"app_id": self.name, "version": 1}
+        named: dict[str, Any] = (
+            {} if self.way == "at_least_once" else {"app_id": self.name, "version": 1}
+        )
         df = spark.createDataFrame(self.new, "id long, key long, value long")
         write_dataframe(df, self.sink(), **options, **named)
 
@@ -295,10 +358,20 @@ class Killed:
         if not source.exists():
             source.mkdir()
             for number, part in enumerate((self.new[:half], self.new[half:])):
-                (source / f"{number}.csv").write_text("".join(f"{id_},{key},{value}\n" for id_, key, value in part))
-        read = spark.readStream.schema("id long, key long, value long").option("maxFilesPerTrigger", 1).csv(str(source))
-        writing = read.writeStream.foreachBatch(foreach_batch(self.sink(), **options)).trigger(availableNow=True)
-        writing.option("checkpointLocation", str(self.folder / "checkpoint")).start().awaitTermination()
+                (source / f"{number}.csv").write_text(
+                    "".join(f"{id_},{key},{value}\n" for id_, key, value in part)
+                )
+        read = (
+            spark.readStream.schema("id long, key long, value long")
+            .option("maxFilesPerTrigger", 1)
+            .csv(str(source))
+        )
+        writing = read.writeStream.foreachBatch(foreach_batch(self.sink(), **options)).trigger(
+            availableNow=True
+        )
+        writing.option(
+            "checkpointLocation", str(self.folder / "checkpoint")
+        ).start().awaitTermination()
 
     def finish(self, spark: Any, server: EmbeddedPostgres) -> None:
         """Write until it is done, and compare."""

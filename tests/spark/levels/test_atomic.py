@@ -15,7 +15,18 @@ import pytest
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from penstock import Batch, Retry, RowBatch, Sink, StagesLost, Timeout, Unit, WriteResult, send, stack
+from penstock import (
+    Batch,
+    Retry,
+    RowBatch,
+    Sink,
+    StagesLost,
+    Timeout,
+    Unit,
+    WriteResult,
+    send,
+    stack,
+)
 from penstock._core.decorator import WrappingSink
 from penstock._core.staging import Epoch, staged
 from penstock.sinks import PostgresSink
@@ -35,8 +46,18 @@ if TYPE_CHECKING:
     from penstock import Committed, Counts
     from penstock._core.staging import Stage
 
-STAGES = "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'penstock\\_%' AND relname <> 'penstock_ledger'"
-ATOMIC: dict[str, Any] = {"delivery": "atomic", "app_id": "job", "version": 1, "key": "key", "order_by": "id", "buckets": 3}
+STAGES = (
+    "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'penstock\\_%' "
+    "AND relname <> 'penstock_ledger'"
+)
+ATOMIC: dict[str, Any] = {
+    "delivery": "atomic",
+    "app_id": "job",
+    "version": 1,
+    "key": "key",
+    "order_by": "id",
+    "buckets": 3,
+}
 
 
 def is_first(note: str) -> bool:
@@ -65,12 +86,18 @@ class KilledOnce(WrappingSink[Any]):
 
 def sink(dsn: str, note: Path | None = None) -> Any:
     destination: Any = PostgresSink(dsn, table="events", columns=("id", "key"))
-    return stack(destination if note is None else KilledOnce(destination, str(note)), Timeout(30.0), Retry())
+    return stack(
+        destination if note is None else KilledOnce(destination, str(note)), Timeout(30.0), Retry()
+    )
 
 
 @pytest.mark.parametrize("delivery", ["atomic", "bucket"])
-def test_a_worker_killed_in_the_middle_changes_nothing(spark: Any, dsn: str, tmp_path: Path, delivery: str) -> None:
-    """P-T4, P-T8, P-T9: its half of a batch is in no table; the attempt after it, or a repeated write, adds what is missing and no more."""
+def test_a_worker_killed_in_the_middle_changes_nothing(
+    spark: Any, dsn: str, tmp_path: Path, delivery: str
+) -> None:
+    """P-T4, P-T8, P-T9: its half of a batch is in no table; the attempt after it, or a repeated
+    write, adds what is missing and no more.
+    """
     note = tmp_path / "kill"
     note.touch()
     options: dict[str, Any] = ATOMIC | {"delivery": delivery, "chunk_rows": 500}
@@ -85,14 +112,24 @@ def test_a_worker_killed_in_the_middle_changes_nothing(spark: Any, dsn: str, tmp
     assert query(dsn, STAGES) == [(0,)]
 
 
-def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(spark: Any, dsn: str) -> None:
+def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(
+    spark: Any, dsn: str
+) -> None:
     """P-T10, P-T14: not a row of any task, and no stage."""
-    query(dsn, "INSERT INTO events (id, key) VALUES (-1, -1); ALTER TABLE events ADD CONSTRAINT range CHECK (id NOT IN (5, 7))")
+    query(
+        dsn,
+        "INSERT INTO events (id, key) VALUES (-1, -1); ALTER TABLE events ADD CONSTRAINT "
+        "range CHECK (id NOT IN (5, 7))",
+    )
     with pytest.raises(DeadLettersError, match="2 of 1000 rows failed for good"):
-        write_dataframe(rows(spark, 1_000), sink(dsn), mode="overwrite", max_dead_letters=1, **ATOMIC)
+        write_dataframe(
+            rows(spark, 1_000), sink(dsn), mode="overwrite", max_dead_letters=1, **ATOMIC
+        )
     assert query(dsn, "SELECT id FROM events") == [(-1,)]
     assert query(dsn, STAGES) == [(0,)]
-    report = write_dataframe(rows(spark, 1_000), sink(dsn), mode="overwrite", max_dead_letters=2, **ATOMIC)
+    report = write_dataframe(
+        rows(spark, 1_000), sink(dsn), mode="overwrite", max_dead_letters=2, **ATOMIC
+    )
     assert (report.rows, report.delivered, report.failed) == (1_000, 998, 2)
     assert query(dsn, WHOLE) == [(998, 998)]
     again = write_dataframe(rows(spark, 1_000, partitions=1), sink(dsn), mode="overwrite", **ATOMIC)
@@ -102,14 +139,18 @@ def test_dead_rows_over_the_limit_leave_nothing_and_an_overwrite_leaves_the_old(
 
 
 class CrashedOnce(PostgresSink):
-    """Kills one of the server's processes between the tasks' end and the publication; but only the first time."""
+    """Kills one of the server's processes between the tasks' end and the publication; but only the
+    first time.
+    """
 
     def __init__(self, dsn: str, note: str) -> None:
         super().__init__(dsn, table="events", columns=("id", "key"), stages="unlogged")
         self.dsn = dsn
         self.note = note
 
-    async def publish(self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str) -> Committed | None:
+    async def publish(
+        self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
+    ) -> Committed | None:
         if is_first(self.note):
             connection = await asyncpg.connect(self.dsn)
             os.kill(await connection.fetchval("SELECT pg_backend_pid()"), signal.SIGKILL)
@@ -127,7 +168,9 @@ def crashing() -> Iterator[str]:
 def test_a_server_that_crashes_before_the_publication_makes_the_job_run_again(
     spark: Any, crashing: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P-T4: the stages are empty then, all of them; what is published in the end is every row, once."""
+    """P-T4: the stages are empty then, all of them; what is published in the end is every row,
+    once.
+    """
     note = tmp_path / "crash"
     note.touch()
     with caplog.at_level(logging.WARNING, "penstock.spark"):
@@ -136,12 +179,16 @@ def test_a_server_that_crashes_before_the_publication_makes_the_job_run_again(
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == ["job:1:0"]
     assert "the server has crashed since the write began" in caplog.text
     assert (report.rows, report.delivered, report.skipped_units) == (3_000, 3_000, 0)
-    assert query(crashing, "SELECT id, key FROM events ORDER BY id") == [(number, number * 7919 % 97) for number in range(3_000)]
+    assert query(crashing, "SELECT id, key FROM events ORDER BY id") == [
+        (number, number * 7919 % 97) for number in range(3_000)
+    ]
     assert query(crashing, "SELECT rows, delivered FROM penstock_ledger") == [(3_000, 3_000)]
     assert query(crashing, STAGES) == [(0,)]
 
 
-def test_a_destination_that_loses_rows_each_time_is_given_up(spark: Any, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_destination_that_loses_rows_each_time_is_given_up(
+    spark: Any, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Three runs, each of which leaves a stage that loses a row."""
     destination = sink(dsn)
     epoch = Epoch(unit=Unit(application="job", version=1), overwrite=True)
@@ -158,7 +205,10 @@ def test_a_destination_that_loses_rows_each_time_is_given_up(spark: Any, dsn: st
         query(dsn, f'DELETE FROM "{lost[-1].name}" WHERE id = 2')
         return Ran(SparkWriteReport((UnitReport(partition=0, rows=2, delivered=2),)), lost[-1:], 0)
 
-    with caplog.at_level(logging.WARNING, "penstock.spark"), pytest.raises(StagesLost, match="has 1 of 2 rows") as raised:
+    with (
+        caplog.at_level(logging.WARNING, "penstock.spark"),
+        pytest.raises(StagesLost, match="has 1 of 2 rows") as raised,
+    ):
         write_atomically(destination, epoch, Content(rows(spark, 2), ()), run)
     assert len(lost) == 3
     assert lost[2].name in str(raised.value)

@@ -18,7 +18,14 @@ from .conftest import INVERSIONS, WHOLE, rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-BUCKET: dict[str, Any] = {"delivery": "bucket", "key": "key", "order_by": "id", "app_id": "job", "version": 1, "buckets": 4}
+BUCKET: dict[str, Any] = {
+    "delivery": "bucket",
+    "key": "key",
+    "order_by": "id",
+    "app_id": "job",
+    "version": 1,
+    "buckets": 4,
+}
 
 
 def changed(**options: Any) -> dict[str, Any]:
@@ -45,21 +52,34 @@ CUT_ONCE = """
 
 
 def sink(dsn: str, **options: Any) -> Any:
-    return stack(PostgresSink(dsn, table="events", columns=("id", "key"), **options), Timeout(30.0), Retry())
+    return stack(
+        PostgresSink(dsn, table="events", columns=("id", "key"), **options), Timeout(30.0), Retry()
+    )
 
 
 def test_a_replay_from_other_partitions_writes_what_is_missing(spark: Any, dsn: str) -> None:
-    """P-T4, P-T6, P-T9, P-T12: a job that died with some buckets committed; none lost, none doubled, in order, and the counts are exact."""
+    """P-T4, P-T6, P-T9, P-T12: a job that died with some buckets committed; none lost, none
+    doubled, in order, and the counts are exact.
+    """
     key = rows(spark, 97).where("pmod(hash(key), 4) = 3").first().key
     query(dsn, CUT_AT_A_ROW.format(key=key))
     with pytest.raises(Exception, match="TransactionLost"):
-        write_dataframe(rows(spark, 20_000), sink(dsn), chunk_rows=700, unit_buffer_bytes=0, **BUCKET)
+        write_dataframe(
+            rows(spark, 20_000), sink(dsn), chunk_rows=700, unit_buffer_bytes=0, **BUCKET
+        )
     committed = query(dsn, "SELECT count(*), sum(rows)::bigint FROM penstock_ledger")[0]
     assert 2 <= committed[0] <= 3
     assert query(dsn, WHOLE) == [(committed[1], committed[1])]
     query(dsn, "DELETE FROM broken")
-    again = write_dataframe(rows(spark, 20_000, partitions=5), sink(dsn), chunk_rows=700, max_tasks=2, **BUCKET)
-    assert (again.rows, again.delivered, len(again.units), again.skipped_units) == (20_000, 20_000, 4, committed[0])
+    again = write_dataframe(
+        rows(spark, 20_000, partitions=5), sink(dsn), chunk_rows=700, max_tasks=2, **BUCKET
+    )
+    assert (again.rows, again.delivered, len(again.units), again.skipped_units) == (
+        20_000,
+        20_000,
+        4,
+        committed[0],
+    )
     assert sum(unit.duplicate for unit in again.units) == committed[1]
     assert query(dsn, WHOLE) == [(20_000, 20_000)]
     assert query(dsn, INVERSIONS) == [(0,)]
@@ -69,39 +89,70 @@ def test_a_replay_from_other_partitions_writes_what_is_missing(spark: Any, dsn: 
     assert query(dsn, WHOLE) == [(20_000, 20_000)]
 
 
-def test_a_connection_that_breaks_is_no_failure_of_the_task_where_the_unit_fits(spark: Any, dsn: str) -> None:
-    """P-T16, P-T12: with the buffer Spark sees nothing of it; without, the attempt that counts is the second. So it is with an upsert."""
+def test_a_connection_that_breaks_is_no_failure_of_the_task_where_the_unit_fits(
+    spark: Any, dsn: str
+) -> None:
+    """P-T16, P-T12: with the buffer Spark sees nothing of it; without, the attempt that counts is
+    the second. So it is with an upsert.
+    """
     df = rows(spark, 4_000)
-    named = {"server_settings": {"application_name": "penstock_cut"}}  # tasks of a job that another test broke may still be writing
+    named = {
+        "server_settings": {"application_name": "penstock_cut"}
+    }  # tasks of a job that another test broke may still be writing
     query(dsn, CUT_ONCE)
     kept = write_dataframe(df, sink(dsn, connect_options=named), chunk_rows=300, **BUCKET)
     assert (kept.delivered, kept.retries, {unit.attempt for unit in kept.units}) == (4_000, 1, {0})
     assert query(dsn, WHOLE) == [(4_000, 4_000)]
     query(dsn, CUT_ONCE)
-    again = write_dataframe(df, sink(dsn, connect_options=named), chunk_rows=300, unit_buffer_bytes=0, **changed(version=2))
+    again = write_dataframe(
+        df,
+        sink(dsn, connect_options=named),
+        chunk_rows=300,
+        unit_buffer_bytes=0,
+        **changed(version=2),
+    )
     assert (again.rows, again.delivered, again.retries, again.skipped_units) == (4_000, 4_000, 0, 0)
     assert sorted(unit.attempt for unit in again.units) == [0, 0, 0, 1]
     assert query(dsn, WHOLE) == [(4_000, 4_000)]
     query(dsn, CUT_ONCE + "; CREATE UNIQUE INDEX ON events (id)")
-    idempotent = write_dataframe(df, sink(dsn, connect_options=named, on_conflict="update", conflict_columns=("id",)), chunk_rows=300)
+    idempotent = write_dataframe(
+        df,
+        sink(dsn, connect_options=named, on_conflict="update", conflict_columns=("id",)),
+        chunk_rows=300,
+    )
     assert (idempotent.delivered, {unit.attempt for unit in idempotent.units}) == (4_000, {0})
     assert idempotent.retries >= 1
     assert query(dsn, WHOLE) == [(4_000, 4_000)]
 
 
 def test_a_bucket_with_too_many_dead_rows_leaves_nothing(spark: Any, dsn: str) -> None:
-    """P-T10: the others are committed, and come back as skipped when the write is repeated with a higher limit."""
+    """P-T10: the others are committed, and come back as skipped when the write is repeated with a
+    higher limit.
+    """
     query(dsn, "ALTER TABLE events ADD CHECK (id NOT IN (1000, 1097))")
-    with pytest.raises(DeadLettersError, match=r"in each of 1 buckets, which were rolled back \(3 others are committed\).*check"):
+    with pytest.raises(
+        DeadLettersError,
+        match=r"in each of 1 buckets, which were rolled back \(3 others are committed\).*check",
+    ):
         write_dataframe(rows(spark, 4_000), sink(dsn), max_dead_letters=1, **BUCKET)
     assert query(dsn, "SELECT count(*) FROM penstock_ledger") == [(3,)]
     assert query(dsn, f"SELECT count(*) FROM events WHERE key = {1000 * 7919 % 97}") == [(0,)]
     report = write_dataframe(rows(spark, 4_000), sink(dsn), max_dead_letters=2, **BUCKET)
-    assert (report.rows, report.delivered, report.failed, report.skipped_units) == (4_000, 3_998, 2, 3)
+    assert (report.rows, report.delivered, report.failed, report.skipped_units) == (
+        4_000,
+        3_998,
+        2,
+        3,
+    )
     assert sorted(row.row["id"] for row in report.dead_rows) == [1000, 1097]
     assert query(dsn, WHOLE) == [(3_998, 3_998)]
     once_more = write_dataframe(rows(spark, 4_000), sink(dsn), **BUCKET)
-    assert (once_more.rows, once_more.delivered, once_more.failed, once_more.skipped_units) == (4_000, 3_998, 2, 4)
+    assert (once_more.rows, once_more.delivered, once_more.failed, once_more.skipped_units) == (
+        4_000,
+        3_998,
+        2,
+        4,
+    )
 
 
 def test_no_more_connections_than_tasks(spark: Any, dsn: str) -> None:
@@ -116,24 +167,47 @@ def test_no_more_connections_than_tasks(spark: Any, dsn: str) -> None:
         CREATE TRIGGER look AFTER INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION look()
         """,
     )
-    counted = sink(dsn, connect_options={"server_settings": {"application_name": "penstock_counted"}})
-    report = write_dataframe(rows(spark, 2_000, partitions=8), counted, max_tasks=1, **changed(buckets=60))
-    assert (report.delivered, len(report.units)) == (2_000, len({unit.partition for unit in report.units}))
+    counted = sink(
+        dsn, connect_options={"server_settings": {"application_name": "penstock_counted"}}
+    )
+    report = write_dataframe(
+        rows(spark, 2_000, partitions=8), counted, max_tasks=1, **changed(buckets=60)
+    )
+    assert (report.delivered, len(report.units)) == (
+        2_000,
+        len({unit.partition for unit in report.units}),
+    )
     assert len(report.units) > 30
-    assert query(dsn, "SELECT max(connections), count(*) FROM connections_seen") == [(1, len(report.units))]
+    assert query(dsn, "SELECT max(connections), count(*) FROM connections_seen") == [
+        (1, len(report.units))
+    ]
 
 
-def test_a_micro_batch_whose_end_was_not_noted_is_skipped(spark: Any, dsn: str, tmp_path: Path) -> None:
-    """P-T5: the last file of `commits/` is gone, so Spark runs that batch again. The query's id names the application."""
+def test_a_micro_batch_whose_end_was_not_noted_is_skipped(
+    spark: Any, dsn: str, tmp_path: Path
+) -> None:
+    """P-T5: the last file of `commits/` is gone, so Spark runs that batch again. The query's id
+    names the application.
+    """
     for number in range(3):
         lines = [f'{{"id": {number * 100 + row}, "key": {row % 7}}}\n' for row in range(50)]
         (tmp_path / f"{number}.json").write_text("".join(lines))
     reports: list[SparkWriteReport] = []
-    write = foreach_batch(sink(dsn), on_report=reports.append, delivery="bucket", key="key", order_by="id", buckets=3)
+    write = foreach_batch(
+        sink(dsn), on_report=reports.append, delivery="bucket", key="key", order_by="id", buckets=3
+    )
 
     def run() -> None:
-        read = spark.readStream.schema("id long, key long").option("maxFilesPerTrigger", 2).json(str(tmp_path / "*.json"))
-        query = read.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        read = (
+            spark.readStream.schema("id long, key long")
+            .option("maxFilesPerTrigger", 2)
+            .json(str(tmp_path / "*.json"))
+        )
+        query = (
+            read.writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+        )
         assert query.start().awaitTermination(120)
 
     run()
@@ -141,7 +215,11 @@ def test_a_micro_batch_whose_end_was_not_noted_is_skipped(spark: Any, dsn: str, 
     for file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
         file.unlink()
     run()
-    assert [(report.rows, report.delivered, report.skipped_units) for report in reports[2:]] == [(50, 50, len(reports[1].units))]
+    assert [(report.rows, report.delivered, report.skipped_units) for report in reports[2:]] == [
+        (50, 50, len(reports[1].units))
+    ]
     assert query(dsn, WHOLE) == [(150, 150)]
     assert query(dsn, INVERSIONS) == [(0,)]
-    assert query(dsn, "SELECT count(DISTINCT application), max(version) FROM penstock_ledger") == [(1, 1)]
+    assert query(dsn, "SELECT count(DISTINCT application), max(version) FROM penstock_ledger") == [
+        (1, 1)
+    ]

@@ -1,6 +1,7 @@
-"""Processes killed with -9: the driver, and an executor. Each in a Spark of its own, since it does not survive; that takes long, so
-`make soak` runs them. `test_kills.py` and `test_atomic.py` kill workers of Spark in the suite, and `test_bucket.py` repeats a micro-batch whose end
-was not noted."""
+"""Processes killed with -9: the driver, and an executor. Each in a Spark of its own, since it does
+not survive; that takes long, so `make soak` runs them. `test_kills.py` and `test_atomic.py` kill
+workers of Spark in the suite, and `test_bucket.py` repeats a micro-batch whose end was not noted.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +95,9 @@ spark.stop()
 
 
 def run(script: str, *arguments: str, folder: Path) -> tuple[int, str, str]:
-    """A Spark of its own: how it ended, and what it said. Everything that it has started is gone afterwards."""
+    """A Spark of its own: how it ended, and what it said. Everything that it has started is gone
+    afterwards.
+    """
     program = folder / "program.py"
     program.write_text(script)
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -116,7 +119,9 @@ def run(script: str, *arguments: str, folder: Path) -> tuple[int, str, str]:
 
 
 def test_a_driver_killed_after_the_commit_of_the_sink(spark: Any, dsn: str, tmp_path: Path) -> None:
-    """P-T4: Spark has not noted the second micro-batch, and runs it again; another driver finds it committed, and goes on."""
+    """P-T4: Spark has not noted the second micro-batch, and runs it again; another driver finds it
+    committed, and goes on.
+    """
     for number in range(3):
         lines = [f'{{"id": {number * 100 + row}, "key": {row % 7}}}\n' for row in range(100)]
         (tmp_path / f"{number}.json").write_text("".join(lines))
@@ -125,21 +130,44 @@ def test_a_driver_killed_after_the_commit_of_the_sink(spark: Any, dsn: str, tmp_
     assert query(dsn, WHOLE) == [(200, 200)]
     reports: list[SparkWriteReport] = []
     sink = PostgresSink(dsn, table="events", columns=("id", "key"))
-    read = spark.readStream.schema("id long, key long").option("maxFilesPerTrigger", 1).json(f"{tmp_path}/*.json")
-    write = foreach_batch(sink, on_report=reports.append, delivery="bucket", key="key", order_by="id", buckets=3)
-    writing = read.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    read = (
+        spark.readStream.schema("id long, key long")
+        .option("maxFilesPerTrigger", 1)
+        .json(f"{tmp_path}/*.json")
+    )
+    write = foreach_batch(
+        sink, on_report=reports.append, delivery="bucket", key="key", order_by="id", buckets=3
+    )
+    writing = (
+        read.writeStream.foreachBatch(write)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+    )
     assert writing.start().awaitTermination(120)
-    assert [(report.delivered, bool(report.skipped_units)) for report in reports] == [(100, True), (100, False)]
+    assert [(report.delivered, bool(report.skipped_units)) for report in reports] == [
+        (100, True),
+        (100, False),
+    ]
     assert query(dsn, WHOLE) == [(300, 300)]
     assert query(dsn, INVERSIONS) == [(0,)]
 
 
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("levels", [("bucket", "atomic"), ("bucket", "atomic", "overwrite", "at_least_once") * 5], ids=["two", "twenty"])
-def test_an_executor_killed_in_the_middle(dsn: str, tmp_path: Path, levels: tuple[str, ...]) -> None:
-    """P-T22: executors of their own processes; one dies with half a batch in its transaction, or in its stage, and with its shuffle files."""
+@pytest.mark.parametrize(
+    "levels",
+    [("bucket", "atomic"), ("bucket", "atomic", "overwrite", "at_least_once") * 5],
+    ids=["two", "twenty"],
+)
+def test_an_executor_killed_in_the_middle(
+    dsn: str, tmp_path: Path, levels: tuple[str, ...]
+) -> None:
+    """P-T22: executors of their own processes; one dies with half a batch in its transaction, or in
+    its stage, and with its shuffle files.
+    """
     query(dsn, "CREATE UNIQUE INDEX ON events (id)")
-    work = Path(pyspark.__file__).parent / "work"  # where Spark's workers run, inside of the installed package
+    work = (
+        Path(pyspark.__file__).parent / "work"
+    )  # where Spark's workers run, inside of the installed package
     before = set(work.iterdir()) if work.exists() else None
     try:
         code, out, err = run(CLUSTER, dsn, str(tmp_path), *levels, folder=tmp_path)
@@ -150,7 +178,10 @@ def test_an_executor_killed_in_the_middle(dsn: str, tmp_path: Path, levels: tupl
             shutil.rmtree(work, ignore_errors=True)
     assert code == 0, err[-3000:]
     assert [json.loads(line) for line in out.splitlines()] == [[4000, 4000, False]] * len(levels)
-    kept = max((version for version, level in enumerate(levels) if level == "overwrite"), default=0) * 4000
+    kept = (
+        max((version for version, level in enumerate(levels) if level == "overwrite"), default=0)
+        * 4000
+    )
     expected = [(number, number % 4000 * 7919 % 97) for number in range(kept, 4000 * len(levels))]
     assert query(dsn, "SELECT id, key FROM events ORDER BY id") == expected
     assert query(dsn, INVERSIONS) == [(0,)]

@@ -45,11 +45,19 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 def bucket(number: int) -> Any:
     ids = pa.array(range(number * 100, number * 100 + 100), pa.int64())
-    return pa.record_batch({"id": ids, "key": pa.array([number] * 100, pa.int64()), BUCKET: pa.array([number] * 100, pa.int32())})
+    return pa.record_batch(
+        {
+            "id": ids,
+            "key": pa.array([number] * 100, pa.int64()),
+            BUCKET: pa.array([number] * 100, pa.int32()),
+        }
+    )
 
 
 def take_over(server: EmbeddedPostgres) -> None:
-    """The server comes back as a standby that is promoted, and lacks what was committed last, as an asynchronous one may."""
+    """The server comes back as a standby that is promoted, and lacks what was committed last, as an
+    asynchronous one may.
+    """
     server.stop()
     (server._data / "standby.signal").touch()
     server.start()
@@ -63,11 +71,20 @@ def take_over(server: EmbeddedPostgres) -> None:
     asyncio.run(promoted())
 
 
-def test_a_job_over_a_failover_runs_again_and_every_row_is_there(server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture) -> None:
-    """The buckets before it are written again, the others are skipped. Each alone was committed, and said so."""
+def test_a_job_over_a_failover_runs_again_and_every_row_is_there(
+    server: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The buckets before it are written again, the others are skipped. Each alone was committed,
+    and said so.
+    """
     failovers = [server]
     writing = Partition(
-        description(PostgresSink(server.dsn, table="events", columns=("id", "key"))), CUTS, "job", keep=0, stop_at=0, units=UNITS
+        description(PostgresSink(server.dsn, table="events", columns=("id", "key"))),
+        CUTS,
+        "job",
+        keep=0,
+        stop_at=0,
+        units=UNITS,
     )
 
     def run() -> Ran:
@@ -80,9 +97,12 @@ def test_a_job_over_a_failover_runs_again_and_every_row_is_there(server: Embedde
     with caplog.at_level(logging.WARNING, "penstock.spark"):
         report = write_units(run)
     assert (report.rows, report.delivered, report.skipped_units) == (200, 200, 1)
-    assert query(server.dsn, "SELECT id, key FROM events ORDER BY id") == [(number, number // 100) for number in range(200)]
+    assert query(server.dsn, "SELECT id, key FROM events ORDER BY id") == [
+        (number, number // 100) for number in range(200)
+    ]
     assert [record.getMessage() for record in caplog.records] == [
-        "the job runs again: another server took over while units were committed (00000001, 00000002), and may lack those of the server before"
+        "the job runs again: another server took over while units were committed (00000001, "
+        "00000002), and may lack those of the server before"
     ]
 
 

@@ -1,4 +1,6 @@
-"""Kills at random moments, from seeds, at every delivery level: nothing is lost, and nothing doubled that is promised once."""
+"""Kills at random moments, from seeds, at every delivery level: nothing is lost, and nothing
+doubled that is promised once.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,15 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
 
 SUITE = (0, 11, 12, 14, 25, 29, 30, 31)
-"""Each level twice, each victim at least twice: in a write, before a commit, before a publication, in one, after a commit."""
+"""Each level twice, each victim at least twice: in a write, before a commit, before a publication,
+in one, after a commit.
+"""
 KILLS = 180
 DRIVERS = 20
-SEEDS = [*SUITE, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(KILLS) if seed not in SUITE)]
+SEEDS = [
+    *SUITE,
+    *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(KILLS) if seed not in SUITE),
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +39,19 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_worker_or_the_server_killed_at_some_moment_changes_no_row(spark: Any, server: EmbeddedPostgres, seed: int) -> None:
-    """P-T4, P-T8, P-T9, P-T14, P-T16: a worker of Spark, one backend, or the server as a whole, which comes back."""
+def test_a_worker_or_the_server_killed_at_some_moment_changes_no_row(
+    spark: Any, server: EmbeddedPostgres, seed: int
+) -> None:
+    """P-T4, P-T8, P-T9, P-T14, P-T16: a worker of Spark, one backend, or the server as a whole,
+    which comes back.
+    """
     run(spark, server, seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(DRIVERS))
-def test_a_driver_killed_at_some_moment_changes_no_row(spark: Any, server: EmbeddedPostgres, seed: int) -> None:
+def test_a_driver_killed_at_some_moment_changes_no_row(
+    spark: Any, server: EmbeddedPostgres, seed: int
+) -> None:
     """P-T4, P-T5: another driver repeats the write, or goes on from the checkpoint."""
     run(spark, server, seed, by_driver=True)

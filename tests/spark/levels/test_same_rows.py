@@ -1,4 +1,6 @@
-"""What comes again under a committed name must be what was committed: to the same table, by the same keys, with the same rows."""
+"""What comes again under a committed name must be what was committed: to the same table, by the
+same keys, with the same rows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import pytest
 pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
-from penstock import Batch, ConfigError, Counts, NonDeterministicReplay, Retry, Timeout, UnitRefused, stack
+from penstock import (
+    Batch,
+    ConfigError,
+    Counts,
+    NonDeterministicReplay,
+    Retry,
+    Timeout,
+    UnitRefused,
+    stack,
+)
 from penstock.sinks import PostgresSink
 from penstock.spark import foreach_batch, write_dataframe
 from penstock.spark._content import Content
@@ -25,7 +36,14 @@ from .conftest import WHOLE, rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-BUCKET: dict[str, Any] = {"delivery": "bucket", "key": "key", "order_by": "id", "app_id": "job", "buckets": 3, "max_tasks": 1}
+BUCKET: dict[str, Any] = {
+    "delivery": "bucket",
+    "key": "key",
+    "order_by": "id",
+    "app_id": "job",
+    "buckets": 3,
+    "max_tasks": 1,
+}
 ATOMIC: dict[str, Any] = {"delivery": "atomic", "app_id": "job"}
 
 
@@ -47,11 +65,16 @@ def test_two_writers_of_one_micro_batch_both_write(spark: Any, dsn: str) -> None
     micro_batch(rows(spark, 300), 0)
     micro_batch(rows(spark, 300, partitions=2), 0)
     assert written == [(300, 0), (300, 0), (300, 0), (300, 3), (300, 3), (300, 1)]
-    assert (query(dsn, WHOLE), query(dsn, "SELECT count(*) FROM copies")) == ([(300, 300)], [(600,)])
+    assert (query(dsn, WHOLE), query(dsn, "SELECT count(*) FROM copies")) == (
+        [(300, 300)],
+        [(600,)],
+    )
 
 
 def test_a_key_of_another_type_is_refused_in_the_middle_of_a_version(spark: Any, dsn: str) -> None:
-    """Its hashes are others, so the committed buckets would have skipped other rows, and doubled some."""
+    """Its hashes are others, so the committed buckets would have skipped other rows, and doubled
+    some.
+    """
     first = rows(spark, 400).selectExpr("id", "cast(key AS int) AS key")
     bad = first.where("pmod(hash(key), 3) = 1").first().id
     query(dsn, f"ALTER TABLE events ADD CONSTRAINT no CHECK (id <> {bad})")
@@ -61,10 +84,19 @@ def test_a_key_of_another_type_is_refused_in_the_middle_of_a_version(spark: Any,
     assert 0 < committed < 400
     query(dsn, "ALTER TABLE events DROP CONSTRAINT no")
     other = rows(spark, 400)
-    units = Units(application="job", version=0, buckets=3, key=("key",), in_transactions=True, types=typed(other, ["key"]))
+    units = Units(
+        application="job",
+        version=0,
+        buckets=3,
+        key=("key",),
+        in_transactions=True,
+        types=typed(other, ["key"]),
+    )
     cuts = Cuts(chunk_rows=1_000, chunk_bytes=1 << 20, window=1, key=("key",))
     here = Partition(description(sink(dsn)), cuts, "job", keep=0, stop_at=0, units=units)
-    with pytest.raises(UnitRefused, match=r"key int\b.*key bigint"):  # in this process: Spark would try it four times
+    with pytest.raises(
+        UnitRefused, match=r"key int\b.*key bigint"
+    ):  # in this process: Spark would try it four times
         here.run(with_bucket(keyed(other, "key", order_by="id", buckets=3)).toArrow().to_batches())
     assert query(dsn, WHOLE) == [(committed, committed)]
     assert write_dataframe(first, sink(dsn), version=0, **BUCKET).delivered == 400
@@ -72,11 +104,15 @@ def test_a_key_of_another_type_is_refused_in_the_middle_of_a_version(spark: Any,
 
 
 @pytest.mark.parametrize("options", [BUCKET, ATOMIC], ids=["bucket", "atomic"])
-def test_a_deleted_checkpoint_under_an_old_name_is_an_error(spark: Any, dsn: str, options: dict[str, Any]) -> None:
+def test_a_deleted_checkpoint_under_an_old_name_is_an_error(
+    spark: Any, dsn: str, options: dict[str, Any]
+) -> None:
     """Micro-batch 0 comes again with as many rows as it had, and they are others."""
     write = foreach_batch(sink(dsn), **options)
     write(rows(spark, 97), 0)
-    with pytest.raises(Exception, match=r"(?s)NonDeterministicReplay.*app_id|of another content.*app_id") as refused:
+    with pytest.raises(
+        Exception, match=r"(?s)NonDeterministicReplay.*app_id|of another content.*app_id"
+    ) as refused:
         write(rows(spark, 194).where("id >= 97"), 0)
     assert options is BUCKET or isinstance(refused.value, NonDeterministicReplay)
     write(rows(spark, 97, partitions=1).select("key", "id"), 0)
@@ -84,8 +120,12 @@ def test_a_deleted_checkpoint_under_an_old_name_is_an_error(spark: Any, dsn: str
     assert write.report.total.skipped_units == (3 if options is BUCKET else 1)
 
 
-def test_batches_of_other_rows_have_other_ids_where_no_ledger_compares_them(spark: Any, tmp_path: Path) -> None:
-    """`at_least_once` under a name of its own: a destination that deduplicates must not take them for what it has."""
+def test_batches_of_other_rows_have_other_ids_where_no_ledger_compares_them(
+    spark: Any, tmp_path: Path
+) -> None:
+    """`at_least_once` under a name of its own: a destination that deduplicates must not take them
+    for what it has.
+    """
     sent = tmp_path / "sent"
 
     def note(batch: Batch[Any]) -> None:
@@ -101,11 +141,18 @@ def test_batches_of_other_rows_have_other_ids_where_no_ledger_compares_them(spar
 
 
 def test_a_column_that_is_made_anew_is_left_out(spark: Any, dsn: str) -> None:
-    """Else the replay of a bucket has another content. Columns of every kind are hashed, and NULLs count."""
+    """Else the replay of a bucket has another content. Columns of every kind are hashed, and NULLs
+    count.
+    """
     query(dsn, "ALTER TABLE events ADD COLUMN at timestamptz")
     timed = PostgresSink(dsn, table="events", columns=("id", "key", "at"))
     read = rows(spark, 200).selectExpr(
-        "id", "key", "current_timestamp() AS at", "map(id, key) AS m", "array(map(1, id)) AS a", "id % 2 = 0 AS b"
+        "id",
+        "key",
+        "current_timestamp() AS at",
+        "map(id, key) AS m",
+        "array(map(1, id)) AS a",
+        "id % 2 = 0 AS b",
     )
     began = datetime.now(UTC)
     chosen: dict[str, Any] = BUCKET | {"version": 0, "content": ("id", "key", "m", "a", "b")}
@@ -129,16 +176,24 @@ def test_columns_of_the_content_are_checked(spark: Any, dsn: str) -> None:
 
 
 def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:
-    """Spark's hash skips NULLs; the same rows in another order, with their columns in another one, are the same."""
+    """Spark's hash skips NULLs; the same rows in another order, with their columns in another one,
+    are the same.
+    """
     pairs = "a int, `b.c` int, m map<string, int>, s struct<x: map<string, int>>"
-    some, swapped = [(None, 1, None, None), (0, 3, {"k": 1}, ({"k": 1},))], [(1, None, None, None), (0, 3, {"k": 1}, ({"k": 1},))]
+    some, swapped = (
+        [(None, 1, None, None), (0, 3, {"k": 1}, ({"k": 1},))],
+        [(1, None, None, None), (0, 3, {"k": 1}, ({"k": 1},))],
+    )
 
     def counted(given: list[Any], *columns: str) -> Counts:
         df = spark.createDataFrame(given, pairs)
         return Content.of(df.select(*columns) if columns else df, None, is_named=True).counted()
 
     first = counted(some)
-    assert (first.rows, first.content_of) == (2, "a int, b.c int, m map<string,int>, s struct<x:map<string,int>>")
+    assert (first.rows, first.content_of) == (
+        2,
+        "a int, b.c int, m map<string,int>, s struct<x:map<string,int>>",
+    )
     assert counted(some[::-1], "s", "m", "`b.c`", "a") == first
     assert counted(swapped).content != first.content
     assert counted([]) == Counts(content=0, content_of=first.content_of)
@@ -147,7 +202,9 @@ def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:
 def test_a_sum_of_doubles_added_up_in_another_order_is_the_same(spark: Any) -> None:
     """It differs in its last digits, as `sum` and `avg` over a shuffle do from run to run."""
     contents = [
-        Content.of(spark.createDataFrame([(value,)], "total double"), None, is_named=True).counted().content
+        Content.of(spark.createDataFrame([(value,)], "total double"), None, is_named=True)
+        .counted()
+        .content
         for value in (0.1 + 0.2, 0.3, 0.31)
     ]
     assert contents[0] == contents[1] != contents[2]

@@ -43,7 +43,9 @@ UNITS = Units(application="job", version=7, buckets=4, key=("key",), in_transact
 def rows(count: int, *, start: int = 0, at_once: int = 7) -> list[Any]:
     """Rows of five per key, in record batches of `at_once`."""
     numbers = range(start, start + count)
-    made = pa.record_batch({"key": pa.array([number // 5 for number in numbers]), "number": pa.array(numbers)})
+    made = pa.record_batch(
+        {"key": pa.array([number // 5 for number in numbers]), "number": pa.array(numbers)}
+    )
     return [made.slice(place, at_once) for place in range(0, count, at_once)]
 
 
@@ -57,7 +59,14 @@ def here() -> Iterator[Worker]:
 class Broken(MemorySink[Any]):
     """Its transactions break: at a write, or when they commit, as many times as it is told."""
 
-    def __init__(self, *, at_chunk: int | None = None, at_commit: int = 0, times: int = 1, is_applied: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        at_chunk: int | None = None,
+        at_commit: int = 0,
+        times: int = 1,
+        is_applied: bool = False,
+    ) -> None:
         super().__init__()
         self.at_chunk = at_chunk
         self.at_commit = at_commit
@@ -90,9 +99,19 @@ class Broken(MemorySink[Any]):
         return broken
 
 
-def run(here: Worker, sink: Sink[Any], given_rows: Iterable[Any], *, buffer: int = 1 << 20, most: float = 0, bucket: int = 2) -> UnitReport:
+def run(
+    here: Worker,
+    sink: Sink[Any],
+    given_rows: Iterable[Any],
+    *,
+    buffer: int = 1 << 20,
+    most: float = 0,
+    bucket: int = 2,
+) -> UnitReport:
     letters = Letters(bucket, 20, most)
-    return UnitTask(here, sink, CUTS, UNITS.unit(bucket), buffer_bytes=buffer, letters=letters).run(given_rows)
+    return UnitTask(here, sink, CUTS, UNITS.unit(bucket), buffer_bytes=buffer, letters=letters).run(
+        given_rows
+    )
 
 
 def numbers(sink: MemorySink[Any]) -> list[int]:
@@ -104,11 +123,22 @@ def numbers(sink: MemorySink[Any]) -> list[int]:
     at_once=st.integers(1, 9),
 )
 @settings(max_examples=200, deadline=None)
-def test_buckets_come_one_after_the_other_with_all_their_rows(sizes: list[tuple[int, int]], at_once: int) -> None:
-    buckets = [10 * place + bucket for place, (bucket, count) in enumerate(sizes) for _ in range(count)]
-    whole = pa.record_batch({"number": pa.array(range(len(buckets)), pa.int64()), BUCKET: pa.array(buckets, pa.int32())})
+def test_buckets_come_one_after_the_other_with_all_their_rows(
+    sizes: list[tuple[int, int]], at_once: int
+) -> None:
+    buckets = [
+        10 * place + bucket for place, (bucket, count) in enumerate(sizes) for _ in range(count)
+    ]
+    whole = pa.record_batch(
+        {"number": pa.array(range(len(buckets)), pa.int64()), BUCKET: pa.array(buckets, pa.int32())}
+    )
     batches = [whole.slice(start, at_once) for start in range(0, len(buckets), at_once)]
-    found = [(bucket, number) for bucket, part in by_bucket(batches) for batch in part for number in batch.column(0).to_pylist()]
+    found = [
+        (bucket, number)
+        for bucket, part in by_bucket(batches)
+        for batch in part
+        for number in batch.column(0).to_pylist()
+    ]
     assert found == list(zip(buckets, range(len(buckets)), strict=True))
     assert len([bucket for bucket, part in by_bucket(batches) if [*part]]) == len(set(buckets))
 
@@ -126,13 +156,18 @@ def test_a_unit_is_committed_once_and_a_replay_is_counted_from_the_ledger(here: 
 def hashed(hashes: list[int]) -> list[Any]:
     """Rows of one key, with these hashes beside them."""
     return [
-        pa.record_batch({"key": pa.array([1]), "number": pa.array([place]), CONTENT: pa.array([each])}) for place, each in enumerate(hashes)
+        pa.record_batch(
+            {"key": pa.array([1]), "number": pa.array([place]), CONTENT: pa.array([each])}
+        )
+        for place, each in enumerate(hashes)
     ]
 
 
 @pytest.mark.parametrize("broken", [{}, {"at_chunk": 1}, {"at_commit": 1, "is_applied": True}])
 def test_hashes_are_summed_once_and_never_written(here: Worker, broken: dict[str, Any]) -> None:
-    """However often the unit is written again inside its task; the sum wraps, and does not depend on the order."""
+    """However often the unit is written again inside its task; the sum wraps, and does not depend
+    on the order.
+    """
     sink, hashes = Broken(**broken), [2**63 - 1, -5, 2**63 - 1, *range(20)]
     run(here, sink, hashed(hashes))
     assert {tuple(row) for row in sink.items} == {("key", "number")}
@@ -150,7 +185,9 @@ def test_other_rows_under_the_same_name_are_refused(here: Worker) -> None:
         run(here, sink, rows(34))
     changed = Units(application="job", version=7, buckets=5, key=("key",), in_transactions=True)
     with pytest.raises(UnitRefused):
-        UnitTask(here, sink, CUTS, changed.unit(2), buffer_bytes=0, letters=Letters(2, 20, 0)).run(rows(33))
+        UnitTask(here, sink, CUTS, changed.unit(2), buffer_bytes=0, letters=Letters(2, 20, 0)).run(
+            rows(33)
+        )
 
 
 def test_two_attempts_at_the_same_time_have_one_effect(here: Worker) -> None:
@@ -209,7 +246,9 @@ def test_tries_come_to_an_end(here: Worker, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("is_applied", [False, True])
-def test_a_commit_without_an_answer_is_settled_by_the_ledger(here: Worker, is_applied: bool) -> None:
+def test_a_commit_without_an_answer_is_settled_by_the_ledger(
+    here: Worker, is_applied: bool
+) -> None:
     """P-T16: applied or not, each row is there once."""
     sink = Broken(at_commit=1, is_applied=is_applied)
     report = run(here, sink, rows(40))
@@ -227,7 +266,9 @@ def test_reading_that_fails_leaves_nothing(here: Worker) -> None:
         raise OSError("the shuffle is gone")
 
     with pytest.raises(OSError, match="shuffle"):
-        UnitTask(here, sink, CUTS, UNITS.unit(2), buffer_bytes=1 << 20, letters=Letters(2, 20, 0)).run(breaking())
+        UnitTask(
+            here, sink, CUTS, UNITS.unit(2), buffer_bytes=1 << 20, letters=Letters(2, 20, 0)
+        ).run(breaking())
     assert sink.items == []
     assert run(here, sink, rows(33)).delivered == 33
 
@@ -241,7 +282,11 @@ class Picky(MemorySink[Any]):
             write = tx.write
 
             async def refusing(batch: Batch[Any]) -> WriteResult | None:
-                bad = {i: PermanentError("13") for i, row in enumerate(batch) if row["number"] % 20 == 13}
+                bad = {
+                    i: PermanentError("13")
+                    for i, row in enumerate(batch)
+                    if row["number"] % 20 == 13
+                }
                 await write(batch.pick([i for i in range(len(batch)) if i not in bad]))
                 return WriteResult.failed(batch, bad) if bad else None
 
@@ -271,7 +316,9 @@ def test_units_without_transactions_send_the_same_write_keys(here: Worker) -> No
             async def write(self, batch: Batch[Any], sent: set[str] = sent) -> None:
                 sent.add(batch.write_key)
 
-        Task(here, Keys(), CUTS, unit=UNITS.unit(3).name, partition=3).run(rows(40, at_once=at_once), Letters(3, 20, 0).add)
+        Task(here, Keys(), CUTS, unit=UNITS.unit(3).name, partition=3).run(
+            rows(40, at_once=at_once), Letters(3, 20, 0).add
+        )
         keys.append(sent)
     assert keys[0] == keys[1]
     assert len(keys[0]) == 4
@@ -279,7 +326,9 @@ def test_units_without_transactions_send_the_same_write_keys(here: Worker) -> No
 
 
 def test_other_rows_under_an_old_name_have_another_write_key(here: Worker) -> None:
-    """A destination that knows idempotency keys would take them for what it has; nothing else compares rows there."""
+    """A destination that knows idempotency keys would take them for what it has; nothing else
+    compares rows there.
+    """
     keys: list[str] = []
     taken: list[dict[str, Any]] = []
 
@@ -289,6 +338,8 @@ def test_other_rows_under_an_old_name_have_another_write_key(here: Worker) -> No
             taken.extend(batch)
 
     for hashes in ([7, -7, 3], [3, 7, -7], [7, -7, 4], [5, -5, 4]):
-        Task(here, Keys(), CUTS, unit=UNITS.unit(3).name, partition=3).run(hashed(hashes), Letters(3, 20, 0).add)
+        Task(here, Keys(), CUTS, unit=UNITS.unit(3).name, partition=3).run(
+            hashed(hashes), Letters(3, 20, 0).add
+        )
     assert keys == ["job:7:3-0-0000000000000003"] * 2 + ["job:7:3-0-0000000000000004"] * 2
     assert taken[:3] == [{"key": 1, "number": place} for place in range(3)]

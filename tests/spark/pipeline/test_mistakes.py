@@ -10,13 +10,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.sinks import MemorySink
-from penstock.spark.pipeline import Destination, Layer, Pipeline, PipelineError, Source, Step, Stream, Watermark, Write
+from penstock.spark.pipeline import (
+    Destination,
+    Layer,
+    Pipeline,
+    PipelineError,
+    Source,
+    Step,
+    Stream,
+    Watermark,
+    Write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipelines" / "flights.toml"
-SET = {"FLIGHTS": "flights.csv", "PG_DSN": "postgresql://me:much-too-secret@host/db", "REFUSED": "refused.jsonl"}
+SET = {
+    "FLIGHTS": "flights.csv",
+    "PG_DSN": "postgresql://me:much-too-secret@host/db",
+    "REFUSED": "refused.jsonl",
+}
 
 BAD = """\
 nam = "x"
@@ -110,7 +124,9 @@ def test_every_mistake_has_its_line_and_what_may_be_meant(tmp_path: Path) -> Non
 def test_a_text_that_is_no_toml_says_where(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text("a = 1\nb = = 2\n")
-    with pytest.raises(PipelineError, match=r"bad\.toml: is no TOML: Invalid value \(at line 2, column 5\)"):
+    with pytest.raises(
+        PipelineError, match=r"bad\.toml: is no TOML: Invalid value \(at line 2, column 5\)"
+    ):
         Pipeline.read(file)
 
 
@@ -118,7 +134,9 @@ def test_the_example_is_right_once_its_variables_are_set() -> None:
     pipeline = Pipeline.read(EXAMPLE)
     assert pipeline.mistakes(SET) == pipeline.doubts(SET) == ()
     found = [str(mistake) for mistake in pipeline.mistakes({})]
-    assert [line.rpartition(": ")[2] for line in found] == [f"the environment variable {name} is not set" for name in SET]
+    assert [line.rpartition(": ")[2] for line in found] == [
+        f"the environment variable {name} is not set" for name in SET
+    ]
     assert ":45: sinks.aircraft.dsn: " in found[1]
 
 
@@ -126,7 +144,9 @@ def declared(**changes: object) -> Pipeline:
     parts: dict[str, object] = {
         "name": "test",
         "sources": {"numbers": Source(format="rate")},
-        "steps": {"even": Step(sql="SELECT value, timestamp AS at FROM numbers WHERE value % 2 = 0")},
+        "steps": {
+            "even": Step(sql="SELECT value, timestamp AS at FROM numbers WHERE value % 2 = 0")
+        },
         "sinks": {"memory": MemorySink()},
         "write": Write(view="even", sink="memory"),
         **changes,
@@ -147,14 +167,23 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
     [
         ({}, []),
         ({"name": 5}, ["name: must be text, and is a whole number"]),
-        ({"sources": {}}, ["sources: must have at least one", "steps.even.sql: reads numbers, and there is no such view; there is: none"]),
+        (
+            {"sources": {}},
+            [
+                "sources: must have at least one",
+                "steps.even.sql: reads numbers, and there is no such view; there is: none",
+            ],
+        ),
         (
             {"sources": {"numbers": Source(format="csv", path="x")}},
             ["sources.numbers.schema: is missing: csv does not say what its columns are"],
         ),
         (
             {"sources": {"numbers": Source(format="parquet", path="x")}, "stream": STREAM},
-            ["sources.numbers.schema: is missing: parquet in a stream does not say what its columns are"],
+            [
+                "sources.numbers.schema: is missing: parquet in a stream does not say what its "
+                "columns are"
+            ],
         ),
         (
             {"sources": {"numbers": Source(format="kafka")}},
@@ -167,9 +196,18 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
             {"sources": {"numbers": Source(format="rate", static=True)}, "stream": STREAM},
             ["sources: all are static: there is nothing to stream"],
         ),
-        ({"sources": {"numbers": Source(format="rate", static=True)}}, ["sources.numbers.static: has no meaning without [stream]"]),
         (
-            {"sources": {"numbers": Source(format="rate", watermark=Watermark(column="timestamp", delay="late"))}},
+            {"sources": {"numbers": Source(format="rate", static=True)}},
+            ["sources.numbers.static: has no meaning without [stream]"],
+        ),
+        (
+            {
+                "sources": {
+                    "numbers": Source(
+                        format="rate", watermark=Watermark(column="timestamp", delay="late")
+                    )
+                }
+            },
             [
                 "sources.numbers.watermark: has no meaning without [stream]",
                 "sources.numbers.watermark.delay: 'late' is no duration such as '10 minutes'",
@@ -177,37 +215,76 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
         ),
         (
             {"sources": {"numbers": Source(format="rate", dedupe="value")}, "stream": STREAM},
-            ["sources.numbers.dedupe: needs a watermark in a stream, which would otherwise remember every row for ever"],
+            [
+                "sources.numbers.dedupe: needs a watermark in a stream, which would otherwise "
+                "remember every row for ever"
+            ],
         ),
         ({"stream": Stream(checkpoint=" ")}, ["stream.checkpoint: must not be empty"]),
-        ({"steps": {"even": Step(sql="SELECT * FROM even")}}, ["steps.even.sql: a cycle: even reads itself"]),
+        (
+            {"steps": {"even": Step(sql="SELECT * FROM even")}},
+            ["steps.even.sql: a cycle: even reads itself"],
+        ),
         (
             {"steps": {"even": Step(sql="DROP TABLE numbers")}},
             ["steps.even.sql: must be one SELECT, and is a statement of another kind (DROP)"],
         ),
-        ({"steps": {"even": Step(sql="SELECT 1; SELECT 2")}}, ["steps.even.sql: must be one SELECT, and is 2 statements"]),
+        (
+            {"steps": {"even": Step(sql="SELECT 1; SELECT 2")}},
+            ["steps.even.sql: must be one SELECT, and is 2 statements"],
+        ),
         ({"steps": {"even": Step(sql=" ")}}, ["steps.even.sql: must not be empty"]),
         ({"steps": {"even": Step(sql="SOMETHING NEW FROM numbers", unchecked=True)}}, []),
         (
             {"steps": {"Numbers": Step(sql="SELECT 1"), "even": Step(sql="SELECT 2")}},
             ["steps.Numbers: there is another view of this name; *"],
         ),
-        ({"steps": {"even": Step(sql="SELECT 1"), "1st": Step(sql="SELECT 2")}}, ["steps.1st: is no name for a view: *"]),
+        (
+            {"steps": {"even": Step(sql="SELECT 1"), "1st": Step(sql="SELECT 2")}},
+            ["steps.1st: is no name for a view: *"],
+        ),
         (
             {"write": Write(view="even", sink="memory", delivery="bucket")},
-            ["write.delivery: 'bucket' needs key: *", "write.version: is missing, and delivery = 'bucket' needs it: *"],
+            [
+                "write.delivery: 'bucket' needs key: *",
+                "write.version: is missing, and delivery = 'bucket' needs it: *",
+            ],
         ),
         (
-            {"write": Write(view="even", sink="memory", key="value", delivery="bucket", version="${DAY}"), "sinks": {"memory": print}},
-            ["write.version: the environment variable DAY is not set", "write.delivery: 'bucket' cannot be kept: *"],
+            {
+                "write": Write(
+                    view="even", sink="memory", key="value", delivery="bucket", version="${DAY}"
+                ),
+                "sinks": {"memory": print},
+            },
+            [
+                "write.version: the environment variable DAY is not set",
+                "write.delivery: 'bucket' cannot be kept: *",
+            ],
         ),
-        ({"write": Write(view="even", sink="memory", key="value", delivery="bucket", version="20260131")}, []),
+        (
+            {
+                "write": Write(
+                    view="even", sink="memory", key="value", delivery="bucket", version="20260131"
+                )
+            },
+            [],
+        ),
         (
             {"write": Write(view="even", sink="memory", delivery="atomic")},
-            ["write.version: is missing, and delivery = 'atomic' needs it: *", "write.delivery: 'atomic' cannot be kept: *"],
+            [
+                "write.version: is missing, and delivery = 'atomic' needs it: *",
+                "write.delivery: 'atomic' cannot be kept: *",
+            ],
         ),
-        ({"write": Write(view="even", sink="memory", mode="overwrite")}, ["write.mode: 'overwrite' needs delivery = 'atomic': *"]),
-        ({"write": Write(view="even", sink="memory", key="value", version=-1)}, ["write.version: -1 is no whole number of at least 0"]),
+        (
+            {"write": Write(view="even", sink="memory", mode="overwrite")},
+            ["write.mode: 'overwrite' needs delivery = 'atomic': *"],
+        ),
+        (
+            {"write": Write(view="even", sink="memory", key="value", version=-1)},
+            ["write.version: -1 is no whole number of at least 0"],
+        ),
         (
             {"write": Write(view="even", sink="memory", key="value", version=1), "stream": STREAM},
             ["write.version: is the number of the micro-batch in a stream"],
@@ -217,21 +294,48 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
             ["write.key: even has no column 'valeu'; did you mean 'value'?"],
         ),
         ({"sinks": {"memory": 5}}, ["sinks.memory: must be a table, or in Python a sink"]),
-        ({"sinks": {"memory": Destination(kind="memry")}}, ["sinks.memory.kind: 'memry' is no sink; *"]),
-        ({"sinks": {"memory": Destination(kind="fan_out")}}, ["sinks.memory.sinks: must name at least one sink"]),
         (
-            {"sinks": {"memory": Destination(kind="postgres", arguments={"dsn": "postgresql://h/d"})}},
-            ["sinks.memory.table: is missing"],
+            {"sinks": {"memory": Destination(kind="memry")}},
+            ["sinks.memory.kind: 'memry' is no sink; *"],
         ),
         (
-            {"sinks": {"memory": Destination(kind="python", arguments={"factory": "penstock.nowhere:make"})}},
-            ["sinks.memory.factory: cannot be imported: No module named 'penstock.nowhere'"],
+            {"sinks": {"memory": Destination(kind="fan_out")}},
+            ["sinks.memory.sinks: must name at least one sink"],
         ),
-        ({"sinks": {"memory": Destination(kind="python", arguments={"factory": "penstock.sinks:MemorySink"})}}, []),
         (
             {
                 "sinks": {
-                    "memory": Destination(kind="fan_out", arguments={"sinks": ["a"]}, stack=[Layer(kind="retry")]),
+                    "memory": Destination(kind="postgres", arguments={"dsn": "postgresql://h/d"})
+                }
+            },
+            ["sinks.memory.table: is missing"],
+        ),
+        (
+            {
+                "sinks": {
+                    "memory": Destination(
+                        kind="python", arguments={"factory": "penstock.nowhere:make"}
+                    )
+                }
+            },
+            ["sinks.memory.factory: cannot be imported: No module named 'penstock.nowhere'"],
+        ),
+        (
+            {
+                "sinks": {
+                    "memory": Destination(
+                        kind="python", arguments={"factory": "penstock.sinks:MemorySink"}
+                    )
+                }
+            },
+            [],
+        ),
+        (
+            {
+                "sinks": {
+                    "memory": Destination(
+                        kind="fan_out", arguments={"sinks": ["a"]}, stack=[Layer(kind="retry")]
+                    ),
                     "a": Destination(kind="postgres", arguments=POSTGRES),
                 }
             },
@@ -248,7 +352,9 @@ def test_what_is_wrong_is_named(changes: dict[str, object], expected: list[str])
 def test_a_missing_extra_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     sinks = {"memory": Destination(kind="postgres", arguments=POSTGRES)}
-    assert said(declared(sinks=sinks)) == ['sinks.memory: needs what is not installed: pip install "penstock[postgres]"']
+    assert said(declared(sinks=sinks)) == [
+        'sinks.memory: needs what is not installed: pip install "penstock[postgres]"'
+    ]
 
 
 def test_no_value_of_the_environment_is_ever_shown() -> None:
@@ -271,7 +377,11 @@ def test_no_value_of_the_environment_is_ever_shown() -> None:
 def test_a_literal_secret_is_not_explained() -> None:
     """P-T18."""
     source = Source(format="jdbc", options={"url": "jdbc:x", "password": "hush", "dbtable": "t"})
-    sinks = {"memory": Destination(kind="postgres", arguments={**POSTGRES, "dsn": "postgresql://u:hush@h/d"})}
+    sinks = {
+        "memory": Destination(
+            kind="postgres", arguments={**POSTGRES, "dsn": "postgresql://u:hush@h/d"}
+        )
+    }
     text = declared(sources={"numbers": source}, sinks=sinks).explain()
     assert "hush" not in text
     assert "dbtable='t'" in text
@@ -291,7 +401,9 @@ def test_without_sqlglot_the_sql_is_left_to_spark(monkeypatch: pytest.MonkeyPatc
 
 
 def test_checking_loads_neither_spark_nor_java() -> None:
-    """Where PySpark is missing a pipeline can be checked all the same, and the rest says what it needs."""
+    """Where PySpark is missing a pipeline can be checked all the same, and the rest says what it
+    needs.
+    """
     program = f"""
 import sys
 sys.modules["pyspark"] = None
@@ -303,5 +415,9 @@ try:
 except penstock.MissingExtra as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == 'penstock.spark needs the package pyspark: pip install "penstock[spark]"\n'
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (
+        done.stdout == 'penstock.spark needs the package pyspark: pip install "penstock[spark]"\n'
+    )

@@ -1,4 +1,6 @@
-"""The page says what the code has: every key with its type, and whether it must be there; every kind; every exit code."""
+"""The page says what the code has: every key with its type, and whether it must be there; every
+kind; every exit code.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,21 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from penstock.spark.pipeline import Destination, Pipeline, Source, SparkSettings, Step, Stream, Watermark, Write
+from penstock.spark.pipeline import (
+    Destination,
+    Pipeline,
+    Source,
+    SparkSettings,
+    Step,
+    Stream,
+    Watermark,
+    Write,
+)
 from penstock.spark.pipeline._sinks import KINDS, LAYERS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "run-a-pipeline.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "run-a-pipeline.md").read_text(
+    encoding="utf-8"
+)
 SECTIONS: dict[str, type[Any]] = {
     "The pipeline": Pipeline,
     "`[spark]`": SparkSettings,
@@ -28,17 +41,37 @@ ELSEWHERE = {"df", "sink", "progress"}
 
 
 def rows(section: str) -> list[list[str]]:
-    text = re.split(r"^##+ .*$", PAGE.split(f"### {section}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    text = re.split(
+        r"^##+ .*$", PAGE.split(f"### {section}\n", 1)[1], maxsplit=1, flags=re.MULTILINE
+    )[0]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_a_table_of_the_page_has_every_key_and_no_other(section: str) -> None:
     kind = SECTIONS[section]
-    known = [each for each in fields(kind) if not each.name.startswith("_") and not each.metadata.get("rest")]
-    needed = {each.name for each in known if each.default is MISSING and each.default_factory is MISSING}
-    shown = {match[2]: bool(match[1]) for row in rows(section) if (match := re.fullmatch(r"(\*\*)?`(\w+)`(?:\*\*)?", row[0]))}
-    keys = {name: must for name, must in shown.items() if kind is not Destination or name in {"kind", "stack"}}
+    known = [
+        each
+        for each in fields(kind)
+        if not each.name.startswith("_") and not each.metadata.get("rest")
+    ]
+    needed = {
+        each.name for each in known if each.default is MISSING and each.default_factory is MISSING
+    }
+    shown = {
+        match[2]: bool(match[1])
+        for row in rows(section)
+        if (match := re.fullmatch(r"(\*\*)?`(\w+)`(?:\*\*)?", row[0]))
+    }
+    keys = {
+        name: must
+        for name, must in shown.items()
+        if kind is not Destination or name in {"kind", "stack"}
+    }
     assert keys == {each.name: each.name in needed for each in known}
 
 
@@ -60,10 +93,19 @@ def test_a_pipeline_can_say_whatever_a_write_takes() -> None:
 
     own = get_type_hints(Write)
     assert set(signature(write_dataframe).parameters) - ELSEWHERE <= set(own)
-    choices = {"dead_letters": DeadLetters, "delivery": DeliveryLevel, "mode": WriteMode, "on_key_failure": OnKeyFailure}
-    assert {name: set(get_args(own[name])) - set(get_args(hint)) for name, hint in choices.items()} == {name: set() for name in choices}
+    choices = {
+        "dead_letters": DeadLetters,
+        "delivery": DeliveryLevel,
+        "mode": WriteMode,
+        "on_key_failure": OnKeyFailure,
+    }
+    assert {
+        name: set(get_args(own[name])) - set(get_args(hint)) for name, hint in choices.items()
+    } == {name: set() for name in choices}
 
 
 def test_every_kind_is_shown() -> None:
     shown = [row[0].strip("`") for row in rows("`[sinks.NAME]`")]
-    assert sorted(KINDS | set(LAYERS)) == sorted(kind for kind in shown if kind in KINDS | set(LAYERS))
+    assert sorted(KINDS | set(LAYERS)) == sorted(
+        kind for kind in shown if kind in KINDS | set(LAYERS)
+    )

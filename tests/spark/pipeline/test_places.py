@@ -46,7 +46,13 @@ k = 6
 
 def paths(value: Any, path: tuple[str | int, ...] = ()) -> set[tuple[str | int, ...]]:
     found = {path} if path else set()
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return found.union(*(paths(each, (*path, name)) for name, each in inner))
 
 
@@ -75,7 +81,18 @@ def test_the_examples_are_found_whole() -> None:
 
 
 names = st.sampled_from(["a", "b-c", '"d.e"', "'f g'", '"\\u0041"'])
-scalars = st.sampled_from(["1", "-1.5", "true", '"x # = ["', "'\\'", "1979-05-27T07:32:00Z", '"""\n[x]\n"""', "'''a\n'b'\n'''"])
+scalars = st.sampled_from(
+    [
+        "1",
+        "-1.5",
+        "true",
+        '"x # = ["',
+        "'\\'",
+        "1979-05-27T07:32:00Z",
+        '"""\n[x]\n"""',
+        "'''a\n'b'\n'''",
+    ]
+)
 
 
 def listed(parts: list[str]) -> str:
@@ -83,7 +100,9 @@ def listed(parts: list[str]) -> str:
 
 
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3).map(listed), max_leaves=4)
-pairs = st.tuples(st.lists(names, min_size=1, max_size=2), values).map(lambda pair: f"{' . '.join(pair[0])} = {pair[1]}")
+pairs = st.tuples(st.lists(names, min_size=1, max_size=2), values).map(
+    lambda pair: f"{' . '.join(pair[0])} = {pair[1]}"
+)
 headers = st.lists(names, min_size=1, max_size=3).map(lambda parts: f"[{'.'.join(parts)}]")
 lists = headers.map(lambda header: f"[{header}]")
 

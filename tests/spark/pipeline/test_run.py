@@ -38,7 +38,9 @@ def flights(tmp_path: Path) -> Path:
         with zipfile.ZipFile(packed) as archive:
             text = archive.read("flights.csv")
     else:
-        text = gzip.decompress(packed.read_bytes()) if packed.suffix == ".gz" else packed.read_bytes()
+        text = (
+            gzip.decompress(packed.read_bytes()) if packed.suffix == ".gz" else packed.read_bytes()
+        )
     plain.write_bytes(b"".join(text.splitlines(keepends=True)[: ROWS + 1]))
     return plain
 
@@ -47,14 +49,19 @@ def flights(tmp_path: Path) -> Path:
 def aircraft(embedded_postgres: Any) -> Iterator[str]:
     dsn = str(embedded_postgres.dsn)
     query(dsn, "DROP TABLE IF EXISTS aircraft")
-    columns = "tailnum text PRIMARY KEY, at timestamptz, carrier text, origin text, dest text, flights bigint, CHECK (dest <> 'BQN')"
+    columns = (
+        "tailnum text PRIMARY KEY, at timestamptz, carrier text, origin text, dest text, "
+        "flights bigint, CHECK (dest <> 'BQN')"
+    )
     query(dsn, f"CREATE TABLE aircraft ({columns})")
     yield dsn
     query(dsn, "DROP TABLE aircraft")
 
 
 def latest(flights: Path) -> dict[str, tuple[str, int]]:
-    """Of each aircraft its last destination that the table takes, and which of its flights that was."""
+    """Of each aircraft its last destination that the table takes, and which of its flights that
+    was.
+    """
     legs: dict[str, list[tuple[tuple[int, ...], str]]] = {}
     with flights.open() as lines:
         for row in csv.DictReader(lines):
@@ -63,41 +70,69 @@ def latest(flights: Path) -> dict[str, tuple[str, int]]:
                 legs.setdefault(row["tailnum"], []).append((when, row["dest"]))
     found: dict[str, tuple[str, int]] = {}
     for tailnum, flown in legs.items():
-        taken = [(dest, number) for number, (_, dest) in enumerate(sorted(flown), 1) if dest != "BQN"]
+        taken = [
+            (dest, number) for number, (_, dest) in enumerate(sorted(flown), 1) if dest != "BQN"
+        ]
         if taken:
             found[tailnum] = taken[-1]
     return found
 
 
-def test_the_example_keeps_the_latest_flight_of_each_aircraft(spark: Any, flights: Path, aircraft: str, tmp_path: Path) -> None:
-    """P-T9, P-T12: per aircraft in order, in chunks that cut through its flights; what the table refuses is kept with its reason."""
-    environment = {"FLIGHTS": str(flights), "PG_DSN": aircraft, "REFUSED": str(tmp_path / "refused.jsonl")}
+def test_the_example_keeps_the_latest_flight_of_each_aircraft(
+    spark: Any, flights: Path, aircraft: str, tmp_path: Path
+) -> None:
+    """P-T9, P-T12: per aircraft in order, in chunks that cut through its flights; what the table
+    refuses is kept with its reason.
+    """
+    environment = {
+        "FLIGHTS": str(flights),
+        "PG_DSN": aircraft,
+        "REFUSED": str(tmp_path / "refused.jsonl"),
+    }
     reports: list[SparkWriteReport] = []
     example = Pipeline.read(EXAMPLE)
     cut = replace(example, write=replace(example.write, chunk_rows=500))
     report = cut.run(spark, environment=environment, on_report=reports.append)
-    refused = [line for file in tmp_path.glob("refused-*.jsonl") for line in file.read_text().splitlines()]
+    refused = [
+        line for file in tmp_path.glob("refused-*.jsonl") for line in file.read_text().splitlines()
+    ]
     assert report.last is reports[0]
     assert (report.writes, report.dead_letters, report.failed) == (1, len(refused), 0)
     assert report.delivered == report.rows - len(refused)
     assert refused
     assert all("BQN" in line for line in refused)
-    stored = {tailnum: (dest, count) for tailnum, dest, count in query(aircraft, "SELECT tailnum, dest, flights FROM aircraft")}
+    stored = {
+        tailnum: (dest, count)
+        for tailnum, dest, count in query(aircraft, "SELECT tailnum, dest, flights FROM aircraft")
+    }
     assert stored == latest(flights)
     assert spark.catalog.tableExists("legs") is False, "the views are the run's own"
 
 
-def test_a_write_of_the_same_version_is_made_once(spark: Any, flights: Path, aircraft: str, tmp_path: Path) -> None:
+def test_a_write_of_the_same_version_is_made_once(
+    spark: Any, flights: Path, aircraft: str, tmp_path: Path
+) -> None:
     """P-T6, by the pipeline's own name and a version from the environment."""
     example = Pipeline.read(EXAMPLE)
     once = replace(example, write=replace(example.write, delivery="bucket", version="${DAY}"))
-    environment = {"FLIGHTS": str(flights), "PG_DSN": aircraft, "REFUSED": str(tmp_path / "refused.jsonl"), "DAY": "20130131"}
+    environment = {
+        "FLIGHTS": str(flights),
+        "PG_DSN": aircraft,
+        "REFUSED": str(tmp_path / "refused.jsonl"),
+        "DAY": "20130131",
+    }
     first, again = (once.run(spark, environment=environment) for _ in range(2))
     assert first.last is not None
     assert again.last is not None
     assert (first.last.skipped_units, again.last.skipped_units) == (0, 4)
-    assert (again.rows, again.delivered, again.dead_letters) == (first.rows, first.delivered, first.dead_letters)
-    assert query(aircraft, "SELECT DISTINCT version FROM penstock_ledger WHERE application = 'flights'") == [(20130131,)]
+    assert (again.rows, again.delivered, again.dead_letters) == (
+        first.rows,
+        first.delivered,
+        first.dead_letters,
+    )
+    assert query(
+        aircraft, "SELECT DISTINCT version FROM penstock_ledger WHERE application = 'flights'"
+    ) == [(20130131,)]
     query(aircraft, "DELETE FROM penstock_ledger WHERE application = 'flights'")
 
 
@@ -125,7 +160,9 @@ def test_a_table_is_replaced_as_a_whole(spark: Any, tmp_path: Path, embedded_pos
 def pipeline(**changes: Any) -> Pipeline:
     parts: dict[str, Any] = {
         "name": "numbers",
-        "sources": {"lines": Source(format="csv", path="${HERE}/in", schema="id BIGINT, at TIMESTAMP")},
+        "sources": {
+            "lines": Source(format="csv", path="${HERE}/in", schema="id BIGINT, at TIMESTAMP")
+        },
         "steps": {"even": Step(sql="SELECT id, at FROM lines WHERE id % 2 = 0")},
         "sinks": {"numbers": Destination(kind="file", arguments={"path": "${HERE}/numbers.jsonl"})},
         "write": Write(view="even", sink="numbers"),
@@ -141,11 +178,17 @@ def here(tmp_path: Path) -> Path:
 
 
 def put(here: Path, name: str, ids: range) -> None:
-    (here / "in" / f"{name}.csv").write_text("".join(f"{number},2026-01-01 00:00:00\n" for number in ids))
+    (here / "in" / f"{name}.csv").write_text(
+        "".join(f"{number},2026-01-01 00:00:00\n" for number in ids)
+    )
 
 
 def written(here: Path) -> list[int]:
-    return sorted(int(line.split(":")[1].split(",")[0]) for file in here.glob("numbers-*.jsonl") for line in file.read_text().splitlines())
+    return sorted(
+        int(line.split(":")[1].split(",")[0])
+        for file in here.glob("numbers-*.jsonl")
+        for line in file.read_text().splitlines()
+    )
 
 
 def test_a_stream_goes_on_where_it_was(spark: Any, here: Path) -> None:
@@ -175,7 +218,9 @@ def test_a_stream_ends_between_two_micro_batches(spark: Any, here: Path) -> None
         },
         stream=Stream(checkpoint="${HERE}/checkpoint"),
     )
-    report = streamed.run(spark, environment={"HERE": str(here)}, on_report=lambda _: stop.set(), stop=stop)
+    report = streamed.run(
+        spark, environment={"HERE": str(here)}, on_report=lambda _: stop.set(), stop=stop
+    )
     assert report.rows == 5
     assert report.writes >= 1
     assert written(here) == [0, 2, 4, 6, 8]
@@ -187,8 +232,13 @@ def refuse(batch: Batch[Any]) -> WriteResult:
 
 def test_what_a_write_raises_comes_out_of_a_stream_as_it_is(spark: Any, here: Path) -> None:
     put(here, "a", range(10))
-    streamed = pipeline(sinks={"numbers": refuse}, stream=Stream(checkpoint="${HERE}/checkpoint", trigger="available_now"))
-    with pytest.raises(DeadLettersError, match="5 of 5 rows failed for good; the first: PermanentError: no"):
+    streamed = pipeline(
+        sinks={"numbers": refuse},
+        stream=Stream(checkpoint="${HERE}/checkpoint", trigger="available_now"),
+    )
+    with pytest.raises(
+        DeadLettersError, match="5 of 5 rows failed for good; the first: PermanentError: no"
+    ):
         streamed.run(spark, environment={"HERE": str(here)})
 
 
@@ -202,10 +252,15 @@ def test_what_spark_refuses_is_a_mistake_with_its_place(spark: Any, here: Path) 
     }
     with pytest.raises(PipelineError) as caught:
         pipeline(steps=steps).run(spark, environment={"HERE": str(here)})
-    assert [mistake.path for mistake in caught.value.mistakes] == [("steps", "a", "sql"), ("steps", "b", "sql")]
+    assert [mistake.path for mistake in caught.value.mistakes] == [
+        ("steps", "a", "sql"),
+        ("steps", "b", "sql"),
+    ]
     assert written(here) == []
     with pytest.raises(PipelineError, match=r"write\.key: lines has no column 'nobody'"):
-        pipeline(steps={}, write=Write(view="lines", sink="numbers", key="nobody")).run(spark, environment={"HERE": str(here)})
+        pipeline(steps={}, write=Write(view="lines", sink="numbers", key="nobody")).run(
+            spark, environment={"HERE": str(here)}
+        )
 
 
 def test_nothing_starts_while_there_are_mistakes(here: Path) -> None:

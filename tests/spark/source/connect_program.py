@@ -1,4 +1,6 @@
-"""The three ways to write, on Spark Connect; prints what the tests look at. Arguments: a DSN and an empty folder."""
+"""The three ways to write, on Spark Connect; prints what the tests look at. Arguments: a DSN and an
+empty folder.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +17,62 @@ from penstock.spark import foreach_batch, register, write_dataframe
 
 dsn, folder = sys.argv[1], Path(sys.argv[2])
 os.environ["PYSPARK_PYTHON"] = sys.executable
-builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2")
-builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # it lives for seconds
-spark = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+builder = (
+    SparkSession.builder.remote("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", "2")
+)
+builder = builder.config(
+    "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+)  # it lives for seconds
+spark = (
+    builder.config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .getOrCreate()
+)
 sink = PostgresSink(dsn, table="by_connect", columns=("id", "way"), on_conflict="ignore")
 found: dict[str, object] = {}
 
-report = write_dataframe(spark.range(0, 100, numPartitions=2).selectExpr("id", "'dataframe' AS way"), sink)
+report = write_dataframe(
+    spark.range(0, 100, numPartitions=2).selectExpr("id", "'dataframe' AS way"), sink
+)
 found["dataframe"] = report.delivered
 
 by_name = register(spark, "by_name", sink)
-spark.range(100, 150).selectExpr("id", "'name' AS way").write.format("by_name").mode("append").save()
+spark.range(100, 150).selectExpr("id", "'name' AS way").write.format("by_name").mode(
+    "append"
+).save()
 try:
     found["name"] = str(by_name.report)
 except PenstockError as error:
     found["name"] = str(error)
 
 rows = spark.range(150, 170).selectExpr("id", "'options' AS way")
-rows.write.format("penstock").option("url", dsn).option("dbtable", "by_connect").mode("append").save()
+rows.write.format("penstock").option("url", dsn).option("dbtable", "by_connect").mode(
+    "append"
+).save()
 
-(folder / "rows.json").write_text("".join(f'{{"id": {200 + row}, "way": "batch"}}\n' for row in range(20)))
+(folder / "rows.json").write_text(
+    "".join(f'{{"id": {200 + row}, "way": "batch"}}\n' for row in range(20))
+)
 stream = spark.readStream.schema("id long, way string").json(str(folder))
 each = foreach_batch(sink, key="id", app_id="orders")
-query = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+query = (
+    stream.writeStream.foreachBatch(each)
+    .option("checkpointLocation", str(folder / "checkpoint"))
+    .trigger(availableNow=True)
+    .start()
+)
 query.awaitTermination(120)
 found["error"] = str(query.exception())
 
 renamed = stream.selectExpr("id + 100 AS id", "'stream' AS way")
-query = renamed.writeStream.format("by_name").option("checkpointLocation", str(folder / "second")).trigger(availableNow=True).start()
+query = (
+    renamed.writeStream.format("by_name")
+    .option("checkpointLocation", str(folder / "second"))
+    .trigger(availableNow=True)
+    .start()
+)
 query.awaitTermination(120)
 found["second error"] = str(query.exception())
 sys.stdout.write(json.dumps(found))

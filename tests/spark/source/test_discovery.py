@@ -12,7 +12,13 @@ pytest.importorskip("pyspark")
 
 
 def run(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -30,7 +36,9 @@ def test_spark_finds_the_format_by_the_modules_name() -> None:
 
 @pytest.mark.parametrize("missing", ["pyarrow", "numpy", "pyspark.sql.datasource"])
 def test_where_something_is_missing_other_formats_are_still_found(missing: str) -> None:
-    """Spark gives up on all data sources if one module cannot be imported; the last one is PySpark 3.5."""
+    """Spark gives up on all data sources if one module cannot be imported; the last one is PySpark
+    3.5.
+    """
     program = f"""
         import sys
         sys.modules[{missing!r}] = None

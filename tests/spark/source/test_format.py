@@ -42,9 +42,15 @@ def dsn(embedded_postgres: Any) -> str:
 
 @pytest.fixture
 def jdbc(dsn: str) -> dict[str, str]:
-    """The same place as Spark's own writer takes it, with a password that may not be seen anywhere."""
+    """The same place as Spark's own writer takes it, with a password that may not be seen
+    anywhere.
+    """
     parts = urlsplit(dsn)
-    return {"url": f"jdbc:postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}", "user": "shopper", "password": SECRET}
+    return {
+        "url": f"jdbc:postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}",
+        "user": "shopper",
+        "password": SECRET,
+    }
 
 
 def orders(spark: Any, *rows: tuple[int, str, int]) -> Any:
@@ -52,32 +58,49 @@ def orders(spark: Any, *rows: tuple[int, str, int]) -> Any:
 
 
 def counted(spark: Any) -> Any:
-    return spark.range(0, 1_000, numPartitions=3).selectExpr("id", "concat('n', id) AS name", "1 AS version")
+    return spark.range(0, 1_000, numPartitions=3).selectExpr(
+        "id", "concat('n', id) AS name", "1 AS version"
+    )
 
 
 def test_a_format_by_options_alone(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
-    """`format("penstock")` is there without registration; append, then upsert by version, then ignore."""
+    """`format("penstock")` is there without registration; append, then upsert by version, then
+    ignore.
+    """
 
     def write(df: Any, **options: object) -> None:
-        df.write.format("penstock").options(**jdbc, dbtable="shop.orders", **options).mode("append").save()
+        df.write.format("penstock").options(**jdbc, dbtable="shop.orders", **options).mode(
+            "append"
+        ).save()
 
     write(counted(spark), batchSize=100)
     assert query(dsn, "SELECT count(*), sum(id)::bigint FROM shop.orders") == [(1_000, 499_500)]
-    write(orders(spark, (1, "new", 2), (2, "old", 0)), writeMode="upsert", mergeKeys="id", versionColumn="version")
+    write(
+        orders(spark, (1, "new", 2), (2, "old", 0)),
+        writeMode="upsert",
+        mergeKeys="id",
+        versionColumn="version",
+    )
     write(orders(spark, (3, "late", 9), (1_000, "more", 1)), WRITEMODE="ignore")
     found = query(dsn, "SELECT id, name FROM shop.orders WHERE id IN (1, 2, 3, 1000) ORDER BY id")
     assert found == [(1, "new"), (2, "n2"), (3, "n3"), (1_000, "more")]
 
 
 def test_a_registered_sink_reports_what_the_table_has(spark: Any, dsn: str) -> None:
-    """P-T12: the accumulator's counts are the table's, task by task, also where a task was tried again."""
-    sink = PostgresSink(dsn, schema="shop", table="orders", columns=("id", "name", "version"), on_conflict="ignore")
+    """P-T12: the accumulator's counts are the table's, task by task, also where a task was tried
+    again.
+    """
+    sink = PostgresSink(
+        dsn, schema="shop", table="orders", columns=("id", "name", "version"), on_conflict="ignore"
+    )
     orders_format = register(spark, "orders", sink, chunk_rows=100)
     assert not orders_format.reports
     counted(spark).write.format("orders").mode("append").save()
     report = orders_format.report
     assert report is not None
-    assert [(report.rows, report.delivered, report.retries)] == [(1_000, query(dsn, "SELECT count(*) FROM shop.orders")[0][0], 0)]
+    assert [(report.rows, report.delivered, report.retries)] == [
+        (1_000, query(dsn, "SELECT count(*) FROM shop.orders")[0][0], 0)
+    ]
     assert sorted(unit.chunks for unit in report.units) == [4, 4, 4]
     counted(spark).coalesce(1).write.format("ORDERS").option("batchSize", 500).mode("append").save()
     assert [len(each.units) for each in orders_format.reports.values()] == [3, 1]
@@ -138,52 +161,85 @@ def stream(spark: Any, folder: Path) -> Any:
     for number in range(3):
         rows = [{"id": number * 100 + row, "name": "n", "version": 1} for row in range(20)]
         (folder / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
-    return spark.readStream.schema("id long, name string, version int").option("maxFilesPerTrigger", 1).json(str(folder))
+    return (
+        spark.readStream.schema("id long, name string, version int")
+        .option("maxFilesPerTrigger", 1)
+        .json(str(folder))
+    )
 
 
-def test_a_stream_by_name_agrees_with_sparks_listener(spark: Any, dsn: str, tmp_path: Path, listener: Listener) -> None:
-    """P-T12: the table, the accumulator and the listener say the same; a report's name is the query's and the micro-batch's."""
+def test_a_stream_by_name_agrees_with_sparks_listener(
+    spark: Any, dsn: str, tmp_path: Path, listener: Listener
+) -> None:
+    """P-T12: the table, the accumulator and the listener say the same; a report's name is the
+    query's and the micro-batch's.
+    """
     sink = PostgresSink(dsn, schema="shop", table="orders", columns=("id", "name", "version"))
     orders_format = register(spark, "orders", sink)
-    writing = stream(spark, tmp_path / "in").writeStream.format("orders").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writing = (
+        stream(spark, tmp_path / "in")
+        .writeStream.format("orders")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+    )
     running = writing.queryName("orders").trigger(availableNow=True).start()
     assert running.awaitTermination(120)
     spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-    reports = {int(write.removeprefix(f"{running.id}-")): report.delivered for write, report in orders_format.reports.items()}
+    reports = {
+        int(write.removeprefix(f"{running.id}-")): report.delivered
+        for write, report in orders_format.reports.items()
+    }
     assert reports == listener.rows == {0: 20, 1: 20, 2: 20}
     assert query(dsn, "SELECT count(*) FROM shop.orders") == [(60,)]
 
 
-def test_dead_letters_of_a_format(spark: Any, dsn: str, jdbc: dict[str, str], tmp_path: Path) -> None:
+def test_dead_letters_of_a_format(
+    spark: Any, dsn: str, jdbc: dict[str, str], tmp_path: Path
+) -> None:
     """P-T12: they fail the write, or are allowed, or are kept in a file of each worker process."""
 
     def write(**options: object) -> None:
         rows = orders(spark, (1, "good", 1), (2, "bad", 1)).coalesce(1)
-        rows.write.format("penstock").options(**jdbc, dbtable="shop.orders", writeMode="upsert", **options).mode("append").save()
+        rows.write.format("penstock").options(
+            **jdbc, dbtable="shop.orders", writeMode="upsert", **options
+        ).mode("append").save()
 
-    with pytest.raises(Exception, match=r"DeadLettersError: 1 of 2 rows failed for good; the first: PermanentError"):
+    with pytest.raises(
+        Exception, match=r"DeadLettersError: 1 of 2 rows failed for good; the first: PermanentError"
+    ):
         write()
     write(maxDeadLetters=1)
     write(deadLetters=f"{tmp_path}/letters.jsonl")
-    [letter] = [line for path in tmp_path.glob("letters-*.jsonl") for line in path.read_text().splitlines()]
+    [letter] = [
+        line for path in tmp_path.glob("letters-*.jsonl") for line in path.read_text().splitlines()
+    ]
     assert json.loads(letter)["item"] == {"id": 2, "name": "bad", "version": 1}
     assert query(dsn, "SELECT id FROM shop.orders") == [(1,)]
 
 
 def test_modes(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
-    """P-T14: without a mode Spark's own error, and overwrite is refused before anything is written, never taken for an append."""
+    """P-T14: without a mode Spark's own error, and overwrite is refused before anything is written,
+    never taken for an append.
+    """
     writing = counted(spark).write.format("penstock").options(**jdbc, dbtable="shop.orders")
     with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
         writing.save()
-    with pytest.raises(Exception, match=r"mode='overwrite': format\('penstock'\) only adds rows; write with .mode\('append'\)"):
+    with pytest.raises(
+        Exception,
+        match=r"mode='overwrite': format\('penstock'\) only adds rows; write with "
+        r".mode\('append'\)",
+    ):
         writing.mode("overwrite").save()
     assert query(dsn, "SELECT count(*) FROM shop.orders") == [(0,)]
 
 
-def test_a_wrong_option_stops_before_a_row_is_read(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
+def test_a_wrong_option_stops_before_a_row_is_read(
+    spark: Any, dsn: str, jdbc: dict[str, str]
+) -> None:
     """The whole error crosses from Spark's planner to the caller, without the password."""
     with pytest.raises(Exception, match="batchsizes: did you mean batchSize") as refused:
-        counted(spark).write.format("penstock").options(**jdbc, dbtable="shop.orders", batchSizes=10).mode("append").save()
+        counted(spark).write.format("penstock").options(
+            **jdbc, dbtable="shop.orders", batchSizes=10
+        ).mode("append").save()
     assert SECRET not in str(refused.value)
     assert query(dsn, "SELECT count(*) FROM shop.orders") == [(0,)]
 
@@ -192,25 +248,54 @@ def plans(spark: Any) -> str:
     """All that Spark's own pages show of the queries of this session."""
     executions = spark._jsparkSession.sharedState().statusStore().executionsList()
     shown = [executions.apply(number) for number in range(executions.size())]
-    return "\n".join(f"{each.description()} {each.details()} {each.physicalPlanDescription()} {each.modifiedConfigs()}" for each in shown)
+    return "\n".join(
+        f"{each.description()} {each.details()} {each.physicalPlanDescription()} "
+        f"{each.modifiedConfigs()}"
+        for each in shown
+    )
 
 
-def test_a_password_is_shown_nowhere(spark: Any, dsn: str, jdbc: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """P-T18: not in plans, explanations, errors or logs; neither by `password` and `url` nor by `dsn`."""
+def test_a_password_is_shown_nowhere(
+    spark: Any, dsn: str, jdbc: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """P-T18: not in plans, explanations, errors or logs; neither by `password` and `url` nor by
+    `dsn`.
+    """
     kept = {"dbtable": "shop.orders", "writeMode": "ignore"}
     place = jdbc["url"].removeprefix("jdbc:postgresql://")
-    inside = {"url": f"postgresql://shopper:{SECRET}@{place}"}, {"dsn": f"postgresql://shopper:{SECRET}@{place}"}
+    inside = (
+        {"url": f"postgresql://shopper:{SECRET}@{place}"},
+        {"dsn": f"postgresql://shopper:{SECRET}@{place}"},
+    )
     for access in (jdbc, *inside):
-        orders(spark, (1, "n", 1)).coalesce(1).write.format("penstock").options(**access, **kept).mode("append").save()
+        orders(spark, (1, "n", 1)).coalesce(1).write.format("penstock").options(
+            **access, **kept
+        ).mode("append").save()
     for check in ("true", "false"):  # on the driver, and in a task
-        writing = orders(spark, (1, "n", 1)).coalesce(1).write.format("penstock").options(**jdbc, dbtable="shop.nowhere", check=check)
+        writing = (
+            orders(spark, (1, "n", 1))
+            .coalesce(1)
+            .write.format("penstock")
+            .options(**jdbc, dbtable="shop.nowhere", check=check)
+        )
         with pytest.raises(Exception, match="nowhere") as refused:
             writing.mode("append").save()
         assert SECRET not in str(refused.value)
-    rows = stream(spark, tmp_path / "in").writeStream.format("penstock").options(**inside[1], **kept)
-    running = rows.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    rows = (
+        stream(spark, tmp_path / "in").writeStream.format("penstock").options(**inside[1], **kept)
+    )
+    running = (
+        rows.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     assert running.awaitTermination(120)
-    said = plans(spark) + running._jsq.explainInternal(True) + str(running.recentProgress) + "".join(capfd.readouterr())
+    said = (
+        plans(spark)
+        + running._jsq.explainInternal(True)
+        + str(running.recentProgress)
+        + "".join(capfd.readouterr())
+    )
     assert "AppendData penstock" in said
     assert SECRET not in said
 

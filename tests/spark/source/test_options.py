@@ -31,11 +31,21 @@ def made(**options: str) -> str:
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
-        (TO_POSTGRES, ["PostgresSink(host/db, table='shop.orders', on_conflict='error')", "Timeout(60.0)", "attempts=4"]),
+        (
+            TO_POSTGRES,
+            [
+                "PostgresSink(host/db, table='shop.orders', on_conflict='error')",
+                "Timeout(60.0)",
+                "attempts=4",
+            ],
+        ),
         ({**TO_POSTGRES, "writeMode": "Upsert", "mergeKeys": "id, name"}, ["on_conflict='update'"]),
         ({**TO_POSTGRES, "maxRetries": "0", "timeoutMs": "250"}, ["Timeout(0.25)", "attempts=1"]),
         ({**TO_POSTGRES, "deadLetters": "./letters.jsonl"}, ["DeadLetter(FileSink("]),
-        ({**TO_POSTGRES, "deadLetters": "shop.letters"}, ["DeadLetter(", "table='shop.letters', on_conflict='ignore'"]),
+        (
+            {**TO_POSTGRES, "deadLetters": "shop.letters"},
+            ["DeadLetter(", "table='shop.letters', on_conflict='ignore'"],
+        ),
         ({"sink": "http", "url": "https://host/in"}, ["HttpSink(https://host/in)"]),
         (TO_ELASTICSEARCH, ["ElasticsearchSink("]),
         ({**TO_ELASTICSEARCH, "writeMode": "upsert", "mergeKeys": "id"}, ["upsert"]),
@@ -48,23 +58,50 @@ def test_options_make_a_stack(options: dict[str, str], shown: list[str]) -> None
 
 
 def test_the_same_options_make_the_same_description() -> None:
-    """A worker process knows by it which sink it has open already; randomness within would open one for every write."""
-    assert description(prepared(TO_POSTGRES, COLUMNS)[0]) == description(prepared(TO_POSTGRES, COLUMNS)[0])
+    """A worker process knows by it which sink it has open already; randomness within would open one
+    for every write.
+    """
+    assert description(prepared(TO_POSTGRES, COLUMNS)[0]) == description(
+        prepared(TO_POSTGRES, COLUMNS)[0]
+    )
 
 
 def test_how_it_is_written() -> None:
     """An upsert keeps the order of a partition, unless versions decide."""
     assert prepared(TO_POSTGRES, COLUMNS)[1].cuts.window == 4
     assert prepared({**TO_POSTGRES, "writemode": "upsert"}, COLUMNS)[1].cuts.window == 1
-    assert prepared({**TO_POSTGRES, "writemode": "upsert", "versioncolumn": "version"}, COLUMNS)[1].cuts.window == 4
-    way = prepared({**TO_POSTGRES, "batchsize": "7", "batchbytes": "70", "maxinflight": "2", "maxdeadletters": "5"}, COLUMNS)[1]
-    assert (way.cuts.chunk_rows, way.cuts.chunk_bytes, way.cuts.window, way.max_dead_letters) == (7, 70, 2, 5)
+    assert (
+        prepared({**TO_POSTGRES, "writemode": "upsert", "versioncolumn": "version"}, COLUMNS)[
+            1
+        ].cuts.window
+        == 4
+    )
+    way = prepared(
+        {
+            **TO_POSTGRES,
+            "batchsize": "7",
+            "batchbytes": "70",
+            "maxinflight": "2",
+            "maxdeadletters": "5",
+        },
+        COLUMNS,
+    )[1]
+    assert (way.cuts.chunk_rows, way.cuts.chunk_bytes, way.cuts.window, way.max_dead_letters) == (
+        7,
+        70,
+        2,
+        5,
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"batchsizes": "1"}, r"option='batchsizes': format\(\"penstock\"\) has no such option; batchsizes: did you mean batchSize"),
+        (
+            {"batchsizes": "1"},
+            r"option='batchsizes': format\(\"penstock\"\) has no such option; batchsizes: did "
+            r"you mean batchSize",
+        ),
         ({"numpartitions": "4"}, r"numpartitions: use df.coalesce\(n\)"),
         ({"x": "1", "y": "2"}, r"option=\['x', 'y'\].*Its options: sink, url"),
         ({"batchsize": "many"}, "batchSize='many': must be a whole number of at least 1"),
@@ -75,17 +112,29 @@ def test_how_it_is_written() -> None:
         ({"writemode": "merge"}, "writeMode='merge': must be one of append, upsert, ignore"),
         ({"mergekeys": "id"}, "mergeKeys='id': needs writeMode=upsert or ignore"),
         ({"mergekeys": "id,,name"}, "mergeKeys='id,,name': must be names with commas between them"),
-        ({"mergekeys": "nope", "writemode": "upsert"}, "mergeKeys='nope': must name columns of the DataFrame, which has id, name, version"),
+        (
+            {"mergekeys": "nope", "writemode": "upsert"},
+            "mergeKeys='nope': must name columns of the DataFrame, which has id, name, version",
+        ),
         ({"versioncolumn": "version"}, "versionColumn='version': needs writeMode=upsert"),
         ({"dbtable": "a.b.c"}, "dbtable='a.b.c': must be table or schema.table"),
-        ({"index": "orders"}, "index='orders': means nothing for sink='postgres', only for elasticsearch"),
+        (
+            {"index": "orders"},
+            "index='orders': means nothing for sink='postgres', only for elasticsearch",
+        ),
         ({"delivery": "bucket"}, "delivery='bucket': .*Use write_dataframe or foreach_batch"),
         ({"deadletters": " "}, "deadLetters=' ': must not be empty"),
         ({"dsn": "postgresql://host/db"}, "dsn='...': is another name for url"),
         ({"url": f"mysql://root:{SECRET}@host/db"}, "url='...': must begin with"),
-        ({"url": f"jdbc:postgresql://host/db?password={SECRET}&reWriteBatchedInserts=true"}, r"\(reWriteBatchedInserts\); leave them out"),
+        (
+            {"url": f"jdbc:postgresql://host/db?password={SECRET}&reWriteBatchedInserts=true"},
+            r"\(reWriteBatchedInserts\); leave them out",
+        ),
         ({"url": f"postgresql://host/db?{SECRET}"}, "url='...': what follows"),
-        ({"sink": "http", "url": "http://host", "password": SECRET}, "dbtable='shop.orders': means nothing for sink='http'"),
+        (
+            {"sink": "http", "url": "http://host", "password": SECRET},
+            "dbtable='shop.orders': means nothing for sink='http'",
+        ),
     ],
 )
 def test_mistakes(options: dict[str, str], told: str) -> None:
@@ -101,10 +150,22 @@ def test_mistakes(options: dict[str, str], told: str) -> None:
         ({}, "dbtable=None: must be given for sink='postgres'"),
         ({"dbtable": "t"}, "url=None: must be given"),
         ({"sink": "file"}, "path=None: must be given for sink='file'"),
-        ({"sink": "http", "url": "http://host", "password": SECRET}, "password='...': needs user beside it"),
-        ({"sink": "http", "url": "http://host", "deadletters": "letters"}, "deadLetters='letters': must be raise, or a path"),
-        ({**TO_ELASTICSEARCH, "writemode": "upsert"}, "writeMode=upsert needs one column, which is the id"),
-        ({**TO_ELASTICSEARCH, "writemode": "ignore", "mergekeys": "id"}, "writeMode='ignore': must be one of 'append', 'upsert'"),
+        (
+            {"sink": "http", "url": "http://host", "password": SECRET},
+            "password='...': needs user beside it",
+        ),
+        (
+            {"sink": "http", "url": "http://host", "deadletters": "letters"},
+            "deadLetters='letters': must be raise, or a path",
+        ),
+        (
+            {**TO_ELASTICSEARCH, "writemode": "upsert"},
+            "writeMode=upsert needs one column, which is the id",
+        ),
+        (
+            {**TO_ELASTICSEARCH, "writemode": "ignore", "mergekeys": "id"},
+            "writeMode='ignore': must be one of 'append', 'upsert'",
+        ),
     ],
 )
 def test_what_is_missing(options: dict[str, str], told: str) -> None:
@@ -115,7 +176,9 @@ def test_what_is_missing(options: dict[str, str], told: str) -> None:
 
 def test_a_recipe_shows_no_secret() -> None:
     """P-T18."""
-    recipe, _ = prepared({**TO_POSTGRES, "password": SECRET, "url": f"postgresql://u:{SECRET}@host/db"}, COLUMNS)
+    recipe, _ = prepared(
+        {**TO_POSTGRES, "password": SECRET, "url": f"postgresql://u:{SECRET}@host/db"}, COLUMNS
+    )
     assert SECRET not in repr(recipe)
     assert SECRET not in repr(load(description(recipe)))
     assert SECRET.encode() in pickle.dumps(recipe)  # it does travel
@@ -150,7 +213,9 @@ def test_names_of_tables(text: str, named: Any) -> None:
     assert table_name("dbtable", text) == named
 
 
-@pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a.b.c", '"a', 'a"b', '"a"b', '"".a', "a..b"])
+@pytest.mark.parametrize(
+    "text", ["", ".", "a.", ".a", "a.b.c", '"a', 'a"b', '"a"b', '"".a', "a..b"]
+)
 def test_what_is_no_name_of_a_table(text: str) -> None:
     with pytest.raises(ConfigError, match=r"must be table or schema\.table"):
         table_name("dbtable", text)

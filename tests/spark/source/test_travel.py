@@ -75,7 +75,13 @@ def test_advice_comes_even_where_penstock_is_what_is_missing() -> None:
         cloudpickle.loads(sys.stdin.buffer.read())
     """
     sent = cloudpickle.dumps(Traveller())
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], input=sent, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        input=sent,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     said = done.stderr.decode().splitlines()[-1]
     assert said.startswith("ModuleNotFoundError: the module penstock")
     assert "Install the package" in said
@@ -95,7 +101,9 @@ def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_advice_comes_for_a_module_of_the_users(spark: Any, only_here: Any) -> None:
     """P-T13: the three fixes, and the third one works."""
     with pytest.raises(
-        Exception, match=r"the module only_here is not there on an executor. Install .*addPyFile .*register_pickle_by_value"
+        Exception,
+        match=r"the module only_here is not there on an executor. Install .*addPyFile "
+        r".*register_pickle_by_value",
     ):
         write_dataframe(spark.range(1), only_here.write)
     cloudpickle.register_pickle_by_value(only_here)

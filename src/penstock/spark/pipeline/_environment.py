@@ -18,7 +18,9 @@ _REFERENCE = re.compile(r"\$(?:\$|\{([^}]*)\})")
 _WHOLE = re.compile(r"env:(\w+)")
 _AS_IT_IS = frozenset({"sql"})
 _SHORTEST = 4
-"""Characters from which on a value is looked for in what is shown; shorter ones are no secrets and are everywhere."""
+"""Characters from which on a value is looked for in what is shown; shorter ones are no secrets and
+are everywhere.
+"""
 
 
 class Environment:
@@ -29,7 +31,9 @@ class Environment:
         self._used: dict[str, str] = {}
 
     def resolve(self, value: T, mistakes: list[Mistake], path: Path = ()) -> T:
-        """`value` with the references in all its texts followed; adds to `mistakes` what is not set."""
+        """`value` with the references in all its texts followed; adds to `mistakes` what is not
+        set.
+        """
         return cast("T", self._resolve(value, mistakes, path))
 
     def _resolve(self, value: Any, mistakes: list[Mistake], path: Path) -> Any:
@@ -37,13 +41,22 @@ class Environment:
             return self._text(value, mistakes, path)
         if isinstance(value, Mapping):
             table = cast("Mapping[str, Any]", value)
-            return {name: self._resolve(each, mistakes, (*path, name)) for name, each in table.items()}
+            return {
+                name: self._resolve(each, mistakes, (*path, name)) for name, each in table.items()
+            }
         if isinstance(value, (list, tuple)):
-            return tuple(self._resolve(each, mistakes, (*path, place)) for place, each in enumerate(cast("list[Any]", value)))
+            return tuple(
+                self._resolve(each, mistakes, (*path, place))
+                for place, each in enumerate(cast("list[Any]", value))
+            )
         if not is_dataclass(value) or isinstance(value, type):
             return value
         made = {
-            each.name: self._resolve(getattr(value, each.name), mistakes, path if each.metadata.get("rest") else (*path, each.name))
+            each.name: self._resolve(
+                getattr(value, each.name),
+                mistakes,
+                path if each.metadata.get("rest") else (*path, each.name),
+            )
             for each in fields(value)
             if each.init and each.name not in _AS_IT_IS and not each.name.startswith("_")
         }

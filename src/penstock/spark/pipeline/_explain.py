@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .pipeline import Pipeline
 
 _SECRET = re.compile(
-    r"auth|connect_options|client_options|credential|dsn|headers|jaas|key$|params|password|secret|token|url", re.IGNORECASE
+    r"auth|connect_options|client_options|credential|dsn|headers|jaas|key$|params|password|secret|token|url",
+    re.IGNORECASE,
 )
 _REFERENCE = re.compile(r"\$\{[^}]*\}|env:\w+")
 _DELIVERY = {
@@ -35,7 +36,11 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
     if stream is None:
         yield f"{pipeline.name}: reads what is there, once"
     else:
-        when = "what is there, and then ends" if stream.trigger == "available_now" else f"every {stream.trigger}"
+        when = (
+            "what is there, and then ends"
+            if stream.trigger == "available_now"
+            else f"every {stream.trigger}"
+        )
         yield f"{pipeline.name}: a stream, {when}; keeps its place in {stream.checkpoint}"
     for name, source in pipeline.sources.items():
         yield f"  read    {name}: {_source(source)}"
@@ -63,9 +68,15 @@ def _late_and_double(view: Source | Step) -> Iterator[str]:
 
 def _write(pipeline: Pipeline) -> Iterator[str]:
     write = pipeline.write
-    yield f"  write   {write.view} to {write.sink}{', in place of what is there' if write.mode == 'overwrite' else ''}, {_DELIVERY[write.delivery]}"
+    yield (
+        f"  write   {write.view} to "
+        f"{write.sink}{', in place of what is there' if write.mode == 'overwrite' else ''}, "
+        f"{_DELIVERY[write.delivery]}"
+    )
     if names(write.key):
-        order = f", in the order of {', '.join(names(write.order_by))}" if names(write.order_by) else ""
+        order = (
+            f", in the order of {', '.join(names(write.order_by))}" if names(write.order_by) else ""
+        )
         yield f"          rows of one {', '.join(names(write.key))} by one task{order}"
     for name, sink in pipeline.sinks.items():
         yield f"  sink    {name}: {_sink(sink)}"

@@ -1,8 +1,9 @@
 """Where in a TOML text each key stands. `tomllib` reads the values; this only counts lines.
 
-1. The text is one that `tomllib` takes, so nothing is checked here, and a value is skipped unless it holds keys.
-2. A key of a header or a dotted key has the line where it is first named. A place in an array has the line where its value begins, and an
-   array of tables that of each header.
+1. The text is one that `tomllib` takes, so nothing is checked here, and a value is skipped unless
+   it holds keys.
+2. A key of a header or a dotted key has the line where it is first named. A place in an array has
+   the line where its value begins, and an array of tables that of each header.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class _Locator:
         names: list[str] = []
         while not names or self._takes("."):
             token = self._token
-            names.append(str(tomllib.loads(f"key = {token}")["key"]) if token[0] in "\"'" else token)
+            names.append(
+                str(tomllib.loads(f"key = {token}")["key"]) if token[0] in "\"'" else token
+            )
             self._next += 1
         return names
 

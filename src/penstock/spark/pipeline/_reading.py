@@ -1,8 +1,10 @@
 """Tables into dataclasses, with everything that is wrong in them found at once.
 
-1. A dataclass is read from a mapping, or from an instance of itself, so what was declared in Python is checked by the same rules.
-2. A value that does not fit is a mistake and its default, or an empty one, takes its place, so that reading goes on. Whoever looks further
-   ignores what is said about a path that has a mistake already.
+1. A dataclass is read from a mapping, or from an instance of itself, so what was declared in Python
+   is checked by the same rules.
+2. A value that does not fit is a mistake and its default, or an empty one, takes its place, so that
+   reading goes on. Whoever looks further ignores what is said about a path that has a mistake
+   already.
 3. A field whose metadata says `rest` takes the keys that no other field has.
 """
 
@@ -11,7 +13,17 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from .mistakes import Mistake, meant, one_of
 
@@ -20,7 +32,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_WORDS: dict[object, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+_WORDS: dict[object, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+}
 
 
 def read(kind: type[T], value: object, mistakes: list[Mistake], path: Path = ()) -> T:
@@ -43,7 +60,11 @@ class _Reader:
             for name in unknown:
                 self._say((*path, name), f"is unknown here; {meant(name, own)}")
         hints = _hints(kind)
-        made = {name: self._field(hints[name], own[name], given, path) for name in own if name in given or _is_required(own[name])}
+        made = {
+            name: self._field(hints[name], own[name], given, path)
+            for name in own
+            if name in given or _is_required(own[name])
+        }
         if rest is not None:
             made[rest] = {name: given[name] for name in unknown}
         return kind(**made)
@@ -64,7 +85,11 @@ class _Reader:
         if value is None and type(None) in _alternatives(hint):
             return None
         is_choice = isinstance(value, str) and get_origin(kinds[0]) is Literal
-        self._say(path, f"must be {' or '.join(dict.fromkeys(map(_word, kinds)))}, and is {repr(value) if is_choice else _called(value)}")
+        self._say(
+            path,
+            f"must be {' or '.join(dict.fromkeys(map(_word, kinds)))}, and is "
+            f"{repr(value) if is_choice else _called(value)}",
+        )
         return _empty(hint)
 
     def _inner(self, kind: Any, value: Any, path: Path) -> Any:
@@ -74,7 +99,9 @@ class _Reader:
         if get_origin(kind) is Mapping:
             return {name: self.value(inner[1], each, (*path, name)) for name, each in value.items()}
         if get_origin(kind) is Sequence:
-            return tuple(self.value(inner[0], each, (*path, place)) for place, each in enumerate(value))
+            return tuple(
+                self.value(inner[0], each, (*path, place)) for place, each in enumerate(value)
+            )
         return float(value) if kind is float else value
 
     def _say(self, path: Path, text: str) -> None:
@@ -98,7 +125,9 @@ def _as_table(kind: type[Any], value: object, rest: str | None) -> dict[str, Any
         return None
     own, _ = _fields(kind)
     found = {name: getattr(value, name) for name in own}
-    given = {name: each for name, each in found.items() if each is not None or _is_required(own[name])}
+    given = {
+        name: each for name, each in found.items() if each is not None or _is_required(own[name])
+    }
     return given if rest is None else {**given, **getattr(value, rest)}
 
 
@@ -137,7 +166,9 @@ def _empty(hint: Any) -> Any:
         return get_args(kind)[0]
     if is_dataclass(kind):
         return read(cast("type[Any]", kind), {}, [])
-    return {Mapping: {}, Sequence: ()}.get(origin, "" if kind is str else None if origin else kind())
+    return {Mapping: {}, Sequence: ()}.get(
+        origin, "" if kind is str else None if origin else kind()
+    )
 
 
 def _word(kind: Any) -> str:

@@ -1,7 +1,9 @@
 """A checked pipeline on Spark.
 
-1. Every view is made, and so analysed by Spark, before a row is read; what Spark refuses is a mistake with its place like any other.
-2. A session that was given stays open, and its own views and settings as they are: the pipeline works in a session beside it.
+1. Every view is made, and so analysed by Spark, before a row is read; what Spark refuses is a
+   mistake with its place like any other.
+2. A session that was given stays open, and its own views and settings as they are: the pipeline
+   works in a session beside it.
 3. A stream ends between two micro-batches, unless it fails.
 """
 
@@ -41,7 +43,16 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.3
 """Between two looks whether a stream should end."""
 _NO_VIEW = re.compile(r"TABLE_OR_VIEW_NOT_FOUND.*?`(\w+)`", re.DOTALL)
-_PASSED_ON = ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks", "max_dead_letters", "patience", "unit_buffer_bytes")
+_PASSED_ON = (
+    "buckets",
+    "chunk_rows",
+    "chunk_bytes",
+    "max_in_flight",
+    "max_tasks",
+    "max_dead_letters",
+    "patience",
+    "unit_buffer_bytes",
+)
 _CHOSEN = ("dead_letters", "delivery", "mode", "on_key_failure", "check")
 
 
@@ -93,9 +104,18 @@ def _make_session(pipeline: Pipeline) -> SparkSession:
     if settings.master is not None:
         builder = builder.master(settings.master)
     if settings.master is None or settings.master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers are forked here, from the same Python
-    jars = [*settings.jars, *([connector_jars(*settings.connectors)] if settings.connectors else [])]
-    own = {"spark.ui.showConsoleProgress": False, "spark.jars.packages": ",".join(settings.packages), "spark.jars": ",".join(jars)}
+        os.environ.setdefault(
+            "PYSPARK_PYTHON", sys.executable
+        )  # the workers are forked here, from the same Python
+    jars = [
+        *settings.jars,
+        *([connector_jars(*settings.connectors)] if settings.connectors else []),
+    ]
+    own = {
+        "spark.ui.showConsoleProgress": False,
+        "spark.jars.packages": ",".join(settings.packages),
+        "spark.jars": ",".join(jars),
+    }
     for name, value in {**own, **settings.conf}.items():
         if value != "":
             builder = builder.config(name, value)
@@ -120,8 +140,14 @@ def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
     made: dict[str, DataFrame] = {}
     mistakes: list[Mistake] = []
     making: list[tuple[tuple[str, ...], str, Callable[[], DataFrame]]] = [
-        *((("sources", name), name, lambda source=source: _read(spark, source, pipeline)) for name, source in pipeline.sources.items()),
-        *((("steps", name, "sql"), name, lambda step=step: spark.sql(step.sql)) for name, step in pipeline.steps.items()),
+        *(
+            (("sources", name), name, lambda source=source: _read(spark, source, pipeline))
+            for name, source in pipeline.sources.items()
+        ),
+        *(
+            (("steps", name, "sql"), name, lambda step=step: spark.sql(step.sql))
+            for name, step in pipeline.steps.items()
+        ),
     ]
     described: dict[str, Source | Step] = {**pipeline.sources, **pipeline.steps}
     for path, name, make in making:
@@ -149,7 +175,9 @@ def _read(spark: SparkSession, source: Source, pipeline: Pipeline) -> DataFrame:
     reader = reader.format(source.format).options(**source.options)
     if source.schema is not None:
         reader = reader.schema(source.schema)
-    df: DataFrame = reader.load(paths[0] if len(paths) == 1 else list(paths)) if paths else reader.load()
+    df: DataFrame = (
+        reader.load(paths[0] if len(paths) == 1 else list(paths)) if paths else reader.load()
+    )
     return df
 
 
@@ -159,7 +187,11 @@ def _late_and_double(df: DataFrame, view: Source | Step) -> DataFrame:
     columns = list(names(view.dedupe))
     if not columns:
         return df
-    return df.dropDuplicatesWithinWatermark(columns) if view.watermark is not None else df.dropDuplicates(columns)
+    return (
+        df.dropDuplicatesWithinWatermark(columns)
+        if view.watermark is not None
+        else df.dropDuplicates(columns)
+    )
 
 
 def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
@@ -167,10 +199,21 @@ def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
     pipeline = checked.pipeline
     made = SinkMaker(pipeline.sinks, df.columns, mistakes).make(pipeline.write.sink)
     for name in ("key", "order_by", "content"):
-        missing = [column for column in names(getattr(pipeline.write, name) or ()) if column not in df.columns]
-        mistakes += [Mistake(("write", name), f"{pipeline.write.view} has no column {column!r}") for column in missing]
+        missing = [
+            column
+            for column in names(getattr(pipeline.write, name) or ())
+            if column not in df.columns
+        ]
+        mistakes += [
+            Mistake(("write", name), f"{pipeline.write.view} has no column {column!r}")
+            for column in missing
+        ]
     if mistakes or made is None:
-        raise PipelineError(pipeline.placed([Mistake(each.path, checked.environment.hide(each.text)) for each in mistakes]))
+        raise PipelineError(
+            pipeline.placed(
+                [Mistake(each.path, checked.environment.hide(each.text)) for each in mistakes]
+            )
+        )
     return made
 
 
@@ -193,7 +236,9 @@ def _options(pipeline: Pipeline) -> dict[str, Any]:
 class _Running:
     """One run and its counts."""
 
-    def __init__(self, pipeline: Pipeline, on_report: Callable[[SparkWriteReport], object] | None) -> None:
+    def __init__(
+        self, pipeline: Pipeline, on_report: Callable[[SparkWriteReport], object] | None
+    ) -> None:
         self.report = PipelineReport(name=pipeline.name)
         self._pipeline = pipeline
         self._on_report = on_report
@@ -205,11 +250,17 @@ class _Running:
         if self._on_report is not None:
             self._on_report(report)
 
-    def stream(self, df: DataFrame, sink: Sink[Any], options: dict[str, Any], stop: Event | None) -> None:
+    def stream(
+        self, df: DataFrame, sink: Sink[Any], options: dict[str, Any], stop: Event | None
+    ) -> None:
         """Write micro-batches until there are no more, or until `stop`."""
         stream = self._pipeline.stream
         assert stream is not None
-        trigger: dict[str, Any] = {"availableNow": True} if stream.trigger == AVAILABLE_NOW else {"processingTime": stream.trigger}
+        trigger: dict[str, Any] = (
+            {"availableNow": True}
+            if stream.trigger == AVAILABLE_NOW
+            else {"processingTime": stream.trigger}
+        )
         write = foreach_batch(sink, on_report=self.count, **options)
 
         def write_or_tell(rows: DataFrame, number: int) -> None:
@@ -219,7 +270,11 @@ class _Running:
                 self._error = error  # what Spark makes of it is a text
                 raise
 
-        writer: Any = df.writeStream.queryName(self._pipeline.name).outputMode(stream.output_mode).foreachBatch(write_or_tell)
+        writer: Any = (
+            df.writeStream.queryName(self._pipeline.name)
+            .outputMode(stream.output_mode)
+            .foreachBatch(write_or_tell)
+        )
         query = writer.option("checkpointLocation", stream.checkpoint).trigger(**trigger).start()
         try:
             while not query.awaitTermination(LOOK_SECONDS):

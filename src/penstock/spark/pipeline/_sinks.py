@@ -1,9 +1,11 @@
 """Sinks made from their declarations: by the classes themselves, whose own rules then hold.
 
-1. An argument is what the class's constructor calls it. One that the constructor refuses is left out and the constructor asked again, so
-   that each bad argument is found.
-2. A sink that another one names, as its dead letters or as a branch, is made for it anew. Sinks that name each other are a mistake.
-3. What an executor needs to be told otherwise has another default here: a file per process, the columns of the rows that are written.
+1. An argument is what the class's constructor calls it. One that the constructor refuses is left
+   out and the constructor asked again, so that each bad argument is found.
+2. A sink that another one names, as its dead letters or as a branch, is made for it anew. Sinks
+   that name each other are a mistake.
+3. What an executor needs to be told otherwise has another default here: a file per process, the
+   columns of the rows that are written.
 """
 
 from __future__ import annotations
@@ -58,7 +60,10 @@ LAYERS: Mapping[str, Callable[..., Any]] = {
     "timeout": Timeout,
 }
 KINDS = frozenset({*TERMINALS, "fan_out", "python"})
-_TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {("retry", "backoff"): Backoff, ("retry", "budget"): RetryBudget}
+_TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("retry", "backoff"): Backoff,
+    ("retry", "budget"): RetryBudget,
+}
 """Arguments that are objects themselves, given as tables."""
 _NEEDED = {"postgres": ("dsn", "table")}
 """What has a default in code, and no sensible one here."""
@@ -66,9 +71,13 @@ _ARGUMENT = re.compile(r"\w+")
 
 
 class SinkMaker:
-    """Makes the sinks of one pipeline; `columns` are those of the rows that are written, if they are known. Adds to `mistakes`."""
+    """Makes the sinks of one pipeline; `columns` are those of the rows that are written, if they
+    are known. Adds to `mistakes`.
+    """
 
-    def __init__(self, declared: Mapping[str, object], columns: Sequence[str] | None, mistakes: list[Mistake]) -> None:
+    def __init__(
+        self, declared: Mapping[str, object], columns: Sequence[str] | None, mistakes: list[Mistake]
+    ) -> None:
         self._declared = declared
         self._columns = columns
         self._mistakes = mistakes
@@ -107,26 +116,39 @@ class SinkMaker:
             case "file":
                 arguments.setdefault("per_process", True)
             case "postgres":
-                arguments = {**(_for_letters(arguments) if is_for_letters else self._with_columns(arguments)), **arguments}
+                arguments = {
+                    **(
+                        _for_letters(arguments) if is_for_letters else self._with_columns(arguments)
+                    ),
+                    **arguments,
+                }
             case kind if kind not in KINDS:
                 self._say((*path, "kind"), f"{kind!r} is no sink; {meant(kind, KINDS)}")
                 return None
             case _:
                 pass
-        made: Sink[Any] | None = self._construct(TERMINALS[declared.kind], declared.kind, arguments, path)
+        made: Sink[Any] | None = self._construct(
+            TERMINALS[declared.kind], declared.kind, arguments, path
+        )
         return made
 
     def _with_columns(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if self._columns is not None:
             return {"columns": tuple(self._columns)}
-        named = [arguments.get(name, ()) for name in ("conflict_columns", "update_columns", "returning")]
+        named = [
+            arguments.get(name, ()) for name in ("conflict_columns", "update_columns", "returning")
+        ]
         version = arguments.get("version_column")
-        found = [column for names in named if isinstance(names, (list, tuple)) for column in names] + ([version] if version else [])
+        found = [
+            column for names in named if isinstance(names, (list, tuple)) for column in names
+        ] + ([version] if version else [])
         return {"columns": tuple(dict.fromkeys(found)) or ("?",)}
 
     def _decorator(self, layer: Layer, path: Path) -> Any:
         if layer.kind not in LAYERS:
-            self._say((*path, "kind"), f"{layer.kind!r} is no decorator; {meant(layer.kind, LAYERS)}")
+            self._say(
+                (*path, "kind"), f"{layer.kind!r} is no decorator; {meant(layer.kind, LAYERS)}"
+            )
             return None
         arguments = dict(layer.arguments)
         if layer.kind == "dead_letter" and "target" in arguments:
@@ -145,7 +167,10 @@ class SinkMaker:
         return made
 
     def _fan_out(self, arguments: dict[str, Any], path: Path) -> Sink[Any] | None:
-        branches = {name: self._branches(arguments.pop(name, ()), (*path, name)) for name in ("sinks", "best_effort")}
+        branches = {
+            name: self._branches(arguments.pop(name, ()), (*path, name))
+            for name in ("sinks", "best_effort")
+        }
         made = [branch for branch in branches["sinks"] if branch is not None]
         if not branches["sinks"]:
             self._say((*path, "sinks"), "must name at least one sink")
@@ -189,11 +214,23 @@ class SinkMaker:
         made = self._construct(factory, "python", arguments, path)
         return None if made is None else self._given(made, path_of_it)
 
-    def _construct(self, make: Callable[..., Any], kind: str, arguments: Mapping[str, Any], path: Path) -> Any:
+    def _construct(
+        self, make: Callable[..., Any], kind: str, arguments: Mapping[str, Any], path: Path
+    ) -> Any:
         parameters = signature(make).parameters
-        given = {name: value for name, value in arguments.items() if self._is_known(name, kind, parameters, path)}
-        needed = [name for name, each in parameters.items() if each.default is Parameter.empty and each.kind is not Parameter.VAR_KEYWORD]
-        missing = [name for name in dict.fromkeys([*needed, *_NEEDED.get(kind, ())]) if name not in given]
+        given = {
+            name: value
+            for name, value in arguments.items()
+            if self._is_known(name, kind, parameters, path)
+        }
+        needed = [
+            name
+            for name, each in parameters.items()
+            if each.default is Parameter.empty and each.kind is not Parameter.VAR_KEYWORD
+        ]
+        missing = [
+            name for name in dict.fromkeys([*needed, *_NEEDED.get(kind, ())]) if name not in given
+        ]
         for name in missing:
             self._say((*path, name), "is missing")
         for name, value in given.items():
@@ -202,8 +239,12 @@ class SinkMaker:
                 given[name] = self._construct(inner, name, value, (*path, name))
         return None if missing else self._asked(make, given, path)
 
-    def _is_known(self, name: str, kind: str, parameters: Mapping[str, Parameter], path: Path) -> bool:
-        if name in parameters or any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
+    def _is_known(
+        self, name: str, kind: str, parameters: Mapping[str, Parameter], path: Path
+    ) -> bool:
+        if name in parameters or any(
+            each.kind is Parameter.VAR_KEYWORD for each in parameters.values()
+        ):
             return True
         self._say((*path, name), f"is unknown to {kind}; {meant(name, parameters)}")
         return False
@@ -236,4 +277,8 @@ class SinkMaker:
 def _for_letters(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "columns" in arguments:
         return {"on_conflict": "ignore"}
-    return {"on_conflict": "ignore", "columns": DeadLetterRecord.COLUMNS, "row": DeadLetterRecord.as_row}
+    return {
+        "on_conflict": "ignore",
+        "columns": DeadLetterRecord.COLUMNS,
+        "row": DeadLetterRecord.as_row,
+    }

@@ -30,16 +30,31 @@ def read_select(sql: str) -> Reading:
     from sqlglot.optimizer.scope import traverse_scope
 
     try:
-        statements = [statement for statement in parse(sql, dialect="spark") if statement is not None]
+        statements = [
+            statement for statement in parse(sql, dialect="spark") if statement is not None
+        ]
         if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-            return Reading(fault=f"must be one SELECT, and is {_called([type(each).__name__ for each in statements])}")
+            return Reading(
+                fault="must be one SELECT, and is "
+                f"{_called([type(each).__name__ for each in statements])}"
+            )
         query = statements[0]
-        tables = [table for scope in traverse_scope(query) for table in scope.sources.values() if isinstance(table, exp.Table)]
+        tables = [
+            table
+            for scope in traverse_scope(query)
+            for table in scope.sources.values()
+            if isinstance(table, exp.Table)
+        ]
     except SqlglotError as error:
-        return Reading(fault=f"cannot be read as SQL: {str(error).splitlines()[0]} (where Spark takes it all the same: unchecked = true)")
+        return Reading(
+            fault=f"cannot be read as SQL: {str(error).splitlines()[0]} (where Spark takes it "
+            "all the same: unchecked = true)"
+        )
     names = dict.fromkeys(table.name for table in tables if table.name and not table.db)
     return Reading(tuple(names), None if query.is_star else tuple(query.named_selects))
 
 
 def _called(kinds: list[str]) -> str:
-    return {0: "empty", 1: f"a statement of another kind ({''.join(kinds).upper()})"}.get(len(kinds), f"{len(kinds)} statements")
+    return {0: "empty", 1: f"a statement of another kind ({''.join(kinds).upper()})"}.get(
+        len(kinds), f"{len(kinds)} statements"
+    )

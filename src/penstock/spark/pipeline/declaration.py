@@ -1,7 +1,8 @@
 """What a pipeline is made of: the tables of its file, and the same as dataclasses.
 
-Every text may refer to the environment, as `${NAME}` anywhere in it, or as a whole by `env:NAME`; `$$` is one dollar sign. SQL is left as
-it is. References are followed when the pipeline is checked or run; what is declared, and so shown, keeps the reference.
+Every text may refer to the environment, as `${NAME}` anywhere in it, or as a whole by `env:NAME`;
+`$$` is one dollar sign. SQL is left as it is. References are followed when the pipeline is checked
+or run; what is declared, and so shown, keeps the reference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,9 @@ class SparkSettings:
     """The session that a run makes for itself."""
 
     master: str | None = None
-    """Where Spark runs; default: what `spark-submit` or Spark's own configuration says, else `local[*]`."""
+    """Where Spark runs; default: what `spark-submit` or Spark's own configuration says, else
+    `local[*]`.
+    """
     connectors: Sequence[Literal["kafka", "postgresql"]] = ()
     """Connectors whose jars `connector_jars` fetches."""
     packages: Sequence[str] = ()
@@ -50,11 +53,15 @@ class Source:
     """Rows to read, as a view by its name."""
 
     format: str
-    """`csv`, `json`, `parquet`, `orc`, `kafka`, `table` (its name is the path), or any other format that Spark knows."""
+    """`csv`, `json`, `parquet`, `orc`, `kafka`, `table` (its name is the path), or any other format
+    that Spark knows.
+    """
     path: Names = ()
     """The file or folder, or several of them."""
     schema: str | None = None
-    """The columns as Spark writes them: `"id BIGINT, name STRING"`. CSV and JSON need it, and every file that is streamed."""
+    """The columns as Spark writes them: `"id BIGINT, name STRING"`. CSV and JSON need it, and every
+    file that is streamed.
+    """
     options: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
     """The options of the format."""
     static: bool = False
@@ -76,7 +83,9 @@ class Step:
     dedupe: Names = ()
     """Columns of which every combination is kept once; in a stream within the watermark."""
     unchecked: bool = False
-    """Leave it to Spark to read the SQL, where the check before it does not know what Spark does."""
+    """Leave it to Spark to read the SQL, where the check before it does not know what Spark
+    does.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +93,13 @@ class Layer:
     """A decorator around a sink."""
 
     kind: str
-    """`timeout`, `retry`, `dead_letter`, `circuit_breaker`, `rate_limit`, `isolate`, `split` or `metrics`."""
+    """`timeout`, `retry`, `dead_letter`, `circuit_breaker`, `rate_limit`, `isolate`, `split` or
+    `metrics`.
+    """
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any], metadata={"rest": True})
-    """The decorator's arguments by name, as its class takes them. `dead_letter` has `target`, the name of another sink."""
+    """The decorator's arguments by name, as its class takes them. `dead_letter` has `target`, the
+    name of another sink.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +107,15 @@ class Destination:
     """A sink, and what stands around it."""
 
     kind: str
-    """`postgres`, `http`, `elasticsearch`, `file`, `fan_out` (to several others), or `python` (a function of yours that makes a sink)."""
+    """`postgres`, `http`, `elasticsearch`, `file`, `fan_out` (to several others), or `python` (a
+    function of yours that makes a sink).
+    """
     stack: Sequence[Layer] = ()
     """The decorators, the innermost first."""
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any], metadata={"rest": True})
-    """The sink's arguments by name, as its class takes them. `fan_out` has `sinks`, their names; `python` has `factory`, `"module:function"`."""
+    """The sink's arguments by name, as its class takes them. `fan_out` has `sinks`, their names;
+    `python` has `factory`, `"module:function"`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +137,17 @@ class Write:
     mode: Literal["append", "overwrite"] = "append"
     """Whether the rows come to what is there, or take its place."""
     app_id: str | None = None
-    """The name under which writes are committed; default: the pipeline's, and in a stream the query's id, which its checkpoint keeps."""
+    """The name under which writes are committed; default: the pipeline's, and in a stream the
+    query's id, which its checkpoint keeps.
+    """
     version: int | str | None = None
-    """Which of its writes this is: a whole number, also as text, so that it can come from the environment. Not in a stream, which counts."""
+    """Which of its writes this is: a whole number, also as text, so that it can come from the
+    environment. Not in a stream, which counts.
+    """
     content: Names | None = None
-    """The columns that a repeated write must repeat; an empty list compares only numbers of rows."""
+    """The columns that a repeated write must repeat; an empty list compares only numbers of
+    rows.
+    """
     chunk_rows: int | None = None
     """Rows in a batch, at most."""
     chunk_bytes: int | None = None
@@ -154,9 +177,13 @@ class Stream:
     checkpoint: str
     """The folder in which Spark keeps how far it is; on a cluster one that all machines see."""
     trigger: str = "0 seconds"
-    """How often a micro-batch begins, as `"10 seconds"`; or `"available_now"`: what is there, and then end."""
+    """How often a micro-batch begins, as `"10 seconds"`; or `"available_now"`: what is there, and
+    then end.
+    """
     output_mode: Literal["append", "update", "complete"] = "append"
-    """Which rows of an aggregation a micro-batch has: those that are final, those that changed, all."""
+    """Which rows of an aggregation a micro-batch has: those that are final, those that changed,
+    all.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +191,9 @@ class Declared:
     """A whole pipeline."""
 
     name: str
-    """What it is called: Spark's application, and the name under which a ledger knows its writes."""
+    """What it is called: Spark's application, and the name under which a ledger knows its
+    writes.
+    """
     sources: Mapping[str, Source]
     """What is read, each a view by its name."""
     sinks: Mapping[str, Destination | Any]

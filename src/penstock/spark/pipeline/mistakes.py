@@ -29,7 +29,9 @@ class Mistake:
 
 
 class PipelineError(ConfigError):
-    """A pipeline cannot run as it is declared. `mistakes` has everything that was found; nothing has been started."""
+    """A pipeline cannot run as it is declared. `mistakes` has everything that was found; nothing
+    has been started.
+    """
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)

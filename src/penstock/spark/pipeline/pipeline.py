@@ -1,4 +1,6 @@
-"""A source, SQL, order per key and a stack of sinks, declared; checked as a whole before Spark starts."""
+"""A source, SQL, order per key and a stack of sinks, declared; checked as a whole before Spark
+starts.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,17 @@ if TYPE_CHECKING:
 class Pipeline(Declared):
     """Rows from `sources` through `steps` into a sink. A description: making one does nothing.
 
-    Declare it in Python with these dataclasses, or in a file that `Pipeline.read` reads. Whatever is wrong with it is found together, by
-    `mistakes`, and before Spark starts.
+    Declare it in Python with these dataclasses, or in a file that `Pipeline.read` reads. Whatever
+    is wrong with it is found together, by `mistakes`, and before Spark starts.
     """
 
     @classmethod
     def read(cls, file: str | os.PathLike[str]) -> Pipeline:
-        """The pipeline that a TOML file declares. Does not look at the environment, unless something is wrong.
+        """The pipeline that a TOML file declares. Does not look at the environment, unless
+        something is wrong.
 
-        Raises `PipelineError`, which has all mistakes with their lines, for a file that is no TOML or does not have the form of a pipeline;
-        `OSError` for one that cannot be read.
+        Raises `PipelineError`, which has all mistakes with their lines, for a file that is no TOML
+        or does not have the form of a pipeline; `OSError` for one that cannot be read.
         """
         text = File(file).read_text(encoding="utf-8")
         try:
@@ -54,7 +57,8 @@ class Pipeline(Declared):
         return placed
 
     def mistakes(self, environment: Mapping[str, str] | None = None) -> tuple[Mistake, ...]:
-        """Everything that is wrong, without Spark or Java; every sink is constructed, none is opened.
+        """Everything that is wrong, without Spark or Java; every sink is constructed, none is
+        opened.
 
         Args:
             environment: what `${NAME}` refers to; default: the process's.
@@ -72,10 +76,14 @@ class Pipeline(Declared):
             raise PipelineError(found)
 
     def explain(self) -> str:
-        """What a run does, step by step, in words. References are not followed, and what may be secret is not shown."""
+        """What a run does, step by step, in words. References are not followed, and what may be
+        secret is not shown.
+        """
         return explained(self)
 
-    def plan(self, spark: SparkSession | None = None, *, environment: Mapping[str, str] | None = None) -> str:
+    def plan(
+        self, spark: SparkSession | None = None, *, environment: Mapping[str, str] | None = None
+    ) -> str:
         """Validate, have Spark analyse every step, and return its plan as text. Nothing is read.
 
         Args:
@@ -90,7 +98,9 @@ class Pipeline(Declared):
         return checked.environment.hide(plan(checked, spark))
 
     def without_secrets(self, text: str, environment: Mapping[str, str] | None = None) -> str:
-        """`text` with the values of the variables that the pipeline refers to replaced by the references."""
+        """`text` with the values of the variables that the pipeline refers to replaced by the
+        references.
+        """
         return self._checked(environment).environment.hide(text)
 
     def run(
@@ -102,20 +112,26 @@ class Pipeline(Declared):
         stop: Event | None = None,
         progress: bool | None = None,
     ) -> PipelineReport:
-        """Validate, then read, transform and write; return the counts. Blocks until it is done; a stream, until it ends.
+        """Validate, then read, transform and write; return the counts. Blocks until it is done; a
+        stream, until it ends.
 
         Args:
-            spark: the session to run on, which stays open; default: one of its own by `[spark]`, stopped at the end.
+            spark: the session to run on, which stays open; default: one of its own by `[spark]`,
+                stopped at the end.
             environment: what `${NAME}` refers to; default: the process's.
             on_report: called with the report of each write, in a stream one for every micro-batch.
             stop: ends a stream when it is set, after the micro-batch that is being written.
-            progress: whether a bar shows how far a write is; default: on a terminal and in a notebook.
+            progress: whether a bar shows how far a write is; default: on a terminal and in a
+                notebook.
 
-        Raises `PipelineError` before anything starts, `MissingExtra` without PySpark, and what `write_dataframe` raises.
+        Raises `PipelineError` before anything starts, `MissingExtra` without PySpark, and what
+        `write_dataframe` raises.
         """
         from ._run import run
 
-        return run(self._sound(environment), spark, on_report=on_report, stop=stop, progress=progress)
+        return run(
+            self._sound(environment), spark, on_report=on_report, stop=stop, progress=progress
+        )
 
     def _sound(self, environment: Mapping[str, str] | None) -> Checked:
         checked = self._checked(environment)
@@ -134,7 +150,9 @@ class Pipeline(Declared):
             return tuple(mistakes)
         return tuple(
             Mistake(each.path, each.text, f"{self._file}:{line}" if line else self._file)
-            for line, each in sorted(((self._line(each.path), each) for each in mistakes), key=lambda pair: pair[0])
+            for line, each in sorted(
+                ((self._line(each.path), each) for each in mistakes), key=lambda pair: pair[0]
+            )
         )
 
     def _line(self, path: Path) -> int:

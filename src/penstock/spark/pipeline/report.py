@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReport:
-    """The exact counts of a run, over all of its writes: one of a batch, one for every micro-batch of a stream."""
+    """The exact counts of a run, over all of its writes: one of a batch, one for every micro-batch
+    of a stream.
+    """
 
     name: str
     writes: int = 0
@@ -45,5 +47,8 @@ class PipelineReport:
         )
 
     def __str__(self) -> str:
-        counts = f"{self.rows:,} rows: {self.delivered:,} delivered, {self.dead_letters:,} dead letters, {self.retries:,} retries"
+        counts = (
+            f"{self.rows:,} rows: {self.delivered:,} delivered, {self.dead_letters:,} "
+            f"dead letters, {self.retries:,} retries"
+        )
         return f"{self.name}: {counts}, in {self.writes:,} write{'s' if self.writes != 1 else ''}"

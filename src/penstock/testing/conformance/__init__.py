@@ -1,4 +1,6 @@
-"""Suites of tests that a user's own part can run: subclass one in a test module, say how to make the part, and pytest does the rest."""
+"""Suites of tests that a user's own part can run: subclass one in a test module, say how to make
+the part, and pytest does the rest.
+"""
 
 from ..._core.public import publish
 from .batchers import BatcherConformance

@@ -1,10 +1,12 @@
-"""What a batcher has to keep, as tests: for a subclass, a wrapper, or a factory with settings of its own.
+"""What a batcher has to keep, as tests: for a subclass, a wrapper, or a factory with settings of
+its own.
 
     class TestOurBatcher(BatcherConformance):
         def batcher(self, sink, **settings):
             return our_batcher(sink, **settings)
 
-The settings are those of `Batcher`; what the factory adds must not change them. The tests run on a fake clock.
+The settings are those of `Batcher`; what the factory adds must not change them. The tests run on a
+fake clock.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ class BatcherConformance(ABC):
             for item in range(10):
                 await batcher.add(item)
             await sink.wait_for_call(2)
-            assert [(call.items, call.reason) for call in sink.calls] == [((0, 1, 2, 3, 4), "size"), ((5, 6, 7, 8, 9), "size")]
+            assert [(call.items, call.reason) for call in sink.calls] == [
+                ((0, 1, 2, 3, 4), "size"),
+                ((5, 6, 7, 8, 9), "size"),
+            ]
 
     async def test_age_is_counted_from_the_first_item(self, fake_clock: FakeClock) -> None:
         """Nothing goes before `max_delay`; it goes then; an empty batcher writes nothing."""
@@ -83,7 +88,9 @@ class BatcherConformance(ABC):
         assert batcher.tally() == report.tally
 
     async def test_a_full_ledger_holds_producers_back(self, fake_clock: FakeClock) -> None:
-        """`add` waits, gives up in time, and what it gave up on is never written; the ledger's bound holds."""
+        """`add` waits, gives up in time, and what it gave up on is never written; the ledger's
+        bound holds.
+        """
         sink: BlockingSink[int] = BlockingSink()
         async with self.batcher(sink, limits=Limits(max_items=1, max_pending_items=2)) as batcher:
             await batcher.add_many([1, 2])
@@ -112,8 +119,12 @@ class BatcherConformance(ABC):
         assert sink.applied == [0, 1, 2, 3]
 
     async def test_every_item_has_one_outcome(self, fake_clock: FakeClock) -> None:
-        """Receipts tell it, the tally adds up at every moment, and a failure of one is not a failure of its neighbours."""
-        sink: ScriptedSink[int] = ScriptedSink([partial({1: PermanentError("no")}), fail(PermanentError("all"))])
+        """Receipts tell it, the tally adds up at every moment, and a failure of one is not a
+        failure of its neighbours.
+        """
+        sink: ScriptedSink[int] = ScriptedSink(
+            [partial({1: PermanentError("no")}), fail(PermanentError("all"))]
+        )
         async with self.batcher(sink, limits=Limits(max_items=3)) as batcher:
             receipts: list[Receipt] = []
             for item in range(6):

@@ -1,7 +1,8 @@
 """What a sink with transactions has to keep beside the rest, as tests.
 
-Subclass `TransactionConformance` instead of `SinkConformance`, and give it `stored()`: without it nobody can see what has been committed.
-Each test uses units of an application that nobody has used before.
+Subclass `TransactionConformance` instead of `SinkConformance`, and give it `stored()`: without it
+nobody can see what has been committed. Each test uses units of an application that nobody has used
+before.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class TransactionConformance(SinkConformance[T]):
                     assert await send(tx, RowBatch(first)) == {}
                     assert await send(tx, RowBatch(second)) == {}
                     tx.record(Counts(rows=6, delivered=6))
-                    assert await self.holds([*first, *second]) == 0, "written in a transaction that has not committed, and seen"
+                    assert await self.holds([*first, *second]) == 0, (
+                        "written in a transaction that has not committed, and seen"
+                    )
                 assert await self.holds([*first, *second]) == 6
                 assert tx.committed is not None
                 assert tx.committed.counts == Counts(rows=6, delivered=6)
@@ -100,10 +103,14 @@ class TransactionConformance(SinkConformance[T]):
                 ended, _ = await asyncio.wait([task], timeout=10.0)
                 assert ended, "the transaction did not end within 10 s of its cancellation"
                 await self.attempt(sink, unit, items)
-                assert [await self.copies(item) for item in items] == [1] * 4, f"after a cancellation ({rounds} turns)"
+                assert [await self.copies(item) for item in items] == [1] * 4, (
+                    f"after a cancellation ({rounds} turns)"
+                )
 
     async def test_a_committed_unit_is_not_written_again(self, real_clock: LoopClock) -> None:
-        """Its second attempt is told what was committed; what it sends is a duplicate; other rows are an error."""
+        """Its second attempt is told what was committed; what it sends is a duplicate; other rows
+        are an error.
+        """
         async with self.open_sink() as sink:
             unit, items = self.unit(), self.items(3)
             await self.attempt(sink, unit, items)
@@ -130,7 +137,11 @@ class TransactionConformance(SinkConformance[T]):
         async with self.open_sink() as sink:
             unit = self.unit()
             await self.attempt(sink, unit, self.items(1))
-            for other in (replace(unit, parts=3), replace(unit, rule="another"), replace(unit, part=1, parts=3)):
+            for other in (
+                replace(unit, parts=3),
+                replace(unit, rule="another"),
+                replace(unit, part=1, parts=3),
+            ):
                 items = self.items(1)
                 with pytest.raises(UnitRefused):
                     await self.attempt(sink, other, items)
@@ -138,14 +149,18 @@ class TransactionConformance(SinkConformance[T]):
             await self.attempt(sink, replace(unit, part=1), self.items(1))
 
     async def test_refused_items_are_refused_alone(self, real_clock: LoopClock) -> None:
-        """Or with the rest of their batch, if that is what the sink does outside; what else was written stays."""
+        """Or with the rest of their batch, if that is what the sink does outside; what else was
+        written stays.
+        """
         before, good, after = self.items(2), self.items(2), self.items(2)
         bad = self._bad_items(2)
         async with self.open_sink() as sink:
             async with transaction(sink, self.unit()) as tx:
                 assert await send(tx, RowBatch(before)) == {}
                 errors = await send(tx, RowBatch([good[0], bad[0], bad[1], good[1]]))
-                assert set(errors) in ({1, 2}, {0, 1, 2, 3}), f"errors for items {sorted(errors)} of which 1 and 2 are bad"
+                assert set(errors) in ({1, 2}, {0, 1, 2, 3}), (
+                    f"errors for items {sorted(errors)} of which 1 and 2 are bad"
+                )
                 assert await send(tx, RowBatch(after)) == {}
             assert await self.holds([*before, *after]) == 4
             assert await self.holds(good) == 4 - len(errors)
