@@ -36,18 +36,21 @@ Rule: TypeAlias = "Callable[[Mapping[str, str]], list[str]]"
 PACKAGE = "penstock"
 SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
+SHARED = frozenset({"_clients", "letters"})
 LEAVES = frozenset({"batcher", "retry", "sinks", "telemetry", "consumer", "sources"})
 JOINERS = frozenset({"flow", "spark"})
-LIBRARY = LEAVES | JOINERS | {"_core", "_maven"}
+LIBRARY = SHARED | LEAVES | JOINERS | {"_core", "_maven"}
 BELOW: Mapping[str, frozenset[str]] = {
     "": LIBRARY,  # the top-level package itself
     "_core": frozenset(),
     "_maven": frozenset({"_core"}),
-    **dict.fromkeys(LEAVES, frozenset({"_core"})),
-    "flow": LEAVES | {"_core"},
-    "spark": LEAVES | {"_core", "_maven"},
+    **dict.fromkeys(SHARED | LEAVES, frozenset({"_core"})),
+    **dict.fromkeys(("sinks", "consumer", "sources"), SHARED | {"_core"}),
+    "flow": SHARED | LEAVES | {"_core"},
+    "spark": SHARED | LEAVES | {"_core", "_maven"},
     "testing": LIBRARY,
-    "cli": LIBRARY | {"testing"},
+    "demo": LIBRARY | {"testing"},
+    "cli": LIBRARY | {"testing", "demo"},
 }
 REQUIRED = {"tenacity"}
 
@@ -62,7 +65,7 @@ DEFERRED = {
     ): "PySpark 3.5 has no data sources of Python",
     (
         "penstock.cli",
-        "penstock.cli._demo",
+        "penstock.demo.demo",
     ): "the demo's modules import the packages of its extra, which may be missing",
     (
         "penstock.testing._guard",
@@ -81,20 +84,20 @@ DEFERRED = {
         "penstock.spark.pipeline._run",
     ): "a pipeline is checked without Spark, which only a run needs",
     (
-        "penstock.cli._tune",
-        "penstock.cli._tune_plot",
+        "penstock.cli.tune.tune",
+        "penstock.cli.tune.plot",
     ): "drawing needs a package that measuring does not",
     (
         "penstock.testing.plugin",
         "penstock.testing._opensearch",
     ): "only tests that ask for the server pay for it",
     (
-        "penstock.sinks.postgres",
-        "penstock.sinks._postgres_columns",
+        "penstock.sinks.postgres.sink",
+        "penstock.sinks.postgres.columns",
     ): "pyarrow and numpy are there when a batch of columns is",
     (
-        "penstock.sinks.postgres",
-        "penstock.sinks._postgres_types",
+        "penstock.sinks.postgres.sink",
+        "penstock.sinks.postgres.types",
     ): "pyarrow is there when a schema is",
     (
         "penstock.testing.plugin",

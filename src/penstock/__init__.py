@@ -46,6 +46,7 @@ from ._core.opening import Openable
 from ._core.outcome import Outcome
 from ._core.public import publish
 from ._core.result import WriteResult
+from ._core.runtime.run import run
 from ._core.send import send
 from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSink
 from ._core.stacking import stack
@@ -76,7 +77,6 @@ from .batcher import (
     TenantStats,
     TimeSpent,
     gather,
-    run,
 )
 from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
 from .sinks import (

@@ -24,11 +24,11 @@ from penstock import (
     TransientError,
     UnavailableError,
 )
-from penstock.batcher._adaptive_ceiling import HOLD, Ceiling
-from penstock.batcher._adaptive_items import TRIES, ItemsControl
-from penstock.batcher._adaptive_workers import WorkersControl
-from penstock.batcher.adaptive import AdaptiveControl, Load, Setting, Try
-from penstock.batcher.governor import Governor, load_of
+from penstock.batcher.adaptive.adaptive import AdaptiveControl, Load, Setting, Try
+from penstock.batcher.adaptive.ceiling import HOLD, Ceiling
+from penstock.batcher.adaptive.governor import Governor, load_of
+from penstock.batcher.adaptive.items import TRIES, ItemsControl
+from penstock.batcher.adaptive.workers import WorkersControl
 from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from penstock import (
     stack,
 )
 from penstock._core.batch import Reason
-from penstock.batcher.accumulator import PlainAccumulator
+from penstock.batcher.gathering.plain import PlainAccumulator
 from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:

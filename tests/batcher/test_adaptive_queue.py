@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.batcher._adaptive_workers import WorkersControl
+from penstock.batcher.adaptive.workers import WorkersControl
 
 SERVICE = 0.1
 SEEDS = range(1, 4)

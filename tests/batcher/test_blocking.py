@@ -35,9 +35,9 @@ from penstock import (
     Outcome,
     PermanentError,
 )
-from penstock.batcher import blocking
-from penstock.batcher.inbox import Entry, Inbox
-from penstock.batcher.indoors import Indoors
+from penstock.batcher.threads import blocking
+from penstock.batcher.threads.inbox import Entry, Inbox
+from penstock.batcher.threads.inbox_batcher import InboxBatcher
 from penstock.testing import FakeClock
 
 PATIENCE = 20.0
@@ -302,7 +302,9 @@ async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(
         return 1
 
     limits = Limits(max_pending_bytes=100)
-    batcher: Indoors[str] = Indoors(Plain(), wake=lambda: None, limits=limits, size_of=size_of)
+    batcher: InboxBatcher[str] = InboxBatcher(
+        Plain(), wake=lambda: None, limits=limits, size_of=size_of
+    )
     await batcher.open()
     await batcher.let_in(("item",), (None,), None)
     assert beside == [False]

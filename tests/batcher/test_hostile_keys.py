@@ -20,8 +20,8 @@ from penstock import (
     gather,
 )
 from penstock._core.batch import RowBatch
-from penstock._core.keys import identity, shown
-from penstock._core.prefix import leaders
+from penstock._core.order.keys import identity, shown
+from penstock._core.order.prefix import leaders
 from penstock.testing import BlockingSink, FakeClock, FakeSink
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keyed_help import Destination, Gate, Item, key_of
 
-import penstock.batcher.keyed
+import penstock.batcher.gathering.keyed
 from penstock import (
     Batcher,
     BlockingBatcher,
@@ -25,8 +25,8 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.batcher.keyed import KeyedAccumulator, Waiting
-from penstock.batcher.parking import Parking
+from penstock._core.order.parking import Parking
+from penstock.batcher.gathering.keyed import KeyedAccumulator, Waiting
 from penstock.retry import Backoff
 from penstock.testing import FakeClock
 
@@ -677,7 +677,7 @@ def test_a_hot_key_has_at_most_three_items_looked_at_for_each(
     count: int, repeats: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """consumer/4.5: in whatever batches they go, and however many wait."""
-    monkeypatch.setattr(penstock.batcher.keyed, "Waiting", Looked)
+    monkeypatch.setattr(penstock.batcher.gathering.keyed, "Waiting", Looked)
     Looked.looks = 0
     accumulator: KeyedAccumulator[Item] = KeyedAccumulator(
         key=key_of,

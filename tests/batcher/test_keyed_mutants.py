@@ -11,14 +11,14 @@ import pytest
 import test_keyed_failures
 import test_keyed_order
 
-import penstock.batcher.engine
+import penstock.batcher.dispatch
 import penstock.retry.retrying
-import penstock.sinks.dead_letter
-from penstock._core.lanes import Lane, Lanes
-from penstock.batcher.engine import Engine
-from penstock.batcher.keyed import KeyedAccumulator
-from penstock.batcher.parking import Parking
-from penstock.batcher.tenants import TenantAccumulator
+import penstock.sinks.decorators.dead_letter
+from penstock._core.order.lanes import Lane, Lanes
+from penstock._core.order.parking import Parking
+from penstock.batcher.dispatch import Engine
+from penstock.batcher.gathering.keyed import KeyedAccumulator
+from penstock.batcher.gathering.tenants import TenantAccumulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,9 +73,11 @@ def what_is_put_back_comes_back_turned_round(monkeypatch: pytest.MonkeyPatch) ->
 
 def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no prefix rule: each error counts for its own item."""
-    monkeypatch.setattr(penstock.batcher.engine, "leaders", lambda batch, errors: {})
+    monkeypatch.setattr(penstock.batcher.dispatch, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(penstock.retry.retrying, "leaders", lambda batch, errors: {})
-    monkeypatch.setattr(penstock.sinks.dead_letter, "held_back", lambda batch, errors: errors)
+    monkeypatch.setattr(
+        penstock.sinks.decorators.dead_letter, "held_back", lambda batch, errors: errors
+    )
 
 
 def a_key_goes_on_behind_what_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:

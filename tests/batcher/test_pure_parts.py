@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._core.batch import Reason
-from penstock.batcher.accumulator import PlainAccumulator, Sealed
+from penstock.batcher.gathering.plain import PlainAccumulator, Sealed
 from penstock.batcher.receipt import Receipt
 from penstock.batcher.slots import FifoSlots
 

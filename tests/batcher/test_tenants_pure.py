@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock._core.batch import Reason
-from penstock._core.keys import identity
+from penstock._core.order.keys import identity
 from penstock.batcher import Limits, Tenants
-from penstock.batcher.accumulator import Accumulator, Sealed
-from penstock.batcher.arrange import arranged
-from penstock.batcher.tenants import Belonging, Share, TenantAccumulator, Tenanted
+from penstock.batcher.gathering.arrange import arranged
+from penstock.batcher.gathering.plain import Accumulator, Sealed
+from penstock.batcher.gathering.tenants import Share, TenantAccumulator, Tenanted, TenantKey
 
 Item = tuple[str, int]
 
@@ -332,7 +332,7 @@ def test_a_tenant_of_which_all_is_held_has_no_turn() -> None:
     assert (acc.is_ready, acc.due_at(), acc.take(99.0)) == (False, None, None)
     assert isinstance(acc, TenantAccumulator)
     assert not acc._ring
-    assert acc.let_go(Belonging("held", 3), 100.0) == 1
+    assert acc.let_go(TenantKey("held", 3), 100.0) == 1
     batch = acc.take(100.0)
     assert batch is not None
     assert batch.items == [("held", 3)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.chaos.storm import KEYS, Row
 
 from penstock import Adaptive, Outcome, Tenants
-from penstock.batcher.tenants import TenantAccumulator
+from penstock.batcher.gathering.tenants import TenantAccumulator
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable

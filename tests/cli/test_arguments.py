@@ -68,11 +68,11 @@ def test_the_embedded_server_is_an_extra_too(
     """It is asked for only where it is needed, and the answer is the same."""
     pytest.importorskip("rich")
     pytest.importorskip("asyncpg")
-    from penstock.cli import _database
+    from penstock.demo import database as _database
 
     monkeypatch.setattr(_database, "_NEEDED", ("a_server_nobody_has",))
-    monkeypatch.setattr("penstock.cli._demo.find_file", lambda: sys.executable)
-    monkeypatch.setattr("penstock.cli._demo.FlightFile", _NoFile)
+    monkeypatch.setattr("penstock.demo.demo.find_file", lambda: sys.executable)
+    monkeypatch.setattr("penstock.demo.demo.FlightFile", _NoFile)
     assert main(["demo", "--plain"]) == 2
     assert (
         capsys.readouterr().err

@@ -21,8 +21,8 @@ pytest.importorskip("rich")
 pytest.importorskip("asyncpg")
 from penstock.batcher import Batcher
 from penstock.cli import main
-from penstock.cli._database import Database
-from penstock.cli._flights import NoFlights, find_file
+from penstock.demo.database import Database
+from penstock.demo.flights import NoFlights, find_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("penstock.cli._demo_spark.has_java", lambda: False)
+    monkeypatch.setattr("penstock.demo.spark.has_java", lambda: False)
     assert main(["demo", "--rows", "100", "--plain", "--dsn", embedded_postgres.dsn]) == 0
     assert "no scene on Spark: there is no Java" in capfd.readouterr().out
 

@@ -13,7 +13,7 @@ import zstandard
 from tests.cli.dlq_help import Cli, keep_in_file, module, record
 
 from penstock.cli import main
-from penstock.cli._dlq_text import as_json
+from penstock.letters.text import as_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,10 +27,10 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.cli._dlq_letter import INTERRUPTED, REPLAYED, Letter, Selection
-from penstock.cli._dlq_replay import LEFT, Replay, ReplayRules
-from penstock.cli._dlq_store import Unreadable
 from penstock.cli._named import named_sink
+from penstock.cli.dlq.replay import LEFT, Replay, ReplayRules
+from penstock.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
+from penstock.letters.store import Unreadable
 from penstock.sinks import FileSink
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from penstock import Batch
-    from penstock.cli._dlq_store import Ending
+    from penstock.letters.store import Ending
     from penstock.testing import EmbeddedPostgres
 
 SINK = """

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.dlq_help import NOON, Cli, keep_in_file, process, record
 
 from penstock.cli import main
-from penstock.sinks._file_append import archives
+from penstock.sinks.file.append import archives
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli._flights import NAMES, FlightFile, NoFlights, find_file
+from penstock.demo.flights import NAMES, FlightFile, NoFlights, find_file
 from penstock.testing import skip_or_fail
 
 HEADER = ",".join(NAMES[1:]).encode() + b"\n"

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from penstock._core.batch import Batch
 from penstock.batcher import Batcher
-from penstock.cli._database import Database
-from penstock.cli._progress import FlushTimes, LiveView, Pace, PlainView, Progress, make_view
+from penstock.demo.database import Database
+from penstock.demo.progress import FlushTimes, LiveView, Pace, PlainView, Progress, make_view
 
 
 def test_the_pace_is_that_of_the_last_second() -> None:

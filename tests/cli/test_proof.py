@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("asyncpg")
 import asyncpg
 
-from penstock.cli._flights import NAMES, Flight, FlightFile
-from penstock.cli._proof import Expected, create_table, prove
+from penstock.demo.flights import NAMES, Flight, FlightFile
+from penstock.demo.proof import Expected, create_table, prove
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,8 @@ from tests.examples.example import DOCS, EXAMPLES, load
 
 from penstock import Batch, Limits
 from penstock.cli import main
-from penstock.cli._tune_measure import Measuring, WriteFailed, item_bytes
-from penstock.cli._tune_worksheet import (
+from penstock.cli.tune.measure import Measuring, WriteFailed, item_bytes
+from penstock.cli.tune.worksheet import (
     Measured,
     Needs,
     as_code,

@@ -8,7 +8,7 @@ import pytest
 from tests.sinks.file_help import lines
 
 from penstock.sinks import FileSink
-from penstock.sinks._file_append import archives
+from penstock.sinks.file.append import archives
 from penstock.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:

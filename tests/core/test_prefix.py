@@ -6,8 +6,8 @@ import pytest
 
 from penstock import KeyStopped, PermanentError, RowBatch, TransientError
 from penstock._core.errors import ErrorClass
+from penstock._core.order.prefix import held_back, leaders
 from penstock._core.outcome import Outcome
-from penstock._core.prefix import held_back, leaders
 from penstock.retry.series import Rules, Series
 
 BAD = PermanentError("bad")

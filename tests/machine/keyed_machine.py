@@ -12,8 +12,8 @@ from tests.machine.machine import BatcherMachine, measure
 from tests.machine.setting import rests
 
 from penstock import Capabilities, KeyFailedError, Receipt, stack
-from penstock.batcher.keyed import KeyedAccumulator
-from penstock.batcher.tenants import TenantAccumulator
+from penstock.batcher.gathering.keyed import KeyedAccumulator
+from penstock.batcher.gathering.tenants import TenantAccumulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable

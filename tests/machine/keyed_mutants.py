@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from tests.machine.destination import Act
 
 from penstock import Adaptive, Batcher, Reason
-from penstock._core.lanes import Lane, Lanes
-from penstock.batcher.accumulator import PlainAccumulator
-from penstock.batcher.engine import Engine
+from penstock._core.order.lanes import Lane, Lanes
+from penstock._core.order.parking import Parking
+from penstock.batcher.dispatch import Engine
 from penstock.batcher.flight import Flight
-from penstock.batcher.keyed import KeyedAccumulator
-from penstock.batcher.parking import Parking
+from penstock.batcher.gathering.keyed import KeyedAccumulator
+from penstock.batcher.gathering.plain import PlainAccumulator
+from penstock.batcher.gathering.tenants import TenantAccumulator
 from penstock.batcher.slots import FifoSlots
-from penstock.batcher.tenants import TenantAccumulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,7 +205,7 @@ def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Batcher, "_new_engine", new_engine)
     monkeypatch.setattr(
-        "penstock.batcher.arrange.Parking",
+        "penstock.batcher.gathering.arrange.Parking",
         lambda policy, most: shared.setdefault(most, Parking(policy, most)),
     )
 

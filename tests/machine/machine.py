@@ -20,8 +20,8 @@ from tests.machine.model import Model, Producer, Watch
 from tests.machine.setting import MOST_ITEMS, STACKS, Setting, acts, rests, settings, waits
 
 from penstock import Batcher, ItemFailed, Outcome, ShutdownReport, stack
-from penstock._core.delivery import GRACE
-from penstock.batcher import engine
+from penstock._core.delivery.delivery import GRACE
+from penstock.batcher import dispatch as engine
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:

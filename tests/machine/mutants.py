@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import penstock.retry.retrying
 from penstock import Batcher, Outcome, Reason
-from penstock._core import delivery as core_delivery
 from penstock._core.clock import Signal
-from penstock._core.delivery import Delivery
+from penstock._core.delivery import delivery as core_delivery
+from penstock._core.delivery.delivery import Delivery
+from penstock._core.ledger import Room
 from penstock._core.send import _write
-from penstock.batcher import accumulator
-from penstock.batcher.accumulator import Evicted, PlainAccumulator
+from penstock.batcher.dispatch import Engine
 from penstock.batcher.drain import Drain
-from penstock.batcher.engine import Engine
 from penstock.batcher.flight import Flight
-from penstock.batcher.parcel import Parcel
-from penstock.batcher.room import Room
+from penstock.batcher.gathering import plain as accumulator
+from penstock.batcher.gathering.add_group import AddGroup
+from penstock.batcher.gathering.plain import Evicted, PlainAccumulator
 from penstock.batcher.slots import FifoSlots
 from penstock.retry.series import Series
 
@@ -66,7 +66,7 @@ def an_item_is_doubled_on_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             await real(self, items, receipts, timeout)
         except asyncio.CancelledError:
-            self._engine.accept(Parcel(items, (0,) * len(items), receipts, (None,) * len(items)))
+            self._engine.accept(AddGroup(items, (0,) * len(items), receipts, (None,) * len(items)))
             raise
 
     monkeypatch.setattr(Batcher, "_accept", accept)

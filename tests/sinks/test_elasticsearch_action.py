@@ -22,7 +22,7 @@ from penstock import (
     send,
 )
 from penstock.sinks import ElasticsearchSink
-from penstock.sinks._elasticsearch_answer import FILTER
+from penstock.sinks.elasticsearch.answer import FILTER
 
 URL = "http://host:9200"
 

@@ -13,7 +13,7 @@ from tests.sinks.file_help import lines, told, writer, written
 
 from penstock import ConfigError
 from penstock.sinks import FileSink
-from penstock.sinks._file_repair import whole_frames, whole_lines
+from penstock.sinks.file.repair import whole_frames, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from tests.sinks.file_help import lines, written
 
 from penstock import Batcher, Limits
 from penstock.sinks import FileSink
-from penstock.sinks._file_append import archives
+from penstock.sinks.file.append import archives
 
 if TYPE_CHECKING:
     from pathlib import Path

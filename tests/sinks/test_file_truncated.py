@@ -21,7 +21,7 @@ from tests.sinks.file_help import lines, room, written
 
 from penstock import RefusedError, UnknownOutcomeError
 from penstock.sinks import FileSink
-from penstock.sinks._file_end import cut
+from penstock.sinks.file.end import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

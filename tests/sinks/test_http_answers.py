@@ -30,7 +30,7 @@ from penstock import (
 )
 from penstock.retry import Backoff
 from penstock.sinks import ElasticsearchSink, HttpResponse, HttpSink
-from penstock.sinks._http_answer import Inflater
+from penstock.sinks.http.answer import Inflater
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

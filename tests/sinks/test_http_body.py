@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import PermanentError
-from penstock.sinks._http_body import (
+from penstock.sinks.http.body import (
     _BETWEEN,
     all_to_json,
     bodies,

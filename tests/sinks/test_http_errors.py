@@ -24,8 +24,8 @@ from penstock import (
 )
 from penstock._core.told import for_log
 from penstock.sinks import HttpStatusError, classify_http
-from penstock.sinks._http_errors import for_item, for_status, for_transport
-from penstock.sinks._http_retry_after import seconds_of
+from penstock.sinks.http.errors import for_item, for_status, for_transport
+from penstock.sinks.http.retry_after import seconds_of
 
 P, T, U, X = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.UNKNOWN
 R = ErrorClass.REFUSED

@@ -24,7 +24,7 @@ from penstock import (
 from penstock._core.told import for_log
 from penstock.retry import Backoff
 from penstock.sinks import HttpSink, HttpStatusError, MemorySink
-from penstock.sinks._http_refusals import target_of
+from penstock.sinks.http.refusals import target_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from tests.sinks.http_help import Reply, Request, batch_of, serving
 from penstock import Batcher, DeadLetter, Retry, WriteResult, send, stack
 from penstock._core.told import for_log
 from penstock.sinks import ElasticsearchSink, HttpResponse, HttpSink, HttpStatusError, MemorySink
-from penstock.sinks._http_secrets import Secrets
+from penstock.sinks.http.secrets import Secrets
 
 if TYPE_CHECKING:
     from penstock import Batch, LoopClock

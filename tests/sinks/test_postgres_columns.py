@@ -15,8 +15,8 @@ pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
 from penstock import ArrowBatch, send  # noqa: E402
 from penstock.sinks import PostgresSink  # noqa: E402
-from penstock.sinks._postgres_columns import NoEncoder, encoded, refused  # noqa: E402
-from penstock.sinks._postgres_table import read_table  # noqa: E402
+from penstock.sinks.postgres.columns import NoEncoder, encoded, refused  # noqa: E402
+from penstock.sinks.postgres.table import read_table  # noqa: E402
 
 if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres

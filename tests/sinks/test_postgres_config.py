@@ -25,11 +25,11 @@ from penstock import (
     RowBatch,
     UnknownOutcomeError,
 )
+from penstock._clients.postgres.errors import copy_row, for_item
 from penstock._core.told import for_log
-from penstock.sinks._postgres_errors import copy_row, for_item
-from penstock.sinks._postgres_rows import RowMaker
-from penstock.sinks._postgres_table import quoted
 from penstock.sinks.postgres import PostgresSink, classify_postgres
+from penstock.sinks.postgres.rows import RowMaker
+from penstock.sinks.postgres.table import quoted
 
 DSN = "postgresql://someone:hush%20hush@db.example:5433/sales"
 P, T, U, H, R = (

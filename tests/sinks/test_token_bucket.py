@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._core.clock import Signal
-from penstock.sinks._meter import Meter, Meters, Rate, Turn
-from penstock.sinks._token_bucket import TokenBucket
+from penstock.sinks.decorators.meter import Meter, Meters, Rate, Turn
+from penstock.sinks.decorators.token_bucket import TokenBucket
 
 
 def test_a_bucket_lets_through_what_it_holds_and_then_what_comes() -> None:

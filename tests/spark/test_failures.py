@@ -24,7 +24,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock._core.key_order import stopped_behind
+from penstock._core.order.stopped import stopped_behind
 from penstock.sinks import FileSink, PostgresSink
 from penstock.spark import DeadLettersError, write_dataframe
 from penstock.spark._chunks import cut

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from penstock import Batch, DeadLetter, RefusedError, Retry, RowBatch, UnavailableError, send, stack
-from penstock._core.delivery import Delivery
+from penstock._core.delivery.delivery import Delivery
 from penstock.spark._partition import Partition
 from penstock.spark._task import ChunkHost, Cuts
 from penstock.spark._travel import description

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .arrow_rows import UnreadableRows, rows_of
 from .batch import Batch, Lineage
-from .delivery import Delivery
+from .delivery.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

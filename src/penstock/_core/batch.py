@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Generic, TypeVar, overload
 from uuid import uuid4
 
 from .answer import checked_indices, checked_mapping, checked_outcome
-from .delivery import Delivery
+from .delivery.delivery import Delivery
+from .delivery.fork import Fork
 from .errors import ResultMismatch
-from .fork import Fork
 from .outcome import Outcome
 
 if TYPE_CHECKING:
     from typing import Self
 
     from .clock import Signal
-    from .fork import OutcomeMap
+    from .delivery.fork import OutcomeMap
 
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from .exits import exit_later
+from .runtime.exits import exit_later
 from .say import say
 from .text import repr_of
 

@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import ConfigError, NotPicklableError
-from .forks import leave_to_parent
+from .runtime.process_fork import leave_to_parent
 from .text import text_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .arrow_rows import UnreadableRows
 from .errors import ResultMismatch, SinkError, UnknownOutcomeError
-from .key_order import stopped_behind
+from .order.stopped import stopped_behind
 from .outcome import Outcome
 from .result import WriteResult, checked_result
 from .sink import capabilities_of

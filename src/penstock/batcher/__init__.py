@@ -1,10 +1,10 @@
 """The batcher: items one at a time in, batches out, every item accounted for."""
 
 from .._core.public import publish
-from .adaptive import Adaptive
+from .._core.runtime.own_context import NoFeedback
+from .._core.runtime.run import run
+from .adaptive.adaptive import Adaptive
 from .batcher import Batcher
-from .blocking import BlockingBatcher
-from .feedback import NoFeedback
 from .limits import Limits
 from .receipt import BlockingReceipt, Receipt, gather
 from .report import (
@@ -16,8 +16,8 @@ from .report import (
     TenantStats,
     TimeSpent,
 )
-from .run import run
 from .tenancy import Tenants
+from .threads.blocking import BlockingBatcher
 
 __all__ = [
     "Adaptive",

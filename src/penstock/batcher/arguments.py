@@ -14,20 +14,20 @@ from .._core import checks
 from .._core.errors import ParkedBehind, PermanentError
 from .._core.function_sink import as_sink
 from .._core.observer import Observer
+from .._core.order.parking import MOST_PARKED, POLICIES
 from .._core.sink import capabilities_of, walk
 from .._core.told import repr_of
-from .adaptive import Adaptive
+from .adaptive.adaptive import Adaptive
 from .limits import Limits
-from .parking import MOST_PARKED, POLICIES
 from .tenancy import Tenants
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from .._core.batch import Batch
+    from .._core.order.parking import OnKeyFailure
     from .._core.sink import Sink
-    from .engine import FailureHandler
-    from .parking import OnKeyFailure
+    from .dispatch import FailureHandler
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Generic, Literal, Never, TypeVar
 
-from .._core import checks, forks
+from .._core import checks
 from .._core.clock import LOOP_CLOCK, Clock, LoopClock
 from .._core.errors import (
     AddTimeout,
@@ -26,8 +26,11 @@ from .._core.errors import (
     LedgerFull,
 )
 from .._core.function_sink import as_sink
-from .._core.keys import identity
+from .._core.ledger import Waiter
 from .._core.opening import opened
+from .._core.order.keys import identity
+from .._core.runtime import process_fork as forks
+from .._core.runtime.loops import running_loop
 from .._core.sink import capabilities_of
 from . import log
 from .arguments import (
@@ -46,18 +49,16 @@ from .arguments import (
     parked_dead_letters_of,
     refuse_misplaced,
 )
-from .arrange import arranged
 from .bounds import Whole
+from .dispatch import Engine
 from .drain import Drain
-from .engine import Engine
-from .keyed import KeyedAccumulator
+from .gathering.add_group import AddGroup
+from .gathering.arrange import arranged
+from .gathering.keyed import KeyedAccumulator
+from .gathering.tenants import TenantKey
 from .limits import Limits
-from .loops import running_loop
-from .parcel import Parcel
-from .receipt import Receipt, Slip
+from .receipt import Receipt, ReceiptBase
 from .report import MOST_TENANTS, FlushReport, ShutdownReport, Stats
-from .room import Waiter
-from .tenants import Belonging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -66,13 +67,13 @@ if TYPE_CHECKING:
     from typing import Self
 
     from .._core.observer import Observer
+    from .._core.order.parking import OnKeyFailure
     from .._core.outcome import Outcome
     from .._core.sink import SinkLike
     from .._core.tally import Tally
-    from .adaptive import Adaptive
+    from .adaptive.adaptive import Adaptive
     from .bounds import Bound
-    from .engine import FailureHandler
-    from .parking import OnKeyFailure
+    from .dispatch import FailureHandler
     from .tenancy import Tenants
 
 T = TypeVar("T")
@@ -110,7 +111,7 @@ class Batcher(Generic[T]):
         key: a function from an item to its key. Items of one key are then written in the order in
             which they were accepted, with as many workers as you like: a key is in at most one
             batch at a time, and waits while an item of it backs off. A sink that is not
-            `key_prefix_safe` gets at most one item of a key per batch. See `penstock._core.keys`
+            `key_prefix_safe` gets at most one item of a key per batch. See `penstock._core.order.keys`
             for when two keys are the same; an item whose key cannot be one is refused with
             `TypeError`. The function must not use this batcher.
         on_key_failure: what becomes of a key's later items when one has ended dead-lettered or
@@ -449,7 +450,7 @@ class Batcher(Generic[T]):
     async def _accept(
         self,
         items: tuple[T, ...],
-        receipts: tuple[Slip | None, ...],
+        receipts: tuple[ReceiptBase | None, ...],
         timeout: float | timedelta | None,
     ) -> None:
         """The long way in: measure, let others run, wait for room; then, in one stretch, append."""
@@ -475,7 +476,9 @@ class Batcher(Generic[T]):
     def _drops(self) -> bool:
         return self._overflow in {"drop_newest", "drop_oldest"}
 
-    def _parcel(self, items: tuple[T, ...], receipts: tuple[Slip | None, ...]) -> Parcel[T]:
+    def _parcel(
+        self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...]
+    ) -> AddGroup[T]:
         """Items with what belongs to them. Raises `ItemTooLarge`, `KeyFailedError`, and whatever
         the functions that are asked raise.
         """
@@ -489,9 +492,9 @@ class Batcher(Generic[T]):
         except Exception as error:
             self._engine.unlisted.raised_by_function(error)
             raise
-        return Parcel(items, sizes, receipts, keys)
+        return AddGroup(items, sizes, receipts, keys)
 
-    def _takes_at_once(self, parcel: Parcel[T]) -> bool:
+    def _takes_at_once(self, parcel: AddGroup[T]) -> bool:
         """Take it in if there is room everywhere, or older items make some. None of those go where
         that would not do.
         """
@@ -510,7 +513,7 @@ class Batcher(Generic[T]):
         engine.tell_dropped(gone)
         return True
 
-    def _wants(self, parcel: Parcel[T]) -> Sequence[Bound[T]]:
+    def _wants(self, parcel: AddGroup[T]) -> Sequence[Bound[T]]:
         """The parts of the tenants, where those are bounded. Raises `ItemTooLarge`."""
         try:
             return self._engine.accumulator.wants(parcel.keys, parcel.sizes)
@@ -518,18 +521,18 @@ class Batcher(Generic[T]):
             self._engine.refused += len(parcel.items)
             raise
 
-    def _bounds(self, parcel: Parcel[T]) -> list[Bound[T]]:
+    def _bounds(self, parcel: AddGroup[T]) -> list[Bound[T]]:
         """All that has to have room."""
         return [*self._wants(parcel), Whole(self._engine, parcel)]
 
-    def _refuse_to_wait(self, parcel: Parcel[T]) -> Never:
+    def _refuse_to_wait(self, parcel: AddGroup[T]) -> Never:
         """A full ledger rejects, or no time is given to wait."""
         self._engine.refused += len(parcel.items)
         kind = LedgerFull if self._overflow == "reject" else AddTimeout
         full = next(bound for bound in self._bounds(parcel) if not bound.fits).full
         raise kind(f"batcher {self._name!r}: {full}", retry_after=self._retry_after())
 
-    async def _wait_for_room(self, parcel: Parcel[T], seconds: float | None) -> None:
+    async def _wait_for_room(self, parcel: AddGroup[T], seconds: float | None) -> None:
         """Have room in one bound after the other; what is had of the first is kept meanwhile, and
         handed on by whoever gives up.
         """
@@ -702,7 +705,7 @@ class Batcher(Generic[T]):
                 f"{name}({key!r}) needs tenant=, since the batcher has tenants: a key is a key "
                 "within its tenant"
             )
-        return Belonging(identity(tenant, "tenant"), identity(key))
+        return TenantKey(identity(tenant, "tenant"), identity(key))
 
     @property
     def name(self) -> str:

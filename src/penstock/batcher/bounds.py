@@ -7,10 +7,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from .accumulator import Evicted
-    from .engine import Engine
-    from .parcel import Parcel
-    from .room import Waiter
+    from .._core.ledger import Waiter
+    from .dispatch import Engine
+    from .gathering.add_group import AddGroup
+    from .gathering.plain import Evicted
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Bound(Protocol[T]):
 class Whole(Generic[T]):
     """The whole ledger."""
 
-    def __init__(self, engine: Engine[T], parcel: Parcel[T]) -> None:
+    def __init__(self, engine: Engine[T], parcel: AddGroup[T]) -> None:
         self._engine = engine
         self.items = len(parcel.items)
         self.size = sum(parcel.sizes)

@@ -26,20 +26,20 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._core.batch import Lineage, Reason, RowBatch
-from .._core.delivery import GRACE, Delivery
+from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import StoppedError, UnknownOutcomeError
-from .._core.keys import accepted
+from .._core.order.keys import accepted
 from .._core.outcome import Outcome
+from .._core.runtime.own_context import own_context
 from .._core.send import send
 from . import log
-from .feedback import own_context
 from .report import ShutdownReport, TimeSpent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from .._core.sink import Sink
-    from .engine import Engine
+    from .dispatch import Engine
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from .._core.batch import Lineage, RowBatch
-from .._core.delivery import GRACE, Delivery
+from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import TimedOutError
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from .._core.condition import Condition
     from .._core.errors import ErrorClass
     from .._core.outcome import Outcome
-    from .accumulator import Sealed
-    from .governor import Running
+    from .adaptive.governor import Running
+    from .gathering.plain import Sealed
     from .monitor import Monitor
     from .slots import FifoSlots
 

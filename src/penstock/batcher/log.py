@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.sink import Classifier
-    from .adaptive import Setting
+    from .adaptive.adaptive import Setting
     from .report import ShutdownReport
 
 logger = logging.getLogger("penstock.batcher")

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from .._core.errors import ItemFailed
-from .loops import refuse_in_a_loop
+from .._core.runtime.loops import refuse_in_a_loop
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .._core.outcome import Outcome
 
 
-class Slip:
+class ReceiptBase:
     """One item's outcome, once it has one: what all receipts have in common."""
 
     __slots__ = ("_cause", "detail", "outcome")
@@ -53,7 +53,7 @@ class Slip:
         return f"{type(self).__name__}({'inside' if self.outcome is None else self.outcome.value})"
 
 
-class Receipt(Slip):
+class Receipt(ReceiptBase):
     """What `submit` gives for an item: `await` it for the item's outcome.
 
     Awaiting returns a success outcome or raises a new `ItemFailed(outcome, cause)` each time. Any
@@ -104,7 +104,7 @@ class Receipt(Slip):
 _JOINING = threading.RLock()
 
 
-class BlockingReceipt(Slip):
+class BlockingReceipt(ReceiptBase):
     """What `BlockingBatcher.submit` gives for an item: `result()` waits for the item's outcome. Any
     number of threads may wait.
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from ._dlq import dlq, dlq_options
-from ._dlq_text import printable, without_secrets
-from ._tune import tune, tune_options
+from ..letters.text import printable, without_secrets
+from .dlq.commands import dlq, dlq_options
+from .tune.tune import tune, tune_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from ._pipeline import pipeline
 
             return pipeline(options)
-        from ._demo import demo
+        from ..demo.demo import demo
 
         return demo(options)
     except ModuleNotFoundError as error:

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock._core import told
-from penstock._core.errors import PenstockError
-from penstock._core.function_sink import as_sink
+from .._core import told
+from .._core.errors import PenstockError
+from .._core.function_sink import as_sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock._core.sink import Sink, SinkLike
+    from .._core.sink import Sink, SinkLike
 
 
 class UseError(Exception):

@@ -15,9 +15,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock._core.errors import MissingExtra, PenstockError
-from penstock.spark.pipeline import Pipeline, PipelineError
-
+from .._core.errors import MissingExtra, PenstockError
+from ..spark.pipeline import Pipeline, PipelineError
 from ._pipeline_view import RunView
 from ._spark import cancel, has_java
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from penstock.spark.pipeline import PipelineReport
+    from ..spark.pipeline import PipelineReport
 
 FAILED = 1
 BAD_USE = 2

@@ -22,7 +22,7 @@ import math
 from typing import TYPE_CHECKING
 
 from .._core.clock import Signal
-from .._core.keys import accepted
+from .._core.order.keys import accepted
 from .search import ENOUGH
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from .._core.classify import classified
 from .._core.condition import STATE_OF, Condition, DestinationState
 from .._core.decorator import WrappingSink
 from .._core.errors import CircuitOpenError, ErrorClass, RefusedError
+from .._core.order.prefix import leaders
 from .._core.patience import asked_wait
-from .._core.prefix import leaders
 from .._core.result import WriteResult
 from .._core.send import send
 from .backoff import Backoff, call_state

@@ -2,19 +2,19 @@
 
 from .._core.function_sink import FunctionSink
 from .._core.public import publish
-from .combine import Combine
-from .dead_letter import DeadLetter, DeadLetterRecord
+from .combinators.fan_out import FanOut
+from .combinators.router import Router
+from .decorators.combine import Combine
+from .decorators.dead_letter import DeadLetter, DeadLetterRecord
+from .decorators.isolate import Isolate
+from .decorators.rate_limit import RateLimit
+from .decorators.split import Split
+from .decorators.timeout import Timeout
 from .elasticsearch import ElasticsearchSink
-from .fan_out import FanOut
 from .file import FileSink, classify_file
 from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
-from .isolate import Isolate
 from .memory import MemorySink
 from .postgres import PostgresSink, classify_postgres
-from .rate_limit import RateLimit
-from .router import Router
-from .split import Split
-from .timeout import Timeout
 
 __all__ = [
     "Combine",

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from .._core.arrow_rows import values_of
 from .._core.errors import KeyStopped, ParkedBehind
-from .._core.key_order import behind
+from .._core.order.stopped import behind
 from .._core.outcome import Outcome
 from .._core.result import WriteResult
 from .._core.send import send

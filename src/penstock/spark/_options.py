@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from .._clients.postgres.url import dsn_of, table_name
 from .._core import checks
 from .._core.checks import bad
 from .._core.stacking import stack
@@ -33,7 +34,6 @@ from ._option_table import (
     check_sinks,
     read_options,
 )
-from ._postgres_url import dsn_of, table_name
 from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 
 if TYPE_CHECKING:

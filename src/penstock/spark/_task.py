@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from .._core.arrow import ArrowBatch
 from .._core.batch import Lineage, Reason
 from .._core.clock import LOOP_CLOCK, Signal, wait_until
-from .._core.delivery import Delivery
+from .._core.delivery.delivery import Delivery
 from .._core.outcome import Outcome
 from ._chunks import cut
 from ._course import Course

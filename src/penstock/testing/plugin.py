@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock._core.clock import LoopClock
-from penstock.testing._clock import FakeClock
-from penstock.testing._require import there_or_skip
+from .._core.clock import LoopClock
+from ._clock import FakeClock
+from ._require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.testing._kafka import EmbeddedKafka
-    from penstock.testing._opensearch import EmbeddedOpenSearch
-    from penstock.testing._postgres import EmbeddedPostgres
+    from ._kafka import EmbeddedKafka
+    from ._opensearch import EmbeddedOpenSearch
+    from ._postgres import EmbeddedPostgres
 
 _failed = pytest.StashKey[bool]()
 
@@ -51,7 +51,7 @@ def embedded_postgres() -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL server for the whole test run, without durability. Skips where it cannot be had,
     unless `PENSTOCK_REQUIRE` names it.
     """
-    from penstock.testing._postgres import embedded_postgres as start
+    from ._postgres import embedded_postgres as start
 
     with there_or_skip("postgres", start({"fsync": "off"})) as server:
         yield server
@@ -62,7 +62,7 @@ def embedded_opensearch() -> Iterator[EmbeddedOpenSearch]:
     """An OpenSearch server for the whole test run. Skips where it cannot be had, unless
     `PENSTOCK_REQUIRE` names it (`opensearch`).
     """
-    from penstock.testing._opensearch import embedded_opensearch as start
+    from ._opensearch import embedded_opensearch as start
 
     with there_or_skip("opensearch", start()) as server:
         yield server
@@ -73,7 +73,7 @@ def embedded_kafka() -> Iterator[EmbeddedKafka]:
     """A Kafka broker for the whole test run. Skips where it cannot be had, unless
     `PENSTOCK_REQUIRE` names it (`kafka`).
     """
-    from penstock.testing._kafka import embedded_kafka as start
+    from ._kafka import embedded_kafka as start
 
     with there_or_skip("kafka", start()) as server:
         yield server

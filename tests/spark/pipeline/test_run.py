@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
 from penstock import Batch, PermanentError, WriteResult
-from penstock.cli._flights import find_file
+from penstock.demo.flights import find_file
 from penstock.spark import DeadLettersError, Pipeline, PipelineError
 from penstock.spark.pipeline import Destination, Source, Step, Stream, Watermark, Write
 

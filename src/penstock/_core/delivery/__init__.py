@@ -1,0 +1,1 @@
+"""The progress of a batch during its write: states, activities, forks."""

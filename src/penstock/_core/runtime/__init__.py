@@ -1,0 +1,1 @@
+"""What runs: event loops, threads, processes that fork, the interpreter's exit."""

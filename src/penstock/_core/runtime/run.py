@@ -1,0 +1,134 @@
+"""Run a program that drains on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .. import checks
+from ..errors import ConfigError
+from .exits import Exit
+from .loops import refuse_in_a_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from datetime import timedelta
+
+R = TypeVar("R")
+
+logger = logging.getLogger("penstock.run")
+
+
+def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R | None:
+    """Run `main` to its end on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers
+    drain.
+
+    A second signal cancels again, which means now. A task that raises `SystemExit` or
+    `KeyboardInterrupt` cancels `main` too, and `run` raises it in the end. Returns what `main`
+    returns; `None` if a signal ended it. Unlike `asyncio.run` it ends although a task swallows its
+    cancellation: whatever lives on after `patience` seconds is left behind, and said so. Blocks the
+    calling thread, which must be the main one for the signals to be caught. Raises `ConfigError`
+    for anything but a coroutine, and where an event loop runs already.
+    """
+    if not asyncio.iscoroutine(main):
+        raise checks.bad(
+            "main", main, "must be a coroutine: call the async function, as in run(main())"
+        )
+    try:
+        seconds = checks.seconds("patience", patience, zero=True)
+        refuse_in_a_loop("run()", "await the coroutine there")
+    except ConfigError:
+        main.close()
+        raise
+    return run_on_new_loop(_with_signals(main), seconds)
+
+
+def run_on_new_loop(
+    main: Coroutine[Any, Any, R],
+    patience: float,
+    *,
+    ignored: Callable[[BaseException], object] | None = None,
+) -> R:
+    """Run `main` to its end on a new event loop of this thread; then cancel whatever is left, and
+    wait `patience` seconds for it.
+
+    A task or callback that raises `SystemExit` or `KeyboardInterrupt` ends `main` too, and the
+    exception is raised here, unless `ignored` is given: it is called with the exception then, and
+    everything goes on.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return _completed(loop, main, ignored)
+    finally:
+        try:
+            _completed(
+                loop, _cancel_rest(patience), lambda _: None
+            )  # the first exit is on its way already
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _completed(
+    loop: asyncio.AbstractEventLoop,
+    main: Coroutine[Any, Any, R],
+    ignored: Callable[[BaseException], object] | None,
+) -> R:
+    task = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        # from a task or a callback: asyncio stops the loop with it, and the loop can go on
+        except Exit as error:
+            if ignored is None or task.done():
+                raise
+            ignored(error)
+
+
+async def _with_signals(main: Coroutine[Any, Any, R]) -> R | None:
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(main, name="penstock main")
+    received: list[str] = []
+
+    def on_signal(name: str) -> None:
+        received.append(name)
+        logger.info("%s: %s", name, "draining" if len(received) == 1 else "ending now")
+        task.cancel()
+
+    caught = [sign for sign in (signal.SIGTERM, signal.SIGINT) if _catch(loop, sign, on_signal)]
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return None
+    finally:
+        for sign in caught:
+            loop.remove_signal_handler(sign)
+
+
+def _catch(loop: asyncio.AbstractEventLoop, sign: signal.Signals, handler: Any) -> bool:
+    try:
+        loop.add_signal_handler(sign, handler, sign.name)
+    except (
+        NotImplementedError,
+        ValueError,
+        RuntimeError,
+    ):  # not the main thread, or a platform without it
+        return False
+    return True
+
+
+async def _cancel_rest(patience: float) -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if not others:
+        return
+    _, deaf = await asyncio.wait(others, timeout=patience)
+    for task in deaf:
+        logger.error("left behind: %r ignores its cancellation", task)

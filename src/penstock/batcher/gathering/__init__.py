@@ -1,0 +1,1 @@
+"""Gathering items into batches: decided without clock, task or I/O."""

@@ -1,0 +1,1 @@
+"""A batcher for programs with threads."""

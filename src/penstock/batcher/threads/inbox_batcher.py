@@ -1,0 +1,197 @@
+"""The loop's side of a batcher for threads: a `Batcher` whose ledger reaches out into an inbox.
+
+1. What lies in the inbox is accepted. Whatever asks the batcher something first takes the inbox in,
+   in the same stretch, so that answers and fences cover it.
+2. The room that is left is lent to the inbox after every change of state. While somebody takes the
+   long way in, none is: that one looks at room which nobody else can use meanwhile, and nobody
+   overtakes it.
+3. The inbox is shut until the batcher is open, and for good before a shutdown begins.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..._core import checks
+from ..._core.errors import ItemTooLarge, KeyFailedError
+from ..batcher import Batcher
+from ..gathering.add_group import AddGroup
+from .inbox import Entry, Inbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from datetime import timedelta
+
+    from ..._core.sink import SinkLike
+    from ..._core.tally import Tally
+    from ..dispatch import Engine
+    from ..receipt import ReceiptBase
+    from ..report import FlushReport, ShutdownReport, Stats
+
+T = TypeVar("T")
+
+
+class InboxBatcher(Batcher[T]):
+    """A batcher with an inbox for threads. Only `entries` and the properties may be used off the
+    loop.
+    """
+
+    def __init__(self, sink: SinkLike[T], *, wake: Callable[[], object], **options: Any) -> None:
+        super().__init__(sink, **options)
+        if self._tenants.has_caps:
+            rule = (
+                "caps per tenant need a Batcher: what threads hand in lies in one inbox, "
+                "and belongs to no tenant until it is taken over"
+            )
+            raise checks.bad("tenants", self._tenants, rule)
+        self.inbox: Inbox[T] = Inbox(wake)
+        self._is_shut = True
+        self._holders = 0
+
+    def _new_engine(self) -> Engine[T]:
+        engine = super()._new_engine()
+        engine.on_room = self._lend
+        return engine
+
+    @property
+    def needs_entries(self) -> bool:
+        """Whether items come with more than themselves: a size, a key or a tenant."""
+        return self._sized or self._key is not None or self._tenant is not None
+
+    @property
+    def drops(self) -> bool:
+        """Whether a full ledger drops."""
+        return self._overflow in {"drop_newest", "drop_oldest"}
+
+    @property
+    def makes_room(self) -> bool:
+        """Whether it drops older items for newer ones."""
+        return self._overflow == "drop_oldest"
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for a shutdown, by default."""
+        return self._shutdown_deadline
+
+    def entries(
+        self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...]
+    ) -> list[Entry[T]] | None:
+        """The items as entries, measured; `None` if one of them is refused for its size, or because
+        its key has failed.
+        """
+        try:
+            sizes = self._measured(items)
+            self._check_sizes(sizes)
+            return list(
+                map(Entry, items, sizes, receipts, map(self._engine.accumulator.identity, items))
+            )
+        except (ItemTooLarge, KeyFailedError):
+            return None
+        except Exception as error:
+            self._engine.unlisted.raised_by_function(error)
+            raise
+
+    # -- the inbox ---------------------------------------------------------------------------------
+
+    def _lend(self) -> None:
+        engine = self._engine
+        if self._is_shut or self._holders or not engine.accepting or engine.room.contended:
+            self.inbox.lend(0, 0)
+        else:
+            self.inbox.lend(engine.room.left(engine.inside), engine.room.left_bytes)
+
+    def take_in(self) -> None:
+        """Take over what the threads have handed in."""
+        engine = self._engine
+        engine.refused += self.inbox.take_refused()
+        plain, entries = self.inbox.take()
+        if plain:
+            engine.accept_plain(plain)
+        elif entries:
+            engine.accept(AddGroup(*zip(*entries, strict=True)))
+        announced = self.inbox.take_announced()
+        if announced:
+            self._take_late(announced)
+        if engine.broken is not None:
+            engine.give_up(engine.closed_error())
+        self._lend()
+
+    def _take_late(self, items: list[T]) -> None:
+        """Announced items: each takes the place of older ones, or is dropped. No room is lent
+        meanwhile.
+        """
+        self._holders += 1
+        for item in items:
+            is_in = False
+            try:
+                is_in = self.makes_room and self._state == "open" and self._engine.accepting
+                if is_in:
+                    self.try_add(
+                        item
+                    )  # which drops it where not even the older ones would make room
+            except Exception:  # a function of the item has raised this time; it is logged there
+                is_in = False
+            if not is_in:
+                self._engine.drop((item,), (None,))
+        self._holders -= 1
+
+    @contextmanager
+    def _held(self) -> Generator[None]:
+        """Empty the inbox and keep it shut meanwhile."""
+        self._holders += 1
+        try:
+            self._lend()
+            self.take_in()
+            yield
+        finally:
+            self._holders -= 1
+            self._lend()
+
+    def shut(self) -> None:
+        """Shut the inbox for good."""
+        self._is_shut = True
+        self.inbox.shut(shut=True)
+        self._lend()
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open, and lend the room for the first time."""
+        await self.__aenter__()
+        self.inbox.take_refused()  # what was refused before belongs to no tally
+        self._is_shut = False
+        self.inbox.shut(shut=False)
+        self._lend()
+
+    async def let_in(
+        self,
+        items: tuple[T, ...],
+        receipts: tuple[ReceiptBase | None, ...],
+        timeout: float | timedelta | None,
+    ) -> None:
+        """The long way in: accept all or none, waiting or dropping as the overflow policy says."""
+        with self._held():
+            self._engine.yielded()  # others have run; from here to the append nobody may
+            await self._accept(items, receipts, timeout)
+
+    async def flush_all(self, timeout: float | timedelta | None) -> FlushReport:
+        """`flush`, what is in the inbox included."""
+        self.take_in()
+        return await self.flush(timeout)
+
+    async def shut_down(self, deadline: float, *, admit_waiting: bool) -> ShutdownReport[T]:
+        """`shutdown`, what is in the inbox included."""
+        self.shut()
+        self.take_in()
+        return await self.shutdown(deadline, admit_waiting=admit_waiting)
+
+    def full_stats(self) -> Stats:
+        """`stats`, what is in the inbox included."""
+        self.take_in()
+        return self.stats()
+
+    def full_tally(self) -> Tally:
+        """`tally`, what is in the inbox included."""
+        self.take_in()
+        return self.tally()

@@ -1,0 +1,1 @@
+"""`penstock dlq`: look at dead letters, send them again, remove them."""

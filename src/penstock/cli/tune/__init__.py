@@ -1,0 +1,1 @@
+"""`penstock tune`: find limits for a given load."""

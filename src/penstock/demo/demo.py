@@ -1,0 +1,384 @@
+"""`penstock demo`: a year of flights through a batcher into a database that is killed on the way.
+
+1. Everything from the first process started to the last one stopped happens inside `run`, so that a
+   signal at any time ends it in order.
+2. A conflict is an error: the table's key would refuse a second copy. Only a try whose outcome
+   nobody knows is looked up and sent again.
+3. The proof asks the database over a connection of its own, and the tally is not believed unless it
+   says the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections import Counter
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, cast
+
+import asyncpg
+
+from .._core.clock import LOOP_CLOCK
+from .._core.errors import ConfigError, DrainTimeout, PenstockError
+from .._core.runtime.run import run
+from .._core.stacking import stack
+from ..batcher import Batcher, Limits
+from ..retry import CircuitBreaker, Retry
+from ..sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
+from ..testing import EmbeddedUnavailable
+from . import order
+from .database import Database
+from .flights import NAMES, Flight, FlightFile, NoFlights, find_file, spoiled
+from .order import OrderScene
+from .progress import FlushTimes, Progress, View, keep_showing, make_view
+from .proof import Expected, Finding, create_table, prove
+from .spark import SparkScene, why_not
+from .tenants import TenantsScene
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+SCHEMA = "penstock_demo"
+SHUTDOWN_SECONDS = 20.0
+LETTERS = ("key", "line", "why", "error", "attempts")
+TRY_SECONDS = 10.0
+BREAKER_SECONDS = 1.0
+READ_AT_ONCE = 2000
+SAME_ERRORS = 3
+INTERRUPTED = 130
+FAILED = 1
+BAD_USE = 2
+
+_BAD_USE = (ConfigError, NoFlights, EmbeddedUnavailable)
+_FAILED = (PenstockError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+def demo(options: argparse.Namespace) -> int:
+    """Run the demo; return the exit code: 0 only if every flight is proven to be in the table
+    exactly once.
+    """
+    try:
+        with closing(make_view(plain=options.plain)) as view, _errors_shown():
+            code = run(Demo(options, view).main())
+        return INTERRUPTED if code is None else code
+    except (*_BAD_USE, *_FAILED, ExceptionGroup) as raised:
+        error = _first(raised)
+        if not isinstance(error, (*_BAD_USE, *_FAILED)):
+            raise
+        what_was_left: list[str] = getattr(raised, "__notes__", [])
+        print(
+            f"penstock demo: {str(error) or type(error).__name__}",
+            *what_was_left,
+            sep="\n",
+            file=sys.stderr,
+        )
+        return BAD_USE if isinstance(error, _BAD_USE) else FAILED
+
+
+def _first(error: Exception | ExceptionGroup[Exception]) -> Exception:
+    """The first error of a group of groups."""
+    while isinstance(error, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", error)
+        error = group.exceptions[0]
+    return error
+
+
+@contextmanager
+def _errors_shown() -> Iterator[None]:
+    """Errors that the library logs are worth reading; a hundred of one kind are not."""
+    seen: Counter[str] = Counter()
+
+    def is_news(record: logging.LogRecord) -> bool:
+        seen[record.msg] += 1
+        return seen[record.msg] <= SAME_ERRORS
+
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.ERROR)
+    handler.addFilter(is_news)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self, options: argparse.Namespace, view: View) -> None:
+        self._options = options
+        self._view = view
+        self._flights: list[Flight] = []
+        self._expected = Expected(0, "")
+        self._batcher: Batcher[Flight] | None = None
+        self._added = 0
+        self._half_way = asyncio.Event()
+
+    async def main(self) -> int:
+        """Read, write, prove, tell; the exit code."""
+        _hang_up_ends_in_order()
+        path = find_file()
+        try:
+            reading = asyncio.create_task(self._read(FlightFile(path, self._options.rows)))
+            try:
+                async with Database(self._options.dsn) as database:
+                    await reading
+                    return await self._run(database)
+            finally:
+                reading.cancel()
+        except asyncio.CancelledError:
+            self._say_what_was_left()
+            raise
+
+    async def _read(self, file: FlightFile) -> None:
+        """Read the file while the server starts, and let signals in between."""
+        self._view.say(
+            "reading the flights, "
+            f"{'starting a PostgreSQL of our own' if self._options.dsn is None else 'using the given database'}"
+        )
+        with file:
+            for flight in file:
+                self._flights.append(flight)
+                if file.rows % READ_AT_ONCE == 0:
+                    await LOOP_CLOCK.sleep(0)
+        self._spoil()
+        self._expected = Expected(file.rows, file.digest, spoiled=len(self._flights) - file.rows)
+
+    def _spoil(self) -> None:
+        """Put spoiled copies of some flights among them."""
+        every = self._options.poison
+        if every:
+            for number, place in enumerate(range(len(self._flights) - 1, 0, -every)):
+                self._flights.insert(place, spoiled(self._flights[place], number))
+
+    async def _run(self, database: Database) -> int:
+        times = FlushTimes()
+        batcher = self._make_batcher(database, times)
+        await create_table(database.dsn, SCHEMA)
+        self._say_what_comes(database)
+        progress = Progress(batcher, times, database, self._expected.rows)
+        showing = asyncio.create_task(keep_showing(self._view, progress))
+        try:
+            self._batcher = batcher
+            await self._write(batcher, database)
+        finally:
+            showing.cancel()
+            self._view.show(progress)
+        seconds = progress.seconds
+        self._view.say("asking the database what it has")
+        findings = await prove(database.dsn, SCHEMA, self._expected)
+        self._view.close()
+        code = self._tell(batcher, findings, seconds)
+        return (
+            code
+            or await self._play_order(database)
+            or await self._play_tenants(database)
+            or await self._play_on_spark(database)
+        )
+
+    async def _play_order(self, database: Database) -> int:
+        scene = OrderScene(database.dsn, SCHEMA, self._flights)
+        if not self._holds(await scene.play(), "the histories are not in order"):
+            return FAILED
+        self._view.say(
+            f"every aircraft's history is in order, written by {order.WORKERS} workers; "
+            f"{scene.parked:,} flights were parked behind "
+            f"{order.STOPPED} refused ones, and written when their aircraft were unparked"
+        )
+        return 0
+
+    async def _play_tenants(self, database: Database) -> int:
+        scene = TenantsScene(database.dsn, SCHEMA, self._flights)
+        if not self._holds(await scene.play(), "the carriers' flights are not what was sent"):
+            return FAILED
+        waits = ", ".join(
+            f"{seconds * 1000:,.0f} ms with {way}" for way, seconds in scene.waits.items()
+        )
+        self._view.say(
+            "beside a carrier that sends all at once, a flight of a small one waited, in 99 "
+            f"of 100 cases, at most {waits}"
+        )
+        return 0
+
+    def _holds(self, findings: list[Finding], otherwise: str) -> bool:
+        for finding in findings:
+            self._view.say(str(finding))
+        holds = all(finding.holds for finding in findings)
+        if not holds:
+            self._view.say(f"DIFFERENT, {otherwise}")
+        return holds
+
+    async def _play_on_spark(self, database: Database) -> int:
+        """The last scene, where it can be played."""
+        reason = "not asked for" if self._options.no_spark else why_not()
+        if reason is not None:
+            self._view.say(f"no scene on Spark: {reason}")
+            return 0
+        began = LOOP_CLOCK.now()
+        scene = SparkScene(
+            database.dsn, SCHEMA, FlightFile(find_file(), self._options.rows), self._view.say
+        )
+        if not self._holds(await scene.play(), "the table is not what Spark was given"):
+            return FAILED
+        how = (
+            "though an executor was killed"
+            if scene.killed
+            else "and it was over before an executor could be killed"
+        )
+        self._view.say(
+            f"every aircraft has its latest flight, {how}: {LOOP_CLOCK.now() - began:.0f} s "
+            "with Spark's start"
+        )
+        return 0
+
+    def _make_batcher(self, database: Database, times: FlushTimes) -> Batcher[Flight]:
+        workers = self._options.workers
+        table = PostgresSink(
+            database.dsn,
+            table="flights",
+            schema=SCHEMA,
+            columns=NAMES,
+            on_conflict="error",
+            pool_size=workers,
+        )
+        letters = PostgresSink(
+            database.dsn,
+            table="dead_letters",
+            schema=SCHEMA,
+            columns=LETTERS,
+            on_conflict="ignore",
+            pool_size=workers,
+        )
+        sink = stack(
+            table,
+            Timeout(TRY_SECONDS),
+            CircuitBreaker(open_for=BREAKER_SECONDS),
+            Retry(),
+            # a spoiled flight in the batch that the kill cut off has had an unknown try before it
+            # is refused
+            DeadLetter(
+                stack(letters, Timeout(TRY_SECONDS), Retry()), record=_letter, take_unknown=True
+            ),
+        )
+        limits = Limits(max_items=self._options.batch_size, workers=workers)
+        return Batcher(
+            sink,
+            limits=limits,
+            name="flights",
+            observers=[times],
+            shutdown_deadline=SHUTDOWN_SECONDS,
+        )
+
+    def _say_what_comes(self, database: Database) -> None:
+        expected = self._expected
+        self._view.say(
+            f"{expected.rows:,} flights and {expected.spoiled:,} spoiled ones for the table "
+            f"{SCHEMA}.flights, {self._options.producers} producers"
+        )
+        if not database.may_be_killed:
+            self._view.say(
+                "the database was given: it is not ours to kill, so no chaos is possible"
+            )
+
+    async def _write(self, batcher: Batcher[Flight], database: Database) -> None:
+        try:
+            async with batcher:
+                try:
+                    await self._fill(batcher, database)
+                except asyncio.CancelledError:
+                    self._view.say(
+                        "interrupted: writing what is inside, for at most "
+                        f"{SHUTDOWN_SECONDS:.0f} s; once more ends it now"
+                    )
+                    raise
+        except DrainTimeout:
+            pass  # the report says what was left, and the proof what is missing
+
+    async def _fill(self, batcher: Batcher[Flight], database: Database) -> None:
+        producers = self._options.producers
+        async with asyncio.TaskGroup() as group:
+            for place in range(producers):
+                group.create_task(self._produce(batcher, self._flights[place::producers]))
+            if database.may_be_killed and not self._options.no_chaos:
+                group.create_task(self._crash(database))
+        await batcher.flush()
+
+    async def _produce(self, batcher: Batcher[Flight], share: list[Flight]) -> None:
+        half = len(self._flights) // 2
+        for flight in share:
+            await batcher.add(flight)
+            self._added += 1
+            if self._added >= half:
+                self._half_way.set()
+
+    async def _crash(self, database: Database) -> None:
+        await self._half_way.wait()
+        await database.crash(self._view.say)
+
+    def _say_what_was_left(self) -> None:
+        report = None if self._batcher is None else self._batcher.report
+        if report is None:
+            self._view.say("interrupted before the first flight was written")
+            return
+        self._view.say(f"interrupted; {report}")
+        never = len(self._flights) - report.tally.accepted
+        self._view.say(
+            f"{len(report.unsent):,} flights were handed back unsent, {len(report.unknown):,} "
+            f"are unknown, {never:,} were never added"
+        )
+
+    def _tell(self, batcher: Batcher[Flight], findings: list[Finding], seconds: float) -> int:
+        checks = [*self._checks_of_the_tally(batcher), *findings]
+        self._view.say(str(batcher.report))
+        for check in checks:
+            self._view.say(str(check))
+        rows = self._expected.rows
+        figures = f"{rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+        if all(check.holds for check in checks):
+            self._view.say(
+                "every flight is there exactly once, every spoiled one with the dead letters: "
+                f"{figures}"
+            )
+            return 0
+        self._view.say(
+            "DIFFERENT, the table is not what was sent: "
+            f"{', '.join(check.what for check in checks if not check.holds)} ({figures})"
+        )
+        return FAILED
+
+    def _checks_of_the_tally(self, batcher: Batcher[Flight]) -> list[Finding]:
+        tally = batcher.tally()
+        return [
+            Finding("outcomes add up to what was accepted", tally.accepted, tally.settled),
+            Finding(
+                "delivered, or found there after an unknown try",
+                self._expected.rows,
+                tally.delivered + tally.duplicate,
+            ),
+            Finding("dead-lettered", self._expected.spoiled, tally.dead_lettered),
+            Finding(
+                "left inside, rejected, unsent or unknown",
+                0,
+                tally.inside + tally.rejected + tally.unsent + tally.unknown,
+            ),
+        ]
+
+
+def _letter(record: DeadLetterRecord[Flight]) -> tuple[object, ...]:
+    return record.key, record.item[0], record.error_class, record.message, record.attempts
+
+
+def _hang_up_ends_in_order() -> None:
+    """A terminal that is closed counts as SIGTERM, unless somebody (nohup) has arranged for it to
+    be ignored.
+    """
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        try:
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGHUP, signal.raise_signal, signal.SIGTERM
+            )
+        except (ValueError, RuntimeError):
+            pass  # not in the main thread: whoever runs us there has arranged for signals

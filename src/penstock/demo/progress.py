@@ -1,0 +1,187 @@
+"""How the demo shows what goes on: a live picture on a terminal, a line a second elsewhere."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from .._core.clock import LOOP_CLOCK
+from .._core.observer import Observer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .._core.batch import Batch
+    from ..batcher import Batcher
+    from .database import Database
+
+EVERY = 0.2
+RECENT_FLUSHES = 500
+RECENT_SECONDS = 1.0
+
+
+class FlushTimes(Observer):
+    """The durations of the latest flushes."""
+
+    def __init__(self) -> None:
+        self.seconds: deque[float] = deque(maxlen=RECENT_FLUSHES)
+
+    def on_flushed(
+        self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]
+    ) -> None:
+        """Keep one."""
+        self.seconds.append(seconds)
+
+    def __str__(self) -> str:
+        if len(self.seconds) < 2:
+            return "none yet"
+        cuts = statistics.quantiles(self.seconds, n=100, method="inclusive")
+        return f"p50 {cuts[49] * 1000:.1f} ms, p99 {cuts[98] * 1000:.1f} ms"
+
+
+class Pace:
+    """How fast a count has grown lately. Pure."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque([(0.0, 0)])
+
+    def at(self, seconds: float, count: int) -> float:
+        """Per second, over about the last second; `seconds` since the beginning."""
+        marks = self._marks
+        marks.append((seconds, count))
+        while len(marks) > 2 and marks[1][0] <= seconds - RECENT_SECONDS:
+            marks.popleft()
+        began, before = marks[0]
+        return (count - before) / (seconds - began) if seconds > began else 0.0
+
+
+class Progress:
+    """Everything that is shown, as text by name."""
+
+    def __init__(
+        self, batcher: Batcher[Any], times: FlushTimes, database: Database, total: int
+    ) -> None:
+        self._batcher = batcher
+        self._times = times
+        self._database = database
+        self._pace = Pace()
+        self._began = LOOP_CLOCK.now()
+        self.total = total
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return LOOP_CLOCK.now() - self._began
+
+    @property
+    def done(self) -> int:
+        """Items that are safe in the database."""
+        return self._batcher.tally().flushed_ok
+
+    def figures(self) -> dict[str, str]:
+        """The state at this moment."""
+        stats = self._batcher.stats()
+        tally = stats.tally
+        return {
+            "delivered": f"{tally.flushed_ok:,} of {self.total:,}",
+            "rate": f"{self._pace.at(self.seconds, tally.flushed_ok):,.0f} rows/s",
+            "open": f"{tally.queued:,}",
+            "in flight": f"{tally.in_flight:,}",
+            "backing off": f"{tally.backing_off:,}",
+            "failed": f"{tally.flushed_fail:,}",
+            "flushes": ", ".join(f"{reason} {count:,}" for reason, count in stats.flushes.items())
+            or "none",
+            "flush time": str(self._times),
+            "server": self._database.state,
+        }
+
+
+class View(Protocol):
+    """A way to show progress."""
+
+    def show(self, progress: Progress) -> None:
+        """The state at this moment."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Something happened."""
+        ...
+
+    def close(self) -> None:
+        """No more pictures; `say` still works."""
+        ...
+
+
+class PlainView:
+    """A line about once a second, without control codes."""
+
+    def __init__(self) -> None:
+        self._shown = -1
+
+    def show(self, progress: Progress) -> None:
+        """Print the figures if a second has gone by."""
+        seconds = progress.seconds
+        if int(seconds) > self._shown:
+            self._shown = int(seconds)
+            self.say(
+                f"{seconds:5.1f} s  "
+                + "  ".join(f"{name}: {figure}" for name, figure in progress.figures().items())
+            )
+
+    def say(self, text: str) -> None:
+        """Print it."""
+        print(text, flush=True)
+
+    def close(self) -> None:
+        """Nothing to take down."""
+
+
+class LiveView:
+    """A picture that is drawn anew in place."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False)
+        self._live.start()
+
+    def show(self, progress: Progress) -> None:
+        """Draw the figures under a bar."""
+        bar = Table.grid(expand=True)  # a bar by itself does not end its line
+        bar.add_row(ProgressBar(total=progress.total, completed=progress.done))
+        table = Table.grid(padding=(0, 3))
+        for name, figure in progress.figures().items():
+            table.add_row(Text(name, style="dim"), Text(figure))
+        self._live.update(Panel(Group(bar, table), title="penstock demo"), refresh=True)
+
+    def say(self, text: str) -> None:
+        """Print it above the picture."""
+        self._live.console.print(Text(text))
+
+    def close(self) -> None:
+        """Leave the last picture standing."""
+        self._live.stop()
+
+
+def make_view(*, plain: bool) -> View:
+    """The view that fits where the output goes. The stream is asked itself: rich can be told by the
+    environment to see terminals.
+    """
+    if plain or not sys.stdout.isatty():
+        return PlainView()
+    console = Console()
+    return PlainView() if console.is_dumb_terminal else LiveView(console)
+
+
+async def keep_showing(view: View, progress: Progress) -> None:
+    """Show the state again and again, until cancelled."""
+    while True:
+        view.show(progress)
+        await LOOP_CLOCK.sleep(EVERY)

@@ -1,0 +1,150 @@
+"""The demo's scene on tenants: one carrier sends all its flights at once, the small ones send one
+now and then.
+
+The same is done twice, in one queue for all and with a carrier as a tenant, so that it can be seen
+what the small ones wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from .._core.clock import LOOP_CLOCK
+from .._core.observer import Observer
+from .._core.stacking import stack
+from ..batcher import Batcher, Limits
+from ..retry import Retry
+from ..sinks import PostgresSink, Timeout
+from .flights import NAMES
+from .proof import CONNECT_SECONDS, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from .._core.batch import Batch
+    from .flights import Flight
+
+WORKERS = 2
+BATCH = 50
+"""Flights in a batch: few, so that the flood takes a while."""
+QUIET = 5
+"""Carriers that send little."""
+EACH = 40
+"""Flights of each of them."""
+PAUSE = 0.02
+"""Seconds between two of one of them."""
+NOISY = 40_000
+"""Flights that the largest sends at once, at most."""
+
+Item = tuple[str, int]
+"""A carrier, and a flight's line in the file."""
+
+
+class _Mixed(Observer):
+    """Counts batches of several carriers."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def on_flushed(self, batch: Batch[Any], seconds: float, errors: object) -> None:
+        self.batches += len({item[0] for item in batch}) > 1
+
+
+class TenantsScene:
+    """One run of it, in a schema of its own."""
+
+    def __init__(self, dsn: str, schema: str, flights: Iterable[Flight]) -> None:
+        self._dsn = dsn
+        self._schema = schema
+        self._noisy, self._quiet = _shares(flights)
+        self.waits: dict[str, float] = {}
+        """How long a flight of a quiet carrier waited, in seconds: the 99th percentile in one
+        queue, and with tenants.
+        """
+
+    async def play(self) -> list[Finding]:
+        """Write both ways and prove. Suspends."""
+        expected = len(self._noisy) + sum(map(len, self._quiet))
+        findings: list[Finding] = []
+        for way in ("one queue", "tenants"):
+            mixed = _Mixed()
+            found = await self._write(way, mixed)
+            findings.append(Finding(f"{way}: flights, each once", (expected, expected), found))
+        findings.append(Finding("batches of several carriers, with tenants", 0, mixed.batches))
+        return findings
+
+    async def _write(self, way: str, mixed: _Mixed) -> tuple[int, int]:
+        con = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
+        try:
+            table = f"{self._schema}.by_carrier"
+            await con.execute(
+                f"DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (carrier text NOT NULL, "
+                "line bigint NOT NULL)"
+            )
+            sink = stack(
+                PostgresSink(
+                    self._dsn,
+                    table="by_carrier",
+                    schema=self._schema,
+                    columns=("carrier", "line"),
+                    pool_size=WORKERS,
+                ),
+                Timeout(10.0),
+                Retry(),
+            )
+            limits = Limits(
+                max_items=BATCH, workers=WORKERS, max_delay=0.01, max_pending_items=100_000
+            )
+            tenant = _carrier if way == "tenants" else None
+            async with Batcher(
+                sink, tenant=tenant, limits=limits, name=way, observers=[mixed]
+            ) as batcher:
+                self.waits[way] = await _send(batcher, self._noisy, self._quiet)
+            found = await con.fetchrow(f"SELECT count(*), count(DISTINCT line) FROM {table}")
+            return (0, 0) if found is None else (found[0], found[1])
+        finally:
+            con.terminate()
+
+
+def _carrier(item: Item) -> str:
+    return item[0]
+
+
+async def _send(batcher: Batcher[Item], noisy: list[Item], quiet: list[list[Item]]) -> float:
+    """The flood, and what the others send meanwhile; how long one of their flights waited, in 99 of
+    100 cases at most.
+    """
+    waits: list[float] = []
+
+    async def one(item: Item) -> None:
+        began = LOOP_CLOCK.now()
+        await batcher.deliver(item)
+        waits.append(LOOP_CLOCK.now() - began)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(batcher.add_from(noisy))
+        for number in range(max(map(len, quiet), default=0)):
+            for items in quiet:
+                if number < len(items):
+                    group.create_task(one(items[number]))
+            await LOOP_CLOCK.sleep(PAUSE)
+    return statistics.quantiles(waits, n=100)[98] if len(waits) > 1 else sum(waits)
+
+
+def _shares(flights: Iterable[Flight]) -> tuple[list[Item], list[list[Item]]]:
+    """The flights of the largest carrier, and some of each of the smallest."""
+    carrier, line = NAMES.index("carrier"), NAMES.index("line")
+    by_carrier: defaultdict[str, list[Item]] = defaultdict(list)
+    for each in flights:
+        name, place = each[carrier], each[line]
+        if isinstance(name, str) and isinstance(place, int) and place > 0:
+            by_carrier[name].append((name, place))
+    counts = Counter({name: len(items) for name, items in by_carrier.items()})
+    largest, *others = [name for name, _ in counts.most_common()] or [""]
+    return by_carrier[largest][:NOISY], [by_carrier[name][:EACH] for name in others[-QUIET:]]

@@ -1,0 +1,240 @@
+"""Dead letters in files, as `FileSink` writes them.
+
+1. The files themselves are only read, so a service may go on appending. A look begins with the
+   length that each file has then.
+2. Replays append their notes to a file beside them, `<path>.replayed`, which is on the disk before
+   anything is sent. It is never opened through a symbolic link, and is created with the mode of the
+   dead letters.
+3. Purging writes each file anew without the letters (`_dlq_rewrite`); no sink may have it open.
+4. A line that is no letter is reported by its number, and stays where it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from .._core.clock import LOOP_CLOCK
+from .._core.errors import PenstockError
+from ..sinks.file.append import AppendFile, FileSettings, archives
+from ..sinks.file.errors import refusal
+from ..sinks.file.repair import is_zstd
+from ..sinks.http.body import to_json
+from .letter import NoLetterError, letter_of
+from .lines import lines
+from .notes import Notes
+from .rewrite import real, replace, rewrite
+from .store import StoreError, Unreadable
+from .text import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from .letter import Letter, Selection
+    from .store import Ending
+
+
+class FileStore:
+    """A file of dead letters and those that were rotated away from it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._beside = path.with_name(path.name + ".replayed")
+        self._notes = Notes()
+        self._bad_notes = Unreadable()
+        self._journal: AppendFile | None = None
+        self.unreadable = Unreadable()
+
+    async def __aenter__(self) -> Self:
+        if not self._files():
+            raise StoreError(f"{without_secrets(str(self._path))}: there is no such file")
+        self._read_notes()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._journal is not None:
+            self._journal.close()
+
+    async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
+        """As `Store` says."""
+        early = self._notes.interrupted
+        with ExitStack() as stack:
+            files = [stack.enter_context(path.open("rb")) for path in self._files()]
+            lengths = [os.fstat(file.fileno()).st_size for file in files]
+            for is_early in (True, False) if early else (False,):
+                for letter in self._read(files, lengths):
+                    if (letter.key in early) is is_early and selection.has(letter):
+                        yield letter
+
+    async def hold(self) -> None:
+        """As `Store` says."""
+        self._journal = _opened(self._beside, follows=False, mode=self._mode)
+        self._read_notes()
+        self._need_notes()
+
+    async def begin(self, replay: str, keys: Sequence[str]) -> None:
+        """As `Store` says."""
+        self._note({"replay": replay, "sending": list(keys)})
+
+    async def end(self, replay: str, endings: Sequence[Ending]) -> None:
+        """As `Store` says."""
+        self._note({"replay": replay, "endings": [ending.as_dict() for ending in endings]})
+
+    async def purge(self, selection: Selection) -> int:
+        """As `Store` says."""
+        with ExitStack() as stack:
+            for path in dict.fromkeys((self._path, real(self._path))):
+                if path.exists():
+                    stack.callback(_opened(path).close)
+            if self._beside.is_symlink() or self._beside.exists():
+                stack.callback(_opened(self._beside, follows=False, mode=self._mode).close)
+            self._read_notes()
+            self._need_notes()
+            gone = {letter.key async for letter in self.letters(selection)}
+            if gone:
+                for path in self._files():
+                    rewrite(
+                        real(path),
+                        lambda line: _key(line) not in gone,
+                        keep_empty=path == self._path,
+                    )
+                self._purge_notes(gone)
+            return len(gone)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _files(self) -> list[Path]:
+        folder = self._path.parent
+        if not folder.is_dir():
+            return []
+        return [path for path in (*archives(self._path), self._path) if path.is_file()]
+
+    @property
+    def _mode(self) -> int:
+        """The mode that the files beside it get: what is said of letters is as secret as they
+        are.
+        """
+        return self._files()[-1].stat().st_mode & 0o666
+
+    def _read(self, files: Sequence[BinaryIO], lengths: Sequence[int]) -> Iterator[Letter]:
+        self.unreadable.clear()
+        self.unreadable.include(self._bad_notes)
+        seen: set[str] = set()
+        for file, length in zip(files, lengths, strict=True):
+            for number, line in enumerate(lines(file, length), 1):
+                try:
+                    letter = _letter(line)
+                except NoLetterError as error:
+                    self.unreadable.add(f"{file.name}:{number}", str(error))
+                    continue
+                if letter.key not in seen:
+                    seen.add(letter.key)
+                    told = self._notes.told.get(letter.key)
+                    yield letter if told is None else letter.after(told)
+
+    # -- notes -------------------------------------------------------------------------------------
+
+    def _read_notes(self) -> None:
+        self._notes = Notes()
+        self._bad_notes.clear()
+        for number, line in enumerate(self._lines_of_notes(), 1):
+            try:
+                self._notes.learn_line(line)
+            except ValueError:
+                self._bad_notes.add(f"{self._beside}:{number}", "no note of a replay")
+
+    def _lines_of_notes(self) -> list[bytes]:
+        try:
+            number = os.open(
+                self._beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise StoreError(
+                    f"{self._beside} is a symbolic link, and is not followed; put a plain file "
+                    "there, or none"
+                ) from error
+            raise
+        with os.fdopen(number, "rb") as file:
+            return list(lines(file, os.fstat(number).st_size))
+
+    def _need_notes(self) -> None:
+        """Refuse to go on without knowing what earlier replays have sent."""
+        if self._bad_notes.count:
+            places = "; ".join(self._bad_notes.first)
+            raise StoreError(
+                f"{places}; it may be about any letter, so nothing is sent or removed; repair "
+                "or remove that line"
+            )
+
+    def _note(self, note: dict[str, Any]) -> None:
+        if self._journal is None:
+            raise StoreError("the store is not held")
+        self._notes.learn(note)
+        self._journal.append(to_json(note) + b"\n", LOOP_CLOCK.wall_time())
+
+    def _purge_notes(self, gone: set[str]) -> None:
+        if self._beside.exists():
+            replace(self._beside, self._notes.lines_without(gone))
+            self._read_notes()
+
+
+def _letter(line: bytes) -> Letter:
+    """The letter of a line. Raises `NoLetterError`."""
+    try:
+        record = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise NoLetterError("not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise NoLetterError(f"not JSON ({error.msg} at column {error.colno})") from None
+    except ValueError:
+        raise NoLetterError("a number with too many digits") from None
+    except RecursionError:
+        raise NoLetterError("nested too deeply") from None
+    return letter_of(record)
+
+
+def _key(line: bytes) -> str | None:
+    """The key of the letter in a line; `None` if it is none."""
+    try:
+        return _letter(line).key
+    except NoLetterError:
+        return None
+
+
+def _opened(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:
+    """A file that no other process writes to until it is closed, its end put right."""
+    packed = False
+    if follows and path.exists():
+        with path.open("rb") as file:
+            packed = bool(is_zstd(file.fileno()))
+    settings = FileSettings(
+        path=path,
+        is_zstd=packed,
+        fsync="always",
+        rotate_bytes=None,
+        rotate_every=None,
+        follows=follows,
+        mode=mode,
+    )
+    made = AppendFile(settings)
+    try:
+        made.open()
+    except OSError as error:
+        raise StoreError(str(refusal(error, path) or error)) from error
+    except PenstockError as error:
+        raise StoreError(str(error)) from error
+    return made

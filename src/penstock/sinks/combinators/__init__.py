@@ -1,0 +1,1 @@
+"""Sinks around several sinks."""

@@ -1,0 +1,234 @@
+"""One batch to several sinks at once.
+
+1. Each branch has a delivery of its own: an item is settled when every required branch has settled
+   it, and the worst branch decides.
+2. Branches are written side by side; each backs off and is bounded by the flush timeout by itself.
+3. A branch of `best_effort` never fails an item. It is not waited for longer than one last try when
+   the required ones are done.
+4. There is no transaction over two destinations. Trying again belongs into each branch: around the
+   whole, it would send what had succeeded in one branch again.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from ..._core import checks
+from ..._core.delivery.side_by_side import Line, side_by_side
+from ..._core.function_sink import as_sink
+from ..._core.opening import Openable, opened
+from ..._core.result import WriteResult
+from ..._core.send import send
+from ..._core.sink import Capabilities, capabilities_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from contextlib import AsyncExitStack
+
+    from ..._core.batch import Batch
+    from ..._core.delivery.fork import Fork
+    from ..._core.outcome import Outcome
+    from ..._core.sink import Sink, SinkLike
+
+T = TypeVar("T")
+
+Mode = Literal["all", "parallel", "sequential"]
+_MODES: tuple[Mode, ...] = ("all", "parallel", "sequential")
+
+logger = logging.getLogger("penstock.fan_out")
+
+
+class FanOut(Openable, Generic[T]):
+    """Write every batch to each of `sinks`.
+
+    Args:
+        sinks: the required branches, sinks or functions of a batch. They are called "1", "2", ...
+            in counts and write keys.
+        best_effort: branches that are tried and counted, and never fail an item; numbered on.
+        mode: `all` writes to every branch at the same time, whatever becomes of the others;
+            `parallel` does too, and cancels the rest when a required branch fails as a whole, which
+            leaves what they had begun unknown; `sequential` writes to one branch after another, and
+            what has failed in one is not sent to the next.
+
+    Put a `Retry` into each branch that needs one; around a `FanOut` it is refused. Of an item that
+    one branch has and another refuses, the refusal decides (`rejected`, or the dead letters); of
+    one that was cut off anywhere, or not sent in one branch only, nothing is known.
+
+    Raises `ConfigError` unless there is a branch that is required, and for a bad argument.
+    """
+
+    refuses_retry = (
+        "sends what had succeeded in one branch again; put the Retry into each "
+        "branch: FanOut(stack(a, Retry()), stack(b, Retry()))"
+    )
+    refuses_isolate = (
+        "writes what one branch has taken to it again; put the Isolate into each "
+        "branch: FanOut(stack(a, Isolate()), stack(b, Isolate()))"
+    )
+
+    refuses_transaction = (
+        "its branches are destinations of their own, and no transaction spans two; write to "
+        "each of them in a transaction of its own, or to "
+        "one of them and let the others follow it"
+    )
+
+    def __init__(
+        self, *sinks: SinkLike[T], best_effort: Iterable[SinkLike[T]] = (), mode: Mode = "all"
+    ) -> None:
+        if not sinks:
+            raise checks.bad("sinks", sinks, "must be at least one sink that is required")
+        if callable(getattr(best_effort, "write", None)) or callable(best_effort):
+            raise checks.bad("best_effort", best_effort, "must be a list of sinks")
+        self._mode: Mode = checks.choice("mode", mode, _MODES)
+        extra = [as_sink(sink) for sink in best_effort]
+        self.inners: tuple[Sink[T], ...] = (*map(as_sink, sinks), *extra)
+        self._branches = {str(number): sink for number, sink in enumerate(self.inners, 1)}
+        self._required = tuple(self._branches)[: len(sinks)]
+        self._extra = tuple(self._branches)[len(sinks) :]
+        self._counts: dict[str, dict[Outcome, int]] = {}
+
+    @property
+    def counts(self) -> Mapping[str, Mapping[Outcome, int]]:
+        """Per branch how its items ended, since it was last opened. `unsent` counts what was never
+        sent to it.
+        """
+        return {label: dict(self._counts.get(label, {})) for label in self._branches}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What every branch promises, but no transaction, and no order behind a failure: the other
+        branches do not know of it.
+        """
+        known = [capabilities_of(sink) for sink in self.inners]
+        bounds = [
+            known_one.max_concurrency
+            for known_one in known
+            if known_one.max_concurrency is not None
+        ]
+        return Capabilities(
+            idempotent=all(one.idempotent for one in known),
+            columnar=all(one.columnar for one in known),
+            max_concurrency=min(bounds, default=None),
+        )
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._counts = {}
+        for sink in self.inners:
+            await stack.enter_async_context(opened(sink))
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        """Write to every branch; suspends until all have ended. Cancellation is passed on to
+        each.
+        """
+        fork = batch.fork(dict.fromkeys(self._branches, _as_it_is), best_effort=self._extra)
+        with fork as ways:
+            try:
+                await _Spread(self._branches, self._lines, self._mode, fork, ways).run(batch)
+            finally:
+                self._count(batch, ways)
+        errors = {index: fork.error(batch.roots((index,))[0]) for index in batch.unsettled()}
+        return WriteResult.failed(batch, errors) if errors else None
+
+    @property
+    def _lines(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+        """What is written at the same time, and within it one after another: the required branches,
+        and the others.
+        """
+        required: list[tuple[str, ...]] = (
+            [self._required]
+            if self._mode == "sequential"
+            else [(label,) for label in self._required]
+        )
+        return required, [(label,) for label in self._extra]
+
+    def _count(self, batch: Batch[T], ways: Mapping[str, Batch[T]]) -> None:
+        for label, way in ways.items():
+            ended = way.delivery.verdicts(batch.roots())
+            mine = self._counts.setdefault(label, {})
+            for outcome, number in ended.items():
+                mine[outcome] = mine.get(outcome, 0) + number
+            bad = {
+                outcome.value: number for outcome, number in ended.items() if not outcome.is_success
+            }
+            if bad and label in self._extra:
+                error = next(
+                    (e for root in batch.roots() if (e := way.delivery.error(root)) is not None),
+                    None,
+                )
+                logger.warning(
+                    "best-effort branch %s of batch %s (%r): %s; the first error: %r",
+                    label,
+                    batch.id,
+                    self._branches[label],
+                    bad,
+                    error,
+                )
+
+    def __getstate__(self) -> dict[str, object]:
+        """The description alone."""
+        return {**super().__getstate__(), "_counts": {}}
+
+    def __repr__(self) -> str:
+        return f"FanOut({', '.join(map(repr, self.inners))})"
+
+
+class _Spread(Generic[T]):
+    """One batch on its ways."""
+
+    def __init__(
+        self,
+        sinks: Mapping[str, Sink[T]],
+        lines: tuple[list[tuple[str, ...]], list[tuple[str, ...]]],
+        mode: Mode,
+        fork: Fork[Batch[T]],
+        ways: Mapping[str, Batch[T]],
+    ) -> None:
+        required, extra = lines
+        self._sinks = sinks
+        self._required = range(len(required))
+        self._lines = [*required, *extra]
+        self._cancels = mode == "parallel"
+        self._fork = fork
+        self._ways = ways
+        self._ended: set[int] = set()
+
+    async def run(self, batch: Batch[T]) -> None:
+        """Write every line."""
+        lines = [
+            Line([self._ways[label].delivery for label in line], partial(self._write_line, line))
+            for line in self._lines
+        ]
+        await side_by_side(batch.delivery, lines, self._line_ended)
+
+    async def _write_line(self, line: tuple[str, ...]) -> Mapping[int, BaseException]:
+        """One branch after another; what has failed in one is not sent to the next."""
+        failed: dict[int, BaseException] = {}
+        for place, label in enumerate(line):
+            way = self._ways[label]
+            if place:
+                way.delivery.new_stretch()
+            good = [index for index in range(len(way)) if index not in failed]
+            errors = await send(self._sinks[label], way.pick(good) if failed else way)
+            failed.update({good[index]: error for index, error in errors.items()})
+        return failed
+
+    def _line_ended(
+        self, place: int, errors: Mapping[int, BaseException] | None
+    ) -> Collection[int]:
+        """Let nobody wait who need not; return the lines to cancel."""
+        line = self._lines[place]
+        self._ended.add(place)
+        for label in line:
+            self._fork.end(label)
+        if self._ended.issuperset(self._required):
+            for (label,) in self._lines[len(self._required) :]:
+                self._ways[label].delivery.hurry()
+        failed_as_a_whole = errors is not None and len(errors) == len(self._ways[line[0]])
+        cancels = self._cancels and place in self._required and failed_as_a_whole
+        return [other for other in self._required if other not in self._ended] if cancels else ()
+
+
+def _as_it_is(outcome: Outcome) -> Outcome:
+    return outcome

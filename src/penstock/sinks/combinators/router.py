@@ -1,0 +1,157 @@
+"""Each item to one of several sinks."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ..._core import checks
+from ..._core.delivery.side_by_side import Line, side_by_side
+from ..._core.errors import PermanentError
+from ..._core.function_sink import as_sink
+from ..._core.opening import Openable, opened
+from ..._core.result import WriteResult
+from ..._core.send import send
+from ..._core.sink import Capabilities, capabilities_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AsyncExitStack
+
+    from ..._core.batch import Batch
+    from ..._core.outcome import Outcome
+    from ..._core.sink import Sink, SinkLike
+
+T = TypeVar("T")
+
+
+class Router(Openable, Generic[T]):
+    """Write each item to the sink that `choose` names for it; items of one route stay in order, and
+    the routes are written side by side.
+
+    Args:
+        choose: a function from an item to the name of its route. Where it raises, the item fails
+            for good, alone.
+        routes: the sinks, or functions of a batch, by name.
+        default: the sink for names that are not in `routes`. Without one, such an item fails for
+            good.
+
+    Each route backs off and is bounded by the flush timeout by itself. A `Retry` may stand in a
+    route or around the router.
+
+    Raises `ConfigError` for a bad argument.
+    """
+
+    refuses_transaction = (
+        "its routes are destinations of their own, and no transaction spans "
+        "two; split the items before, and write each part by itself"
+    )
+
+    def __init__(
+        self,
+        choose: Callable[[T], str],
+        routes: Mapping[str, SinkLike[T]],
+        *,
+        default: SinkLike[T] | None = None,
+    ) -> None:
+        if not callable(choose):
+            raise checks.bad(
+                "choose", choose, "must be a function from an item to the name of its route"
+            )
+        if not routes:
+            raise checks.bad("routes", routes, "must have at least one sink by name")
+        self._choose: Callable[[T], object] = choose
+        self._routes: dict[str, Sink[T]] = {name: as_sink(sink) for name, sink in routes.items()}
+        self._default = None if default is None else as_sink(default)
+
+    @property
+    def inners(self) -> tuple[Sink[T], ...]:
+        """Every sink that items may go to."""
+        return (*self._routes.values(), *(() if self._default is None else (self._default,)))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What every route promises, but no transaction. Order is promised within a route only, so
+        no key is safe across them.
+        """
+        known = [capabilities_of(sink) for sink in self.inners]
+        bounds = [one.max_concurrency for one in known if one.max_concurrency is not None]
+        return Capabilities(
+            idempotent=all(one.idempotent for one in known),
+            columnar=False,
+            several_destinations=True,
+            max_concurrency=min(bounds, default=None),
+        )
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        for sink in self.inners:
+            await stack.enter_async_context(opened(sink))
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        """Write every route's items; suspends until all have ended. Cancellation is passed on to
+        each.
+        """
+        errors: dict[int, BaseException] = {}
+        chosen: dict[str, list[int]] = {}
+        for index, item in enumerate(batch):
+            try:
+                chosen.setdefault(self._name_for(item), []).append(index)
+            except Exception as error:
+                errors[index] = _no_route(error)
+        if chosen:
+            errors.update(await self._spread(batch, chosen))
+        return WriteResult.failed(batch, errors) if errors else None
+
+    async def _spread(
+        self, batch: Batch[T], chosen: Mapping[str, list[int]]
+    ) -> dict[int, BaseException]:
+        forks = {
+            name: batch.pick(indices).fork({name: _as_it_is}) for name, indices in chosen.items()
+        }
+        with ExitStack() as stack:
+            ways = {name: stack.enter_context(fork)[name] for name, fork in forks.items()}
+            lines = [
+                Line([way.delivery], partial(send, self._sink(name), way))
+                for name, way in ways.items()
+            ]
+            ended = [partial(fork.end, name) for name, fork in forks.items()]
+            await side_by_side(batch.delivery, lines, lambda place, _: ended[place]())
+        name_of = {index: name for name, indices in chosen.items() for index in indices}
+        return {
+            index: forks[name_of[index]].error(batch.roots((index,))[0])
+            for index in batch.unsettled()
+            if index in name_of
+        }
+
+    def _sink(self, name: str) -> Sink[T]:
+        return (
+            self._routes[name] if self._default is None else self._routes.get(name, self._default)
+        )
+
+    def _name_for(self, item: T) -> str:
+        name = self._choose(item)
+        if not isinstance(name, str):
+            message = (
+                f"choose(item) returned {name!r}; it must return the name of a route, a string"
+            )
+            raise PermanentError(message)
+        if name not in self._routes and self._default is None:
+            message = f"there is no route {name!r}; routes: {', '.join(self._routes)}"
+            raise PermanentError(message)
+        return name
+
+    def __repr__(self) -> str:
+        return f"Router({', '.join(f'{name}={sink!r}' for name, sink in self._routes.items())})"
+
+
+def _no_route(error: Exception) -> PermanentError:
+    if isinstance(error, PermanentError):
+        return error
+    refused = PermanentError(f"choose(item) raised {error!r}")
+    refused.__cause__ = error
+    return refused
+
+
+def _as_it_is(outcome: Outcome) -> Outcome:
+    return outcome

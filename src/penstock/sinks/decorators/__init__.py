@@ -1,0 +1,1 @@
+"""Sinks around one sink."""

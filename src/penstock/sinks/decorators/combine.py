@@ -1,0 +1,84 @@
+"""Items of one key become one before they are written."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ..._core import checks
+from ..._core.decorator import WrappingSink
+from ..._core.errors import PermanentError
+from ..._core.function_sink import as_sink
+from ..._core.result import WriteResult
+from ..._core.send import send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from ..._core.batch import Batch
+    from ..._core.sink import SinkLike
+
+T = TypeVar("T")
+
+
+class Combine(WrappingSink[T], Generic[T]):
+    """Merge the items of each key, in their order, and write one per key, in the order in which the
+    keys first came.
+
+    Args:
+        sink: the destination, a sink or a function of a batch.
+        key: a function from an item to its key, which must be hashable. Where it raises, the item
+            fails for good, alone.
+        merge: a function of what is merged so far and the next item. It must not change its
+            arguments: they may be merged again. Where it raises, the items of that key fail for
+            good.
+
+    Every item takes the outcome of what it was merged into, also when that is tried again,
+    dead-lettered or cut off. Raises `ConfigError` for a bad argument.
+    """
+
+    def __init__(
+        self, sink: SinkLike[T], *, key: Callable[[T], Hashable], merge: Callable[[T, T], T]
+    ) -> None:
+        super().__init__(as_sink(sink))
+        for name, function in (("key", key), ("merge", merge)):
+            if not callable(function):
+                raise checks.bad(name, function, "must be a function")
+        self._key = key
+        self._merge = merge
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        """Merge and write; suspends as long as the write."""
+        errors: dict[int, BaseException] = {}
+        groups: dict[Hashable, list[int]] = {}
+        for index, item in enumerate(batch):
+            try:
+                groups.setdefault(self._key(item), []).append(index)
+            except Exception as error:
+                errors[index] = _refused("key", error)
+        merged: list[T] = []
+        members: list[list[int]] = []
+        for indices in groups.values():
+            try:
+                merged.append(reduce(self._merge, [batch[index] for index in indices]))
+            except Exception as error:
+                errors.update(dict.fromkeys(indices, _refused("merge", error)))
+            else:
+                members.append(indices)
+        kept = sorted(index for indices in members for index in indices)
+        place = {index: position for position, index in enumerate(kept)}
+        rows = batch.pick(kept).derive(
+            merged, [[place[index] for index in indices] for indices in members]
+        )
+        failed = await send(self.inner, rows)
+        errors.update({index: error for row, error in failed.items() for index in members[row]})
+        return WriteResult.failed(batch, errors) if errors else None
+
+    def __repr__(self) -> str:
+        return f"Combine({self.inner!r})"
+
+
+def _refused(name: str, error: Exception) -> PermanentError:
+    refused = PermanentError(f"{name} raised {error!r}")
+    refused.__cause__ = error
+    return refused

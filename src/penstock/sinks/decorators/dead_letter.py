@@ -1,0 +1,403 @@
+"""What fails for good goes to a second sink, with its reason, instead of being lost.
+
+1. Only failures that will not get better by themselves are taken: permanent errors, tries used up,
+   unlisted exceptions. A destination that is down, refuses everything or asks to slow down is no
+   item's fault, and neither is a stopping batcher.
+2. An item that any of its tries may have applied is not taken, however its last try ended: it ends
+   `unknown`. With `take_unknown` it is taken, marked `maybe_delivered`. Its key goes on, as after
+   any unknown outcome; a letter holds it as `on_key_failure` says.
+3. The record is written before the item's outcome is final. It goes on a way of its own, so it
+   never counts as delivered.
+4. A record that cannot be made or written leaves its own item `rejected`, logged as an error, and
+   no other item.
+5. In a transaction the records are held until it has committed, and written then: one that is
+   rolled back leaves none.
+6. A stream with too many failures is not emptied into a file: the batcher stops and hands back the
+   items inside.
+7. Log lines show errors without the values of items (`_core.told`); the records have the whole
+   message.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from ..._core import checks, told
+from ..._core.classify import classified
+from ..._core.decorator import WrappingSink
+from ..._core.delivery.delivery import Tries
+from ..._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
+from ..._core.function_sink import as_sink
+from ..._core.opening import opened
+from ..._core.order.keys import text_of as key_text
+from ..._core.order.prefix import held_back
+from ..._core.outcome import Outcome
+from ..._core.result import WriteResult
+from ..._core.send import send
+from ..._core.tracing import trace_of
+from ..._core.transaction import enlisted, transaction
+from ..http.body import to_json
+from .held_letters import HeldLetters
+from .letter_share import Share
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+    from contextlib import AsyncExitStack
+
+    from ..._core.batch import Batch
+    from ..._core.sink import Classifier, Sink, SinkLike
+    from ..._core.transaction import Transaction, Unit
+
+T = TypeVar("T")
+
+logger = logging.getLogger("penstock.dead_letter")
+
+_LOST = (
+    "%d items of batch %s failed for good, and the dead letters did not take them "
+    "either: they are rejected (%s, after %s)"
+)
+_BURIED = "%d of %d items of batch %s went to the dead letters; the first because of %s"
+_UNCLASSED = "classify= of the dead letters raised %s for %s; the error counts by its type"
+_TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLISTED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterRecord(Generic[T]):
+    """One item that failed for good, and why.
+
+    `PostgresSink(..., columns=DeadLetterRecord.COLUMNS, row=DeadLetterRecord.as_row,
+    on_conflict="ignore")` keeps records in a table.
+    """
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "key",
+        "item",
+        "error_type",
+        "error_class",
+        "message",
+        "attempts",
+        "first_at",
+        "last_at",
+        "batcher",
+        "batch_id",
+        "tenant",
+        "trace_id",
+        "maybe_delivered",
+        "item_key",
+        "parked_behind",
+    )
+    """What `as_row` has values for."""
+
+    item: T
+    error_type: str
+    """The name of the exception's class."""
+    error_class: str
+    """What the error means: `permanent`, `transient` (tries used up), `unlisted`, `unknown`."""
+    message: str
+    attempts: int
+    """How many tries failed."""
+    first_at: datetime
+    """When the first of them ended (UTC)."""
+    last_at: datetime
+    """When the last of them ended (UTC)."""
+    batcher: str
+    batch_id: str
+    key: str
+    """The same for this item in every record of this write, so that a store can leave out what it
+    has already.
+    """
+    tenant: object = None
+    trace_id: str | None = None
+    maybe_delivered: bool = False
+    """Whether a try of it may have been applied."""
+    item_key: str | None = None
+    """The key that order is kept for, as text: a string as it is, any other key as its `repr`
+    behind a colon. `None` without keys.
+    """
+    parked_behind: bool = False
+    """Whether it was not tried, but came behind a failed item of its key
+    (`Batcher(on_key_failure="park")`).
+    """
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as a dictionary, times in ISO 8601; the item is left as it is."""
+        times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, **times}
+
+    def as_row(self) -> tuple[Any, ...]:
+        """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as
+        JSON in text, texts without NUL.
+
+        Raises `TypeError` or `ValueError` for an item that JSON has no form for.
+        """
+        shown = {
+            "item": to_json(self.item).decode(),
+            "tenant": None if self.tenant is None else to_json(self.tenant).decode(),
+            "message": self.message.replace("\0", "\\x00"),
+        }
+        return tuple(shown.get(name, getattr(self, name)) for name in self.COLUMNS)
+
+
+class DeadLetter:
+    """Send what fails for good to `target`, one `DeadLetterRecord` per item; the item's outcome is
+    then `dead_lettered`.
+
+    Args:
+        target: the sink that takes the records, or a function of a batch of them. It may be a stack
+            with a retry of its own.
+        record: a function from a `DeadLetterRecord` to what the target takes. Default: the record
+            itself.
+        classify: a function from an exception to its `ErrorClass`, or `None` where it does not
+            know; asked before the sink's own.
+        take_unknown: whether to take an item of which a try, the last or an earlier one, may have
+            been applied, marked `maybe_delivered`. By default it ends `unknown`.
+        max_ratio: the share of dead letters, more than 0 and at most 1, among the last `window`
+            items above which the batcher stops.
+        max_consecutive: how many dead letters in a row stop the batcher.
+        window: the number of items that `max_ratio` looks back; below it nothing is judged by
+            ratio.
+
+    Errors of destinations that are down, refuse everything or throttle are passed on, never taken,
+    as are the items that a stopping batcher gives up. A record that the target does not take leaves
+    its item `rejected`; that is logged as an error. In a replay (`penstock dlq replay`) nothing is
+    taken: a letter that fails again stays where it is.
+
+    In a transaction the items count as `dead_lettered` at once, and their records are written after
+    the commit. What the target does not take then is logged as an error and stays in the
+    transaction's `committed.letters_held`. Leaving takes as long as the target: bound it there.
+
+    Raises `ConfigError` for a bad argument.
+    """
+
+    def __init__(
+        self,
+        target: SinkLike[Any],
+        *,
+        record: Callable[[DeadLetterRecord[Any]], Any] | None = None,
+        classify: Classifier | None = None,
+        take_unknown: bool = False,
+        max_ratio: float | None = None,
+        max_consecutive: int | None = None,
+        window: int = 1000,
+    ) -> None:
+        self.target: Sink[Any] = as_sink(target)
+        for name, function in (("record", record), ("classify", classify)):
+            if function is not None and not callable(function):
+                raise checks.bad(name, function, "must be a function")
+        self.record = record
+        self.classify = classify
+        self.take_unknown = take_unknown
+        self.max_ratio = checks.optional_share("max_ratio", max_ratio)
+        self.max_consecutive = checks.optional_count("max_consecutive", max_consecutive)
+        self.window = checks.count("window", window)
+
+    def __call__(self, sink: Sink[T]) -> Sink[T]:
+        """Wrap `sink`."""
+        return _DeadLetterSink(sink, self)
+
+    def __repr__(self) -> str:
+        return f"DeadLetter({self.target!r})"
+
+
+class _DeadLetterSink(WrappingSink[T]):
+    _run_time: ClassVar[tuple[str, ...]] = ("_share",)
+
+    def __init__(self, inner: Sink[T], settings: DeadLetter) -> None:
+        super().__init__(inner)
+        self.inners = (settings.target,)
+        self._settings = settings
+        self._share: Share | None = None
+        self.held: HeldLetters | None = None
+        """Where the records wait, in a transaction."""
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        await stack.enter_async_context(opened(self._settings.target))
+        await super()._open(stack)
+
+    def _make_state(self) -> None:
+        if self._share is None:
+            self._share = Share(
+                self._settings.max_ratio, self._settings.max_consecutive, self._settings.window
+            )
+
+    @asynccontextmanager
+    async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
+        """The wrapped sink's transaction; what fails for good in it is written to the target when
+        it has committed.
+        """
+        async with transaction(self.inner, unit) as within:
+            held = HeldLetters(within)
+            yield enlisted(partial(self._holding, held), within)
+        await held.bury(self._settings.target)
+
+    def _holding(self, held: HeldLetters, inner: Sink[T]) -> Sink[T]:
+        made = self.around(inner)
+        made.held = held
+        return made
+
+    def dead_letters_around(self, sink: Sink[T]) -> Sink[T]:
+        """The same dead letters around another sink; they are open while this one is."""
+        return _DeadLetterSink(sink, self._settings)
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        errors = held_back(batch, await send(self.inner, batch))
+        if batch.lineage.is_replay:
+            return WriteResult.failed(batch, errors) if errors else None
+        classes = {index: self._class_of(error) for index, error in errors.items()}
+        dead = self._dead(batch, classes)
+        self._judge(batch, dead, errors)
+        if not dead:
+            return WriteResult.failed(batch, errors) if errors else None
+        written = await self._bury(batch, dead, errors, classes)
+        left = {index: error for index, error in errors.items() if index not in written}
+        return WriteResult.failed(batch, left) if left else None
+
+    def _dead(self, batch: Batch[T], classes: Mapping[int, ErrorClass]) -> list[int]:
+        """The indices to take, in order."""
+        if self._settings.take_unknown:
+            return [
+                index
+                for index in sorted(classes)
+                if classes[index] in _TAKEN or classes[index] is ErrorClass.UNKNOWN
+            ]
+        maybe = batch.maybe_applied
+        return [
+            index for index in sorted(classes) if classes[index] in _TAKEN and index not in maybe
+        ]
+
+    def _class_of(self, error: BaseException) -> ErrorClass:
+        """The error's class. A classifier that raises is logged, and does not cost the other items
+        their letters.
+        """
+        try:
+            return classified(error, self._settings.classify, super().classify)
+        except Exception as broken:
+            logger.error(_UNCLASSED, told.for_log(broken), told.for_log(error))  # noqa: TRY400  # a traceback would show values
+            return classified(error)
+
+    def _judge(self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException]) -> None:
+        """Stop before the records are written if they are too many."""
+        if self._settings.max_ratio is None and self._settings.max_consecutive is None:
+            return
+        dead_ones = set(dead)
+        self._make_state()
+        assert self._share is not None
+        ended = [
+            index in errors
+            for index in range(len(batch))
+            if index not in errors or index in dead_ones
+        ]
+        why = self._share.after(ended)
+        if why is not None:
+            first = errors[dead[0]]
+            message = (
+                f"{why}; the batcher stops instead of filling the dead letters. The "
+                f"first error: {told.for_log(first)}"
+            )
+            raise DeadLetterLimit(message) from first
+
+    async def _bury(
+        self,
+        batch: Batch[T],
+        dead: list[int],
+        errors: Mapping[int, BaseException],
+        classes: Mapping[int, ErrorClass],
+    ) -> set[int]:
+        """Write a record for each of these items; return the indices of those for which that
+        worked.
+        """
+        made, unmade = self._made(batch, dead, errors, classes)
+        if self.held is None:
+            unmade.update(await self._write_letters(batch, made))
+        elif made:
+            self.held.hold(batch.pick(made), [*made.values()], errors[next(iter(made))])
+        if unmade:
+            index, error = next(iter(unmade.items()))
+            logger.error(
+                _LOST, len(unmade), batch.id, told.for_log(error), told.for_log(errors[index])
+            )
+        written = set(dead) - set(unmade)
+        if written and self.held is None:
+            logger.warning(
+                _BURIED, len(written), len(batch), batch.id, told.for_log(errors[min(written)])
+            )
+        return written
+
+    def _made(
+        self,
+        batch: Batch[T],
+        dead: list[int],
+        errors: Mapping[int, BaseException],
+        classes: Mapping[int, ErrorClass],
+    ) -> tuple[dict[int, Any], dict[int, BaseException]]:
+        """The target's form of each item's record, and an error for each item whose record cannot
+        be made.
+        """
+        made: dict[int, Any] = {}
+        unmade: dict[int, BaseException] = {}
+        make, keys, maybe = self._settings.record, batch.item_keys(), batch.maybe_applied
+        for index in dead:
+            try:
+                record = _record(
+                    batch, index, keys[index], errors[index], classes[index], maybe=index in maybe
+                )
+                made[index] = record if make is None else make(record)
+            except Exception as error:
+                unmade[index] = error
+        return made, unmade
+
+    async def _write_letters(
+        self, batch: Batch[T], made: Mapping[int, Any]
+    ) -> dict[int, BaseException]:
+        """Write these records on a way of their own; return those that the target did not take."""
+        picked = batch.pick(made)
+        with picked.child("dead-letter", _buried) as ways:
+            batch.delivery.new_stretch()
+            way = ways["dead-letter"]
+            failed = await send(
+                self._settings.target,
+                way.derive(made.values(), [(place,) for place in range(len(made))]),
+            )
+        indices = list(made)
+        # a target that was cut and did not end has answered nothing
+        cut_off = UnknownOutcomeError("the write of the record was cut off")
+        return {indices[place]: failed.get(place) or cut_off for place in picked.unsettled()}
+
+    def __repr__(self) -> str:
+        return f"{self._settings!r}({self.inner!r})"
+
+
+def _record(
+    batch: Batch[T], index: int, key: str, error: BaseException, kind: ErrorClass, *, maybe: bool
+) -> DeadLetterRecord[T]:
+    """The record of one item. Raises where a key's `repr` does."""
+    delivery = batch.delivery
+    now, wall = delivery.clock.now(), delivery.clock.wall_time()
+    root = batch.roots((index,))[0]
+    tries = delivery.tries(root) or Tries(1, now, now)
+    return DeadLetterRecord(
+        item=batch.shown(index),
+        error_type=type(error).__name__,
+        error_class=kind.value,
+        message=told.storable(told.text_of(error)),
+        attempts=tries.count,
+        first_at=datetime.fromtimestamp(wall - (now - tries.first_at), UTC),
+        last_at=datetime.fromtimestamp(wall - (now - tries.last_at), UTC),
+        batcher=batch.name,
+        batch_id=batch.id,
+        key=key,
+        tenant=batch.tenant,
+        trace_id=trace_of(root),
+        maybe_delivered=maybe,
+        item_key=None if batch.keys is None else key_text(batch.keys[index]),
+        parked_behind=isinstance(error, ParkedBehind),
+    )
+
+
+def _buried(outcome: Outcome) -> Outcome:
+    return Outcome.DEAD_LETTERED if outcome.is_success else Outcome.REJECTED

@@ -1,0 +1,185 @@
+"""Who may pass next, for one target and for many. Pure: the time is an argument.
+
+1. Turns of one target pass in the order in which they came. A turn whose batch is busy elsewhere is
+   stepped over, and keeps its place.
+2. A turn passes when the bucket of items and the bucket of bytes both let it.
+3. When the target asks for a pause, nothing passes until its end, and the rate is halved. It comes
+   back by a tenth of the full rate each second. A wish that comes while a pause is on belongs to
+   the same event, and only prolongs it.
+4. Targets that nobody waits for are forgotten, the longest unused first, when there are more than
+   `most` of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .token_bucket import TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from ..._core.clock import Signal
+
+HALF = 0.5
+LEAST = 1 / 16
+"""The least share of its rate that a target is slowed down to."""
+STEP = 0.1
+STEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Tokens a second, and how many may be saved up."""
+
+    per_second: float
+    burst: float
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """Some items of one batch that want to pass together."""
+
+    meter: Meter
+    indices: Sequence[int]
+    amounts: tuple[float, ...]
+    """One per bucket."""
+    woken: Signal
+    """Fires when this turn should look again."""
+    is_here: bool = True
+    """Whether its batch waits for it, and is not busy with other items."""
+
+
+@dataclass(eq=False, slots=True)
+class Meter:
+    """The buckets and the queue of one target."""
+
+    rates: tuple[Rate, ...]
+    buckets: list[TokenBucket] = field(default_factory=list[TokenBucket])
+    share: float = 1.0
+    """Of the full rate, after throttling."""
+    throttled_until: float = -math.inf
+    _stepped_at: float = 0.0
+    _queue: deque[Turn] = field(default_factory=deque[Turn])
+
+    @classmethod
+    def fresh(cls, rates: tuple[Rate, ...], now: float) -> Meter:
+        """A meter with full buckets."""
+        return cls(rates, [TokenBucket(rate.per_second, rate.burst, now) for rate in rates])
+
+    def join(self, turn: Turn) -> None:
+        """Queue up."""
+        self._queue.append(turn)
+
+    def leave(self, turn: Turn) -> None:
+        """Not any more."""
+        if turn in self._queue:
+            self._queue.remove(turn)
+            self.wake_first()
+
+    def wake_first(self) -> None:
+        """Have whoever is first look again."""
+        first = self._first()
+        if first is not None:
+            first.woken.fire()
+
+    def _first(self) -> Turn | None:
+        return next((turn for turn in self._queue if turn.is_here), None)
+
+    def due(self, turn: Turn, now: float) -> float:
+        """When the turn may pass: now, later, or infinite while others are before it."""
+        if turn is not self._first():
+            return math.inf
+        self._recover(now)
+        return max(
+            bucket.due(amount, now)
+            for bucket, amount in zip(self.buckets, turn.amounts, strict=True)
+        )
+
+    def look_again_at(self, turn: Turn, now: float) -> float:
+        """When to ask `due` again: a slowed rate may have come back a step by then."""
+        due = self.due(turn, now)
+        return (
+            due
+            if self.share == 1.0 or due == math.inf
+            else min(due, self._stepped_at + STEP_SECONDS)
+        )
+
+    def take(self, turn: Turn) -> None:
+        """The turn passes."""
+        for bucket, amount in zip(self.buckets, turn.amounts, strict=True):
+            bucket.take(amount)
+        self.leave(turn)
+
+    def set_rates(self, rates: tuple[Rate, ...], now: float) -> None:
+        """Tokens come at other rates from now on."""
+        self._recover(now)
+        self.rates = rates
+        self._apply(now)
+        self.wake_first()
+
+    def throttle(self, until: float, now: float) -> None:
+        """The target asks for a pause."""
+        self._recover(now)
+        if now >= self.throttled_until:
+            self.share = max(LEAST, self.share * HALF)
+            self._apply(now)
+        self.throttled_until = max(self.throttled_until, until)
+        self._stepped_at = max(now, self.throttled_until)
+        for bucket in self.buckets:
+            bucket.pause(until, now)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits here."""
+        return bool(self._queue)
+
+    def _recover(self, now: float) -> None:
+        if self.share < 1.0 and now >= self._stepped_at + STEP_SECONDS:
+            steps = max(
+                1, math.floor((now - self._stepped_at) / STEP_SECONDS)
+            )  # rounding may leave a hair less than one
+            self.share = min(1.0, self.share + steps * STEP)
+            self._stepped_at += steps * STEP_SECONDS
+            self._apply(now)
+
+    def _apply(self, now: float) -> None:
+        for bucket, rate in zip(self.buckets, self.rates, strict=True):
+            bucket.set_rate(rate.per_second * self.share, rate.burst, now)
+
+
+class Meters:
+    """A meter per target, in bounded memory."""
+
+    def __init__(self, rates: tuple[Rate, ...], most: int) -> None:
+        self._rates = rates
+        self._most = most
+        self._by_key: dict[Hashable, Meter] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def of(self, key: Hashable, now: float) -> Meter:
+        """The target's meter, made when it is not known."""
+        meter = self._by_key.pop(key, None)
+        if meter is None:
+            self._make_room()
+            meter = Meter.fresh(self._rates, now)
+        self._by_key[key] = meter
+        return meter
+
+    def _make_room(self) -> None:
+        while len(self._by_key) >= self._most:
+            unused = next((key for key, meter in self._by_key.items() if not meter.is_wanted), None)
+            if unused is None:
+                return  # as many as there are batches that wait: the ledger bounds them
+            del self._by_key[unused]
+
+    def set_rates(self, rates: tuple[Rate, ...], now: float) -> None:
+        """Change the rates of all targets."""
+        self._rates = rates
+        for meter in self._by_key.values():
+            meter.set_rates(rates, now)

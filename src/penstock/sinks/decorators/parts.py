@@ -1,0 +1,83 @@
+"""What the decorators that write a batch in parts have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from ..._core.classify import classified
+from ..._core.errors import ErrorClass, PermanentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ..._core.batch import Batch
+    from ..._core.sink import Classifier
+
+T = TypeVar("T")
+
+AWAY = frozenset(
+    {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
+)
+"""After one of these the other parts are not sent: nobody is there, or asks to be left alone. They
+end in the same error.
+"""
+
+
+def keep(
+    final: dict[int, BaseException],
+    batch: Batch[T],
+    part: Sequence[int],
+    errors: Mapping[int, BaseException],
+    classify: Classifier,
+) -> BaseException | None:
+    """Keep the errors of a part until all are written; return the one after which the others are
+    not sent, if there is one.
+
+    What is not refused for good is not at the destination meanwhile, and may be sent again: a cut
+    leaves it unsent.
+    """
+    own = {part[index]: error for index, error in errors.items()}
+    final.update(own)
+    classes = {index: classified(error, classify) for index, error in own.items()}
+    batch.hold(
+        [index for index, kind in classes.items() if kind is not ErrorClass.PERMANENT], tried=True
+    )
+    return next((error for index, error in own.items() if classes[index] in AWAY), None)
+
+
+def measured(
+    batch: Batch[T], size_of: Callable[[T], int] | None
+) -> tuple[Sequence[int], dict[int, BaseException]]:
+    """The items' sizes in bytes, and an error for each that cannot be measured (its size is 0
+    then).
+
+    Measures with `size_of`, else takes what the batcher has measured, else the length of bytes-like
+    items.
+    """
+    if size_of is None and batch.sizes is not None:
+        return batch.sizes, {}
+    sizes: list[int] = []
+    errors: dict[int, BaseException] = {}
+    for index, item in enumerate(batch):
+        try:
+            sizes.append(_size_of_bytes(item) if size_of is None else size_of(item))
+        except Exception as error:
+            errors[index] = _not_measured(item, error)
+            sizes.append(0)
+    return sizes, errors
+
+
+def _size_of_bytes(item: object) -> int:
+    if isinstance(item, (bytes, bytearray)):
+        return len(item)
+    if isinstance(item, memoryview):
+        return item.nbytes
+    raise TypeError("give size_of= to the decorator or to the batcher, unless items are bytes-like")
+
+
+def _not_measured(item: object, error: Exception) -> PermanentError:
+    refused = PermanentError(
+        f"the size of this item ({type(item).__name__}) cannot be measured: {error}"
+    )
+    refused.__cause__ = error
+    return refused

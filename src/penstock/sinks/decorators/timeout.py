@@ -1,0 +1,99 @@
+"""A bound on one try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from ..._core import checks
+from ..._core.decorator import WrappingSink
+from ..._core.delivery.delivery import GRACE
+from ..._core.errors import StoppedError, TimedOutError, UnavailableError
+from ..._core.outcome import Outcome
+from ..._core.result import WriteResult
+from ..._core.send import send
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from ..._core.batch import Batch
+    from ..._core.sink import Sink
+
+T = TypeVar("T")
+
+
+class Timeout:
+    """Bound every write of the wrapped sink to `seconds` (a number or a `timedelta`; the usual
+    value is 5).
+
+    A write that takes longer is cancelled. Each of its items then has an error of its own, by where
+    it stood: what was at the destination has an unknown outcome, what was waiting to be sent again
+    was not applied, what waited for its turn in a write in parts was not sent (`UnavailableError`),
+    what had failed keeps its error. A sink that ignores the cancellation goes on holding its flush
+    slot, but its items resolve after a grace of 0.1 s and nothing is sent beside it.
+
+    Raises `ConfigError` unless `seconds` is more than 0. Must be shorter than the batcher's
+    `flush_timeout`.
+    """
+
+    def __init__(self, seconds: float | timedelta) -> None:
+        self.seconds = checks.seconds("seconds", seconds)
+
+    def __call__(self, sink: Sink[T]) -> Sink[T]:
+        """Wrap `sink`."""
+        return _TimeoutSink(sink, self.seconds)
+
+    def __repr__(self) -> str:
+        return f"Timeout({self.seconds})"
+
+
+class _TimeoutSink(WrappingSink[T]):
+    def __init__(self, inner: Sink[T], seconds: float) -> None:
+        super().__init__(inner)
+        self.stretch_limit = seconds
+
+    async def write(self, batch: Batch[T]) -> WriteResult | None:
+        delivery = batch.delivery
+        clock = delivery.clock
+        when = clock.now() + self.stretch_limit
+        deaf = clock.call_at(when + GRACE, delivery.close)
+        expired = clock.timeout_at(when)
+        try:
+            async with expired:
+                errors = await send(self.inner, batch)
+        except TimeoutError:
+            return self._verdicts(batch)
+        finally:
+            deaf.cancel()
+        if (
+            expired.expired()
+        ):  # the sink made another error of its cancellation; what it did meanwhile nobody knows
+            return self._verdicts(batch)
+        return WriteResult.failed(batch, errors) if errors else None
+
+    def _verdicts(self, batch: Batch[T]) -> WriteResult:
+        return WriteResult.failed(
+            batch, {index: self._error(batch, index) for index in batch.unsettled()}
+        )
+
+    def _error(self, batch: Batch[T], index: int) -> BaseException:
+        (root, *_) = batch.roots((index,))
+        verdict = batch.delivery.verdict(root)
+        cause = batch.delivery.error(root)
+        held = batch.delivery.is_held(root)
+        if cause is not None and (held or verdict is Outcome.REJECTED):
+            return cause
+        if held:
+            error: BaseException = UnavailableError(
+                f"cut off after {self.stretch_limit} s, before it was its turn to be sent"
+            )
+        elif verdict is Outcome.UNSENT:
+            error = StoppedError(
+                f"cut off after {self.stretch_limit} s while waiting to be sent again"
+            )
+        else:
+            error = TimedOutError(f"the write was cut off after {self.stretch_limit} s")
+        error.__cause__ = cause
+        return error
+
+    def __repr__(self) -> str:
+        return f"Timeout({self.stretch_limit})({self.inner!r})"

@@ -1,0 +1,163 @@
+"""What a bulk answer says of each item.
+
+1. The items' statuses are believed, and not the summary `errors` beside them.
+2. An answer with more or fewer items than the request, or of another shape, leaves every item
+   unknown. An entry that cannot be understood leaves its own item unknown. Both are
+   `ResultMismatch`: the request may have been applied, so nothing is sent again by itself.
+3. A reason may quote an item, so it stands in the error's message, for receipts and dead letters,
+   and not in `summary`, for logs.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
+
+from ..._core.errors import RefusedError, ResultMismatch, SinkError, TransientError
+from ..._core.outcome import Outcome
+from ..._core.result import WriteResult
+from ..http.errors import for_item, summarized
+from .refusals import reasons, repair_of_item
+
+if TYPE_CHECKING:
+    from ..._core.batch import Batch
+    from ..http.write import HttpResponse
+
+FILTER = "errors,items.*._id,items.*._version,items.*.result,items.*.status,items.*.error"
+"""The part of an answer that is asked for: about a third of it."""
+_OPERATIONS = frozenset({"index", "create", "update", "delete"})
+_SHOWN = 1_000
+"""Characters of an item's reasons that a message shows."""
+
+Said = dict[str, Any]
+
+
+class AnswerReader:
+    """Reads an answer, item by item.
+
+    A conflict is a `duplicate` only where it must be the work of an earlier try: where one may have
+    been applied, or under an id that no other writer has (`own_ids`). `stale_is_fine` says that a
+    document of the same or a newer version is what the item wanted to achieve. `index` is the name
+    in every action, `None` if it differs.
+    """
+
+    def __init__(self, *, own_ids: bool, stale_is_fine: bool, index: str | None = None) -> None:
+        self._own_ids = own_ids
+        self._stale_is_fine = stale_is_fine
+        self._index = index
+
+    def __call__(self, response: HttpResponse, batch: Batch[Any]) -> WriteResult:
+        """The result for the items that the request carried. Raises `ResultMismatch` unless there
+        is one answer for each.
+        """
+        pairs = _pairs(json.loads(response.body), len(batch))
+        fine = [
+            operation in _OPERATIONS
+            and type(said) is dict
+            and type(status := said.get("status")) is int
+            and 200 <= status < 300
+            and "error" not in said
+            for operation, said in pairs
+        ]
+        if all(fine):
+            return WriteResult(len(batch), details=dict(enumerate(said for _, said in pairs)))
+        maybe = batch.maybe_applied
+        entries = [_entry(*pair) for pair in pairs]
+        outcomes = [
+            self._outcome(operation, said, response, maybe=i in maybe)
+            for i, (operation, said) in enumerate(entries)
+        ]
+        return WriteResult.from_outcomes(
+            batch, outcomes, details=dict(enumerate(said for _, said in entries))
+        )
+
+    def _outcome(
+        self, operation: str, said: Said, response: HttpResponse, *, maybe: bool
+    ) -> Outcome | SinkError | None:
+        status = said.get("status")
+        if (
+            type(status) is not int
+            or not 200 <= status < 600
+            or 300 <= status < 400
+            or (status < 300 and "error" in said)
+        ):
+            return _unreadable(status)
+        if status < 300:
+            return None
+        if status == HTTPStatus.CONFLICT and operation == "create" and (maybe or self._own_ids):
+            return Outcome.DUPLICATE
+        if status == HTTPStatus.CONFLICT and operation in {"index", "delete"}:
+            if maybe:
+                return Outcome.DUPLICATE
+            if self._stale_is_fine:
+                return None
+        error = said.get("error")
+        repair = (
+            repair_of_item(status, cast("Said", error), self._index)
+            if isinstance(error, dict)
+            else None
+        )
+        if repair is None and status == HTTPStatus.NOT_FOUND and operation == "delete" and maybe:
+            return Outcome.DUPLICATE
+        return _error(operation, status, said, repair, response)
+
+
+def _pairs(answer: object, size: int) -> list[tuple[str, Said]]:
+    """The operation and the answer of each item; nothing for an entry of another shape. Raises
+    `ResultMismatch`.
+    """
+    items = cast("Said", answer).get("items") if isinstance(answer, dict) else None
+    if not isinstance(items, list):
+        raise ResultMismatch(
+            "the answer has no list of items; the outcome of every item is unknown"
+        )
+    listed = cast("list[Said]", items)  # as far as it is well-formed
+    if len(listed) != size:
+        raise ResultMismatch(
+            f"{len(listed)} answers for a request of {size} items; the outcome of every item "
+            "is unknown"
+        )
+    return [
+        next(iter(each.items())) if type(each) is dict and len(each) == 1 else ("", {})
+        for each in listed
+    ]
+
+
+def _entry(operation: str, said: object) -> tuple[str, Said]:
+    """An operation and what was said about it; an empty answer for one of another shape."""
+    return (
+        (operation, cast("Said", said))
+        if operation in _OPERATIONS and isinstance(said, dict)
+        else ("", {})
+    )
+
+
+def _unreadable(status: object) -> ResultMismatch:
+    shown = status if type(status) is int and abs(status) < 100_000 else type(status).__name__
+    return ResultMismatch(
+        f"the server's answer about this item cannot be understood (status: {shown}); it may "
+        "have been applied"
+    )
+
+
+def _error(
+    operation: str, status: int, said: Said, repair: str | None, response: HttpResponse
+) -> SinkError:
+    told, kinds = reasons(said.get("error"), response.redact, _SHOWN)
+    if not told:
+        result = said.get("result")
+        told = kinds = (
+            result if isinstance(result, str) and result == "not_found" else "no reason given"
+        )
+    message, summary = f"{status} {told}", f"{status} {kinds}".rstrip()
+    if repair is not None:
+        repair = response.redact(repair)
+        return summarized(
+            RefusedError(message, repair=repair, of_item=True), f"{summary}; to repair: {repair}"
+        )
+    if status == HTTPStatus.CONFLICT and operation == "update":
+        return summarized(
+            TransientError(message), summary
+        )  # another writer changed the document meanwhile
+    return summarized(for_item(status, message, response.retry_after), summary)

@@ -1,0 +1,184 @@
+"""Lines appended to a file."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.errors import ClosedError, ConfigError, MissingExtra, RefusedError, UnavailableError
+from ..._core.opening import Openable
+from ..._core.result import WriteResult
+from ..._core.threads import in_thread
+from ..http.body import compressed, encoded_items, ndjson
+from .append import AppendFile, FileSettings
+from .errors import classify_file, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from ..._core.batch import Batch
+    from ..._core.errors import ErrorClass
+
+
+_SYNCS = ("always", "close", "never")
+
+
+class FileSink(Openable):
+    """Appends each item to a file as a line of JSON. Only appends; a file belongs to one process at
+    a time.
+
+    Args:
+        path: the file; made where it is missing, in a folder that must exist. Beside it `path.lock`
+            stays, which keeps other processes and other sinks from the file, and `path.torn` gets
+            what a killed process left unfinished at its end.
+        encode: a function from an item to its line, as text or bytes without a newline. Default:
+            JSON; dates, decimals, UUIDs as text, dataclasses as objects.
+        compression: `"zstd"`: every batch is one frame of its own, so that what is written can be
+            read at any time.
+        fsync: `"always"`: a batch is delivered when it is on the disk. `"close"`: on the disk when
+            the file is rotated or closed; a power cut may lose delivered items, the end of this
+            process may not. `"never"`: left to the system.
+        rotate_bytes: begin a new file before a batch that would make this one longer; no batch is
+            split. Default: never.
+        rotate_every: seconds; begin a new file with the first batch after each whole multiple of
+            them since 1970 in UTC: 3600 is every full hour, 86,400 midnight. Default: never.
+        per_process: a file for each process that opens the sink, as the workers of Spark need it:
+            `events.jsonl` becomes `events-HOST-PID.jsonl`, with the names of the machine and of the
+            process. Default: one file, and one process.
+
+    A rotated file gets the time into its name: `events.jsonl` becomes
+    `events-20260131T120000Z.jsonl`. It is never written again.
+
+    A full disk, a missing permission, a read-only file system and a missing folder raise
+    `RefusedError` from opening and from writing; its message names the path and what an operator
+    has to do.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` for `"zstd"` without zstandard.
+    Constructing touches no file. Opening does, in a thread; it raises `ConfigError` for a file that
+    another process writes to or that is of another kind, `RefusedError` for one that cannot be
+    written, and `UnavailableError` for other errors of the file system.
+    """
+
+    _run_time = ("_file", "_turn")
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        encode: Callable[[Any], bytes | str] | None = None,
+        compression: Literal["zstd"] | None = None,
+        fsync: Literal["always", "close", "never"] = "always",
+        rotate_bytes: int | None = None,
+        rotate_every: float | timedelta | None = None,
+        per_process: bool = False,
+    ) -> None:
+        if compression not in {None, "zstd"}:
+            raise bad("compression", compression, 'must be "zstd" or None')
+        if encode is not None and not callable(encode):
+            raise bad(
+                "encode",
+                encode,
+                "must be a function of an item that returns a line as text or bytes",
+            )
+        self._settings = FileSettings(
+            path=_path(path),
+            is_zstd=compression == "zstd",
+            fsync=checks.choice("fsync", fsync, _SYNCS),
+            rotate_bytes=checks.optional_count("rotate_bytes", rotate_bytes),
+            rotate_every=checks.optional_seconds("rotate_every", rotate_every),
+        )
+        if compression is not None and importlib.util.find_spec("zstandard") is None:
+            raise MissingExtra('pip install "penstock[files]"')
+        self._encode = encode
+        self._per_process = per_process
+        self._file: AppendFile | None = None
+        self._turn: asyncio.Lock | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file that is being written; with `per_process`, by this process."""
+        path = self._settings.path
+        return (
+            path.with_stem(f"{path.stem}-{socket.gethostname()}-{os.getpid()}")
+            if self._per_process
+            else path
+        )
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """The class of an error by its errno, as `classify_file` says."""
+        return classify_file(error)
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Append a line per item, in order, in a thread; concurrent writes take turns. Suspends
+        until it is done, however long.
+
+        Returns an error for each item that cannot be encoded (`PermanentError`); its neighbours are
+        written. Raises `ClosedError` while the sink is not open, `RefusedError` and other
+        `OSError`s if nothing of the batch was written, and `UnknownOutcomeError` if it may have
+        been. Cancellation before its turn leaves nothing; after that it is raised when the thread
+        has ended, and the batch may have been written.
+        """
+        if self._file is None or self._turn is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        async with self._turn:
+            try:
+                errors = await in_thread(
+                    self._append, self._file, batch, batch.delivery.clock.wall_time()
+                )
+            except ConfigError as error:
+                message = f"{self.path} has been replaced: {error}"
+                raise RefusedError(
+                    message, repair=f"move {self.path} away, or put the old file back"
+                ) from error
+            except OSError as error:
+                refused = refusal(error, self.path)
+                if refused is None:
+                    raise
+                raise refused from error
+        return WriteResult.failed(batch, errors) if errors else None
+
+    def _append(
+        self, file: AppendFile, items: Sequence[Any], wall: float
+    ) -> dict[int, BaseException]:
+        made = encoded_items(self._encode, items, lines=True)
+        if made.records:
+            file.append(
+                compressed(ndjson(made.records), "zstd" if self._settings.is_zstd else None), wall
+            )
+        return made.errors
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        file = AppendFile(replace(self._settings, path=self.path))
+        try:
+            await in_thread(file.open)
+        except asyncio.CancelledError:
+            file.close()
+            raise
+        except OSError as error:
+            raise refusal(error, self.path) or UnavailableError(
+                f"{self.path} cannot be opened: {error}"
+            ) from error
+        self._file, self._turn = file, asyncio.Lock()
+        stack.push_async_callback(in_thread, file.close)
+
+    def __repr__(self) -> str:
+        return f"FileSink({str(self._settings.path)!r})"
+
+
+def _path(path: object) -> Path:
+    rule = "must be the path of a file"
+    if not isinstance(path, (str, os.PathLike)):
+        raise bad("path", path, rule)
+    made = os.fspath(cast("str | os.PathLike[str]", path))
+    if not made or "\0" in made or made.endswith(os.sep):
+        raise bad("path", made, rule)
+    return Path(made)

@@ -1,0 +1,250 @@
+"""An HTTP endpoint that is opened and closed; what `HttpSink` and the sinks on it have in common.
+
+The limit on connections is kept here and not by the client's pool: a request that is cancelled in
+the turn after its connection came about leaves httpcore's pool a connection that it neither uses
+again nor closes. Under a limit of the pool's own, a few of those would be the end of all writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from ..._core.checks import bad
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import (
+    ClosedError,
+    ConfigError,
+    ErrorClass,
+    RefusedError,
+    SinkError,
+    UnknownOutcomeError,
+)
+from ..._core.opening import Openable
+from .answer import beginning, drain, whole_body
+from .body import compressed
+from .config import header_value
+from .errors import classify_http, for_broken_answer, for_status, for_transport
+from .refusals import REFUSALS, repair_of, target_of
+from .retry_after import seconds_of
+from .secrets import Secrets
+from .write import HttpResponse, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
+    from ..._core.batch import Batch
+    from ..._core.result import WriteResult
+    from .body import Records
+    from .config import ClientResponse, Endpoint, HttpClient
+    from .write import Rules
+
+_BESIDE = 64 * 1024
+"""From how many bytes on a body is compressed in a thread: below, handing it over takes longer than
+compressing it.
+"""
+
+
+class HttpBase(Openable):
+    """A sink that posts bodies to one endpoint."""
+
+    _run_time = ("_client", "_room")
+
+    def __init__(self, endpoint: Endpoint, *, reads_answers: bool) -> None:
+        self._client_options = (
+            endpoint.options
+        )  # by this name, and first, for the error that it cannot be pickled
+        self._endpoint = endpoint
+        self._reads_answers = reads_answers
+        self._client: HttpClient | None = None
+        self._room: AbstractAsyncContextManager[None] | None = None
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """The class of an error, as `classify_http` tells it."""
+        return classify_http(error)
+
+    async def _send(self, batch: Batch[Any], records: Records, rules: Rules) -> WriteResult | None:
+        client, room = self._client, self._room
+        if client is None or room is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        return await Write(batch, records, rules, partial(self._post, client, room)).run()
+
+    async def _post(
+        self,
+        client: HttpClient,
+        room: AbstractAsyncContextManager[None],
+        content: bytes,
+        part: Batch[Any],
+    ) -> HttpResponse:
+        """Send one body; return the answer of a success. Raises what the status or the client's
+        error means.
+        """
+        endpoint = self._endpoint
+        headers = await self._headers(part)
+        secrets = Secrets(headers, endpoint.url, endpoint.options)
+        if endpoint.compression is not None:
+            if len(content) < _BESIDE:
+                content = compressed(content, endpoint.compression)
+            else:
+                content = await asyncio.to_thread(compressed, content, endpoint.compression)
+        nothing = UnknownOutcomeError(
+            f"no answer from {endpoint.place}; the request may have been applied"
+        )
+        answered: HttpResponse | SinkError = nothing
+        try:
+            request = client.stream(
+                endpoint.method,
+                endpoint.url,
+                content=content,
+                headers=headers,
+                follow_redirects=False,
+            )
+            async with room, request as answer:
+                answered = await self._answered(answer, secrets, part)
+        except Exception as error:
+            if answered is nothing:
+                raise for_transport(error, endpoint.place, secrets.redact)  # noqa: B904  # it has its cause
+            # otherwise only closing failed, after the answer had said everything
+        if isinstance(answered, SinkError):
+            raise answered
+        return answered
+
+    async def _answered(
+        self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]
+    ) -> HttpResponse | SinkError:
+        """The answer of a success, or the error that an answer means. Only cancellation gets out of
+        here.
+
+        After the headers of a success no exception may look like a request that was not applied.
+        """
+        try:
+            status = answer.status_code
+            if not 200 <= status < 300:
+                return await self._failure(answer, secrets, part)
+            if not self._reads_answers:
+                await drain(answer, self._endpoint.max_answer_bytes)
+                return HttpResponse(status, {}, b"")
+            body = await whole_body(answer, self._endpoint.max_answer_bytes)
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            return HttpResponse(
+                status,
+                headers,
+                body,
+                seconds_of(headers, part.delivery.clock.wall_time()),
+                secrets.redact,
+            )
+        except Exception as error:
+            return for_broken_answer(error, self._endpoint.place, secrets.redact)
+
+    async def _failure(
+        self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]
+    ) -> SinkError:
+        """The error for an answer that is no success, by its status and the beginning of its
+        body.
+        """
+        body, is_cut, broken = await beginning(answer)
+        text = (secrets.redact_beginning if is_cut else secrets.redact)(
+            body.decode(errors="replace")
+        ).strip()
+        endpoint, status = self._endpoint, answer.status_code
+        told, repair = self._refusal(status, text)
+        if repair is None and status in REFUSALS:
+            location = target_of(answer.headers.get("location"))
+            repair = repair_of(
+                status,
+                endpoint.place,
+                method=endpoint.method,
+                has_credentials=endpoint.auth is not None,
+                location=None if location is None else secrets.redact(location),
+            )
+        retry_after = seconds_of(answer.headers, part.delivery.clock.wall_time())
+        error = for_status(status, endpoint.place, text, retry_after, told=told, repair=repair)
+        if broken is not None and error.__cause__ is not None:
+            error.__cause__.__cause__ = broken
+        return error
+
+    def _refusal(self, status: int, text: str) -> tuple[str, str | None]:
+        """The name of the error that the text of an answer gives, for logs; and what to repair,
+        where that follows from the text.
+        """
+        return "", None
+
+    async def _headers(self, part: Batch[Any]) -> dict[str, str]:
+        endpoint = self._endpoint
+        headers = dict(endpoint.headers)
+        if endpoint.auth is not None:
+            headers["authorization"] = (
+                endpoint.auth
+                if isinstance(endpoint.auth, str)
+                else await self._authorization(endpoint.auth)
+            )
+        if endpoint.idempotency_header is not None:
+            headers[endpoint.idempotency_header.lower()] = quote(part.write_key, safe="/")
+        return headers
+
+    async def _authorization(self, auth: Callable[[], str | Awaitable[str]]) -> str:
+        """The value that the function `auth` gives for one request. Its failure is not the fault of
+        any item: nothing is sent.
+        """
+        try:
+            given = auth()
+            return header_value("auth()", await given if inspect.isawaitable(given) else given)
+        except SinkError:
+            raise
+        except Exception as error:
+            repair = "repair the function given as auth=, or the service that it asks"
+            message = (
+                f"no credentials for {self._endpoint.place}: auth() failed with "
+                f"{type(error).__name__}; nothing was sent"
+            )
+            raise RefusedError(message, repair=repair) from error
+
+    # -- opening and closing -----------------------------------------------------------------------
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        client = await self._make_client()
+        stack.push_async_callback(self._close, client)
+        most = self._endpoint.pool_size
+        self._client, self._room = (
+            client,
+            nullcontext() if most is None else asyncio.Semaphore(most),
+        )
+
+    async def _make_client(self) -> HttpClient:
+        if self._endpoint.client is None:
+            return self._own_client()
+        made: HttpClient | Awaitable[HttpClient] = self._endpoint.client()
+        if inspect.isawaitable(made):
+            made = await made
+        if not callable(getattr(made, "stream", None)) or not callable(
+            getattr(made, "aclose", None)
+        ):
+            raise bad(
+                "client",
+                type(made).__name__,
+                "the function must return a client of the shape of httpx.AsyncClient",
+            )
+        return made
+
+    def _own_client(self) -> HttpClient:
+        import httpx  # an optional dependency
+
+        try:
+            return httpx.AsyncClient(**self._endpoint.client_options())
+        except (TypeError, ValueError) as error:
+            names = ", ".join(self._endpoint.options)
+            raise ConfigError(
+                f"client_options with {names}: {type(error).__name__}: {error}"
+            ) from error
+
+    async def _close(self, client: HttpClient) -> None:
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._endpoint.close_timeout):
+                await client.aclose()
+        except TimeoutError:
+            pass  # whatever is still open ends with the process

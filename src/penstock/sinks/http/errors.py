@@ -1,0 +1,284 @@
+"""What HTTP's answers and the clients' errors mean.
+
+1. A whole request is judged by its status: 429 throttles, 503 is an outage, after a 504 the outcome
+   is unknown, 408 and other 5xx may work next time, 401, 403, 404, 405, 407, 410 and redirects
+   refuse every request. Everything else that is no success is permanent.
+2. A client's errors are known by the names of their classes, which httpx, its forks and httpcore
+   share, so none of them is loaded to judge them.
+3. Once a request may have left, an error without an answer leaves its outcome unknown, and so does
+   an error of an unknown kind. Only where no connection came about was nothing sent.
+4. No message holds more of a request than the scheme, host and path of its URL. A text of the
+   server's may quote secrets, so it is redacted. It may quote items as well, so `summary`, which
+   logs show, leaves it out.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from http import HTTPStatus
+from typing import TYPE_CHECKING, TypeVar
+
+from ..._core.causes import caused, causes
+from ..._core.errors import (
+    ErrorClass,
+    PermanentError,
+    RefusedError,
+    ResultMismatch,
+    SinkError,
+    ThrottledError,
+    TimedOutError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+    classify,
+)
+from ..._core.told import text_of
+from .refusals import REFUSALS, repair_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
+
+_P, _T, _U, _X, _R = (
+    ErrorClass.PERMANENT,
+    ErrorClass.TRANSIENT,
+    ErrorClass.UNAVAILABLE,
+    ErrorClass.UNKNOWN,
+    ErrorClass.REFUSED,
+)
+_STATUSES = {**dict.fromkeys(REFUSALS, _R), 408: _T, 429: ErrorClass.THROTTLE, 503: _U, 504: _X}
+_NAMES = {
+    "ConnectError": _U,
+    "ConnectTimeout": _U,
+    "ProxyError": _U,
+    "PoolTimeout": _T,
+    "ReadTimeout": _X,
+    "WriteTimeout": _X,
+    "ReadError": _X,
+    "WriteError": _X,
+    "CloseError": _X,
+    "RemoteProtocolError": _X,
+    "DecodingError": _X,
+    "InvalidURL": _R,
+    "UnsupportedProtocol": _R,
+    "TooManyRedirects": _P,
+    "LocalProtocolError": _T,
+    "TimeoutException": _T,
+    "NetworkError": _T,
+    "TransportError": _T,
+}
+_BY_STATUS: dict[int, type[SinkError]] = {413: TooLargeError, 504: TimedOutError}
+_TIMEOUTS = frozenset({"ReadTimeout", "WriteTimeout"})
+_NOT_SENT = frozenset({"PoolTimeout", "LocalProtocolError"})
+_OF_PROXY = re.compile(r"([0-9]{3})\b")
+"""How the error of a proxy that refuses a tunnel begins."""
+_SHOWN = 500
+"""Characters of a text of the server's that a message shows."""
+
+
+class HttpStatusError(Exception):
+    """A server's answer that is no success; the `__cause__` of the error that its sink raises.
+
+    `status` is its code, `body` the beginning of its text, `retry_after` the seconds of its
+    `Retry-After`, `place` the URL without userinfo and query.
+    """
+
+    def __init__(
+        self, status: int, place: str, body: str, retry_after: float | None = None
+    ) -> None:
+        super().__init__(
+            f"HTTP {status} {_phrase(status)}".rstrip()
+            + f" from {place}"
+            + (f": {body}" if body else "")
+        )
+        self.status = status
+        self.place = place
+        self.body = body
+        self.retry_after = retry_after
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def classify_http(error: BaseException) -> ErrorClass | None:
+    """The class of an error of HTTP, by its status or by the class that the client gave it; `None`
+    for one that is neither.
+
+    429 is a throttle; 408 and 5xx are transient, but 503 is unavailable and 504 unknown; 401, 403,
+    404, 405, 407, 410 and redirects are refused; other statuses are permanent. A connection that
+    did not come about (refused, no such name, no handshake) is unavailable. An error after the
+    request may have been sent is unknown.
+
+    Looks through `__cause__`. Errors of Penstock keep their own class. Does not suspend, and loads
+    no client.
+    """
+    for link in causes(error):
+        own = classify(link)
+        if own is not ErrorClass.UNLISTED:
+            return own
+        answer = _class_of(link)
+        if answer is not None:
+            return answer
+    return None
+
+
+def class_of_status(status: int) -> ErrorClass:
+    """The class of an answer that is no success."""
+    return _STATUSES.get(status) or (_T if status >= 500 else _P)
+
+
+def _class_of(error: BaseException) -> ErrorClass | None:
+    status = _status_of(error)
+    if status is not None:
+        return class_of_status(status)
+    for kind in type(error).__mro__:
+        if kind.__name__ in _NAMES:
+            return _NAMES[kind.__name__]
+    if isinstance(error, (ConnectionRefusedError, socket.gaierror)):
+        return _U
+    return _T if isinstance(error, (OSError, EOFError)) else None
+
+
+def _status_of(error: BaseException) -> int | None:
+    status = (
+        error.status
+        if isinstance(error, HttpStatusError)
+        else getattr(getattr(error, "response", None), "status_code", None)
+    )
+    return status if isinstance(status, int) else None
+
+
+def for_status(
+    status: int,
+    place: str,
+    body: str,
+    retry_after: float | None,
+    *,
+    told: str = "",
+    repair: str | None = None,
+) -> SinkError:
+    """What a request raises for an answer that is no success.
+
+    `told` is a word for the reason that logs may show. With `repair` the answer is a refusal
+    whatever its status.
+    """
+    cause = HttpStatusError(status, place, cut(body), retry_after)
+    summary = (
+        f"HTTP {status} {_phrase(status)}".rstrip()
+        + f" from {place}"
+        + (f" ({told})" if told else "")
+    )
+    kind = class_of_status(status) if repair is None else _R
+    if kind is _R:
+        repair = repair or repair_of(status, place)
+        summary = f"{summary}; to repair: {repair}"
+    return summarized(caused(_made(kind, cause, repair or ""), cause), summary)
+
+
+def _made(kind: ErrorClass, cause: HttpStatusError, repair: str) -> SinkError:
+    message, retry_after = str(cause), cause.retry_after
+    if kind is ErrorClass.THROTTLE:
+        return ThrottledError(message, retry_after=retry_after)
+    if kind in {_U, _R}:
+        made = UnavailableError(message) if kind is _U else RefusedError(message, repair=repair)
+        made.retry_after = retry_after
+        return made
+    return (
+        _BY_STATUS.get(cause.status)
+        or {_P: PermanentError, _T: TransientError, _X: UnknownOutcomeError}[kind]
+    )(message)
+
+
+def for_item(status: int, message: str, retry_after: float | None) -> SinkError:
+    """The error of one item, by the status that the server gave it within an answer that speaks for
+    each.
+    """
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return ThrottledError(message, retry_after=retry_after)
+    return (
+        TransientError if status >= 500 or status == HTTPStatus.REQUEST_TIMEOUT else PermanentError
+    )(message)
+
+
+def for_transport(error: Exception, place: str, redact: Callable[[str], str] = str) -> SinkError:
+    """What a request raises for an error of the client's that came instead of an answer."""
+    if isinstance(error, SinkError):
+        return error
+    status = _status_of(error)
+    if (
+        status is not None and not 200 <= status < 300
+    ):  # a response hook of the client's has raised for it
+        return caused(for_status(status, place, "", None), error)
+    name, kind = type(error).__name__, _class_of(error)
+    text = cut(redact(text_of(error)) or name)
+    refused = _OF_PROXY.match(text) if name == "ProxyError" else None
+    if refused is not None and int(refused[1]) in REFUSALS:
+        repair = (
+            repair_of(407, place) if refused[1] == "407" else f"let the proxy connect to {place}"
+        )
+        return caused(
+            RefusedError(f"the proxy refuses the connection to {place}: {text}", repair=repair),
+            error,
+        )
+    if kind is _R:
+        return caused(
+            RefusedError(f"no request to {place} can be made: {text}", repair="correct the URL"),
+            error,
+        )
+    if kind is _U:
+        return caused(UnavailableError(f"no connection to {place}: {text}"), error)
+    if _NOT_SENT & {base.__name__ for base in type(error).__mro__}:
+        return caused(TransientError(f"not sent to {place}: {name}: {text}"), error)
+    return _unknown(error, f"no answer from {place}", text)
+
+
+def for_broken_answer(
+    error: Exception, place: str, redact: Callable[[str], str] = str
+) -> UnknownOutcomeError:
+    """What a request raises for an error while the answer of a success was read: never one that
+    says that nothing was applied.
+    """
+    if isinstance(error, UnknownOutcomeError):
+        return error
+    text = cut(redact(text_of(error)) or type(error).__name__)
+    if _class_of(error) is not None:
+        return _unknown(error, f"no complete answer from {place}", text)
+    name = type(error).__name__
+    made = ResultMismatch(
+        f"the answer from {place} cannot be read ({name}: {text}); the outcome of every item "
+        "is unknown"
+    )
+    return summarized(
+        caused(made, error),
+        f"the answer from {place} cannot be read ({name}); the outcome of every item is unknown",
+    )
+
+
+def _unknown(error: Exception, what: str, text: str) -> UnknownOutcomeError:
+    kind = (
+        TimedOutError
+        if _TIMEOUTS & {base.__name__ for base in type(error).__mro__}
+        else UnknownOutcomeError
+    )
+    made = kind(f"{what} ({text}); the request may have been applied")
+    return summarized(
+        caused(made, error), f"{what} ({type(error).__name__}); the request may have been applied"
+    )
+
+
+def summarized(made: SinkErrorT, summary: str) -> SinkErrorT:
+    """`made`, with the text that logs show instead of its message."""
+    made.summary = summary
+    return made
+
+
+def cut(text: str) -> str:
+    """The beginning of a text of the server's, as long as a message shows it."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

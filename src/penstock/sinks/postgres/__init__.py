@@ -1,0 +1,6 @@
+"""Rows into a PostgreSQL table."""
+
+from ..._clients.postgres.errors import classify_postgres
+from .sink import PostgresSink
+
+__all__ = ["PostgresSink", "classify_postgres"]
