@@ -1,9 +1,11 @@
-"""The ledger: how much may be inside, and who waits for room.
+"""The ledger: how much is inside, the bound on it, every outcome, and the producers that wait.
 
-1. Inside is what is queued, in flight or backing off, plus room that has been granted and not yet
-   used.
-2. Waiters are served in order; nobody overtakes them, however small.
+1. Inside is what is queued, in flight or handed back, plus room that was granted and is unused.
+2. Waiters are served in order; a later one never overtakes, however small it is.
 3. A waiter that leaves after its grant hands the room on.
+4. The fast path books nothing: while a window is open, the open batch is counted by its length.
+5. A tenant's ledger is a child of the whole: what enters and leaves its queue is booked in both.
+   The items of its batch leave the whole as they are settled, and the child when the write ends.
 """
 
 from __future__ import annotations
@@ -13,8 +15,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .outcome import Outcome
+from .tally import Tally
+
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sized
 
 
 @dataclass(slots=True, eq=False)
@@ -26,86 +32,228 @@ class Waiter:
     future: asyncio.Future[None]
     granted: bool = False
 
+    def grant(self) -> None:
+        """Give it the room."""
+        self.granted = True
+        self.future.set_result(None)
 
-class Room:
-    """Pure bookkeeping of the ledger's bound. The caller tells how much is inside."""
+    def use(self) -> None:
+        """The grant is used, or handed on."""
+        self.granted = False
 
-    def __init__(self, max_items: int, max_bytes: int | None) -> None:
+
+class Ledger:
+    """What is inside, and its bound. `max_bytes` is `None` for no bound."""
+
+    __slots__ = (
+        "_counted",
+        "_granted_bytes",
+        "_granted_items",
+        "_open",
+        "_queued",
+        "_waiters",
+        "_whole",
+        "bytes",
+        "handed_back",
+        "in_flight",
+        "max_bytes",
+        "max_items",
+        "outcomes",
+        "queued_bytes",
+        "refused",
+    )
+
+    def __init__(self, max_items: int, max_bytes: int | None, whole: Ledger | None = None) -> None:
         self.max_items = max_items
         self.max_bytes = max_bytes
-        self.bytes_inside = 0
+        self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.refused = 0
+        self.bytes = 0
+        self.queued_bytes = 0
+        self.in_flight = 0
+        self.handed_back = 0
+        """Items known not to be applied, kept for the last resort."""
+        self._whole = whole
+        self._queued = 0
+        self._open: Sized = ()
+        self._counted = 0
         self._waiters: deque[Waiter] = deque()
         self._granted_items = 0
         self._granted_bytes = 0
 
+    # -- counts ------------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """Items that no worker has taken."""
+        return self._queued + len(self._open) - self._counted
+
+    @property
+    def inside(self) -> int:
+        """Items without an outcome."""
+        return self._queued + len(self._open) - self._counted + self.in_flight + self.handed_back
+
+    @property
+    def settled(self) -> int:
+        """Items with an outcome."""
+        return sum(self.outcomes.values())
+
+    @property
+    def fresh(self) -> int:
+        """Items that the fast path has appended since the window was opened."""
+        return len(self._open) - self._counted
+
+    def tally(self, backing_off: int) -> Tally:
+        """The counts at this moment; `backing_off` of the items in flight wait in a backoff."""
+        return Tally(
+            accepted=self.settled + self.inside,
+            queued=self.queued + self.handed_back,
+            in_flight=self.in_flight - backing_off,
+            backing_off=backing_off,
+            refused=self.refused,
+            **{outcome.value: count for outcome, count in self.outcomes.items()},
+        )
+
+    # -- bookings ----------------------------------------------------------------------------------
+
+    def open_window(self, items: Sized) -> None:
+        """Count what is appended to `items` from now on by their length."""
+        self._open, self._counted = items, len(items)
+
+    def close_window(self) -> int:
+        """Book what was appended meanwhile, and return how much: every other change comes after."""
+        fresh = len(self._open) - self._counted
+        self._queued += fresh
+        self._open, self._counted = (), 0
+        return fresh
+
+    def entered(self, items: int, size: int) -> None:
+        """Items were accepted."""
+        self._queued += items
+        self.bytes += size
+        self.queued_bytes += size
+        if self._whole is not None:
+            self._whole.entered(items, size)
+
+    def left_queue(self, items: int, size: int) -> None:
+        """Queued items were given up; the caller books their outcome."""
+        self._queued -= items
+        self.bytes -= size
+        self.queued_bytes -= size
+        if self._whole is not None:
+            self._whole.left_queue(items, size)
+
+    def taken(self, items: int, size: int) -> None:
+        """A worker has taken queued items."""
+        self._queued -= items
+        self.queued_bytes -= size
+        self.in_flight += items
+        if self._whole is not None:
+            self._whole.taken(items, size)
+
+    def put_back(self, items: int, size: int) -> None:
+        """Items in flight wait in the queue again."""
+        self.taken(-items, -size)
+
+    def settle(self, items: int, size: int, outcome: Outcome) -> None:
+        """Items in flight have an outcome."""
+        self.in_flight -= items
+        self.bytes -= size
+        self.outcomes[outcome] += items
+
+    def landed(self, items: int, size: int) -> None:
+        """The write of a tenant's items has ended."""
+        self.in_flight -= items
+        self.bytes -= size
+
+    def ended(self, items: int, outcome: Outcome) -> None:
+        """Items that are in no batch have an outcome."""
+        self.outcomes[outcome] += items
+
+    def hand_back(self, items: int, *, from_flight: bool = False) -> None:
+        """Keep items for the last resort."""
+        self.handed_back += items
+        if from_flight:
+            self.in_flight -= items
+
+    def take_handed_back(self, items: int) -> None:
+        """The last resort has answered for items; the caller books their outcome."""
+        self.handed_back -= items
+
+    def refuse(self, items: int) -> None:
+        """Items were not accepted."""
+        self.refused += items
+
+    # -- room --------------------------------------------------------------------------------------
+
     @property
     def contended(self) -> bool:
-        """Whether somebody waits for room: newcomers must queue behind. Room that was granted is
-        kept for its owner, and no reason to wait.
-        """
+        """Whether a producer waits without a grant: newcomers queue behind it."""
         return bool(self._waiters)
 
     @property
     def waiting(self) -> int:
-        """How many producers wait."""
+        """Producers that wait without a grant."""
         return len(self._waiters)
 
     @property
     def granted(self) -> int:
-        """Items for which room was granted and not yet used."""
+        """Items for which room was granted and is unused."""
         return self._granted_items
 
-    def left(self, inside: int) -> int:
+    @property
+    def left(self) -> int:
         """Items that still fit."""
-        return self.max_items - inside - self._granted_items
+        return self.max_items - self.inside - self._granted_items
 
     @property
     def left_bytes(self) -> float:
-        """Bytes that still fit; infinite where nothing bounds them."""
-        return (
-            math.inf
-            if self.max_bytes is None
-            else self.max_bytes - self.bytes_inside - self._granted_bytes
-        )
+        """Bytes that still fit; infinite without a bound."""
+        if self.max_bytes is None:
+            return math.inf
+        return self.max_bytes - self.bytes - self._granted_bytes
 
-    def fits(self, inside: int, items: int, size: int) -> bool:
-        """Whether so much fits now."""
-        return items <= self.left(inside) and size <= self.left_bytes
+    def fits(self, items: int, size: int) -> bool:
+        """Whether so much fits now, if waiters are disregarded."""
+        return items <= self.left and size <= self.left_bytes
+
+    def admits(self, items: int, size: int) -> bool:
+        """Whether so much fits now without overtaking a waiter."""
+        return not self._waiters and self.fits(items, size)
+
+    def would_fit(self, items: int, size: int) -> bool:
+        """Whether so much would fit if everything queued were given up."""
+        return self.fits(items - self.queued, size - self.queued_bytes)
 
     def could_ever_fit(self, items: int, size: int) -> bool:
         """Whether so much fits into an empty ledger."""
         return items <= self.max_items and (self.max_bytes is None or size <= self.max_bytes)
 
     def join(self, waiter: Waiter) -> None:
-        """Queue up."""
+        """Queue up for room."""
         self._waiters.append(waiter)
 
-    def grant(self, inside: int) -> None:
+    def grant(self) -> None:
         """Serve waiters in order while the first of them fits."""
-        while self._waiters and self.fits(inside, self._waiters[0].items, self._waiters[0].bytes):
+        while self._waiters and self.fits(self._waiters[0].items, self._waiters[0].bytes):
             waiter = self._waiters.popleft()
             if waiter.future.done():
                 continue
-            waiter.granted = True
             self._granted_items += waiter.items
             self._granted_bytes += waiter.bytes
-            waiter.future.set_result(None)
-
-    def used(self, waiter: Waiter) -> None:
-        """A waiter has used its grant, or hands it on."""
-        self._granted_items -= waiter.items
-        self._granted_bytes -= waiter.bytes
-        waiter.granted = False
+            waiter.grant()
 
     def leave(self, waiter: Waiter) -> None:
-        """A waiter gives up, before or after its grant."""
+        """A waiter has used its grant, or gives up before or after it."""
         if waiter.granted:
-            self.used(waiter)
+            self._granted_items -= waiter.items
+            self._granted_bytes -= waiter.bytes
+            waiter.use()
         elif waiter in self._waiters:
             self._waiters.remove(waiter)
 
     def turn_away(self) -> list[Waiter]:
-        """Everybody who waits, no longer in the queue."""
+        """All waiters without a grant, no longer in the queue."""
         waiters = list(self._waiters)
         self._waiters.clear()
         return waiters

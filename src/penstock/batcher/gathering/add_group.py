@@ -1,11 +1,11 @@
-"""What comes in together."""
+"""Items that come in together."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from ..receipt import ReceiptBase
 
@@ -13,9 +13,25 @@ T = TypeVar("T")
 
 
 class AddGroup(NamedTuple, Generic[T]):
-    """Items and what belongs to each of them."""
+    """Items of one call, all accepted or none; a column is `None` where nothing has it."""
 
     items: tuple[T, ...]
-    sizes: tuple[int, ...]
-    receipts: tuple[ReceiptBase | None, ...]
-    keys: tuple[Hashable, ...]
+    sizes: tuple[int, ...] | None = None
+    receipts: tuple[ReceiptBase | None, ...] | None = None
+    keys: tuple[Hashable, ...] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Their size; 0 where nothing is measured."""
+        return 0 if self.sizes is None else sum(self.sizes)
+
+    def rows(self) -> Iterator[tuple[T, int, ReceiptBase | None, Hashable]]:
+        """Each item with its size, receipt and key."""
+        nothing = (None,) * len(self.items)
+        return zip(
+            self.items,
+            self.sizes or (0,) * len(self.items),
+            self.receipts or nothing,
+            self.keys or nothing,
+            strict=True,
+        )

@@ -1,65 +1,78 @@
-"""The open batch of a keyed accumulator, and the short way into it."""
+"""The open batch of a keyed gatherer, and the fast path into it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ..._core.order.keys import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from .keyed import KeyedAccumulator
+    from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class FastPath(Protocol[T_contra]):
+    """What the open batch needs of its gatherer."""
+
+    key: Callable[[T_contra], object]
+    active: set[Hashable]
+    """The keys of which something is on its way, held or waiting."""
+    repeats: bool
+    """Whether a batch may have several items of one key."""
+
+    def known(self, key: object) -> Hashable:
+        """What stands for a key."""
+        ...
+
+    def raised(self, place: int, error: BaseException) -> None:
+        """The key function has raised; the item for this place is not in."""
+
+    def pass_by(self, item: T_contra, key: Hashable) -> None:
+        """Put an item into its lane, past the open batch."""
+
+    def begins(self) -> None:
+        """The first item is coming."""
 
 
 class KeyedOpenBatch(list[T]):
-    """A list that asks for the key of what is appended to it: if something of that is on its way
-    elsewhere, the item goes into its lane.
-    """
+    """The open batch; routes items of busy keys to their lanes."""
 
-    __slots__ = ("_accumulator", "_active", "_key", "_repeats", "keys", "open_keys")
+    __slots__ = ("_active", "_gatherer", "_key", "_repeats", "keys", "open_keys")
 
     join = list[T].append
-    """Take an item in whose key is known, and may come."""
+    """Append an item whose key is known and free."""
 
-    def __init__(self, accumulator: KeyedAccumulator[T]) -> None:
-        self._accumulator = accumulator
-        self._active = accumulator.lanes.active
-        self._key = accumulator.key
-        self._repeats = accumulator.repeats
+    def __init__(self, gatherer: FastPath[T]) -> None:
+        self._gatherer = gatherer
+        self._active = gatherer.active
+        self._key = gatherer.key
+        self._repeats = gatherer.repeats
         self.keys: list[Hashable] = []
         """The items' keys, by index."""
         self.open_keys: set[Hashable] = set()
-        """The keys of which more may join: those in it, where a batch may have several items of a
-        key.
-        """
+        """Keys in it of which more items may join: with `repeats` only."""
 
     def append(self, item: T, /) -> None:
-        """Take an item in, or put it into its lane. Raises what its key function raises; it is not
-        in then.
-        """
+        """Take an item in, or put it into its lane. Raises what its key function raises."""
         key_of = self._key
         try:
             key = key_of(item)
             if type(key) not in PLAIN:
-                key = self._accumulator.known(key)
+                key = self._gatherer.known(key)
         except BaseException as error:
-            self._accumulator.receipts.pop(len(self), None)
-            self._accumulator.raised(error)
+            self._gatherer.raised(len(self), error)
             raise
         if key in self._active:
             if key not in self.open_keys:
-                self._accumulator.pass_by(item, key)
+                self._gatherer.pass_by(item, key)
                 return
         else:
             self._active.add(key)
             if self._repeats:
                 self.open_keys.add(key)
+        if not self:
+            self._gatherer.begins()
         self.keys.append(key)
-        if self:
-            self.join(item)
-        else:
-            self.join(item)
-            self._accumulator.begun()
+        self.join(item)

@@ -1,0 +1,149 @@
+"""Fences through lanes.
+
+A fence ends an *era*. A batch's number is the number of its era, and no batch mixes two. So items
+that came later travel with nothing that the fence covers, and items that have waited in a lane
+since before it do not linger.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ..._core.batch import Reason
+from ..._core.order.lanes import Entry
+from .pack import Leftover
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+    from ..receipt import ReceiptBase
+
+T = TypeVar("T")
+
+FENCES = frozenset({Reason.MANUAL, Reason.SHUTDOWN_REQUEST})
+"""Reasons that cover what waits in lanes, too."""
+
+
+class Waiting(Entry, Generic[T]):
+    """An item in its lane, with what belongs to it."""
+
+    __slots__ = ("at", "era", "item", "receipt")
+
+    def __init__(
+        self, key: Hashable, item: T, size: int, receipt: ReceiptBase | None, *, at: float, era: int
+    ) -> None:
+        self.key = key  # all in one: it is made for every item that waits
+        self.size = size
+        self.behind = None
+        self.item = item
+        self.receipt = receipt
+        self.at = at
+        self.era = era
+
+    @property
+    def leftover(self) -> Leftover[T]:
+        """The item, given up."""
+        return Leftover(self.item, self.receipt, self.era, self.size)
+
+
+class Eras(Generic[T]):
+    """Items of eras that have ended: in their lanes, and ready to be taken."""
+
+    __slots__ = ("_ready", "_reasons", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, int] = {}
+        """Items that wait in lanes, per era."""
+        self._reasons: dict[int, Reason] = {}
+        self._ready: dict[int, deque[list[Waiting[T]]]] = {}
+        """Items whose turn has begun, per era, and within it per key."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a batch to take."""
+        return bool(self._ready)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether an item of an earlier era waits in a lane."""
+        return bool(self._waiting)
+
+    def end(self, era: int, reason: Reason, waiting: int) -> None:
+        """An era has ended with so many items in lanes, earlier eras' included."""
+        left = waiting - sum(self._waiting.values())
+        if left:
+            self._waiting[era] = left
+            self._reasons[era] = reason
+
+    def reason(self, era: int) -> Reason:
+        """Why an era has ended."""
+        return self._reasons.get(era, Reason.MANUAL)
+
+    def left_lane(self, era: int, count: int = 1) -> None:
+        """Items of this era have left their lanes."""
+        if era in self._waiting:
+            self._waiting[era] -= count
+            if not self._waiting[era]:
+                del self._waiting[era]
+
+    def back_in_lane(self, entries: Iterable[Waiting[T]], last: int) -> None:
+        """Items wait in their lane again; eras up to `last` have ended."""
+        for entry in entries:
+            if entry.era <= last:
+                self._waiting[entry.era] = self._waiting.get(entry.era, 0) + 1
+
+    def add(self, group: list[Waiting[T]]) -> None:
+        """A turn of a key has begun with these items of one era."""
+        era = group[0].era
+        self.left_lane(era, len(group))
+        self._ready.setdefault(era, deque()).append(group)
+
+    def take(self, max_items: int, max_bytes: int | None) -> list[Waiting[T]]:
+        """The ready items of the earliest era, as many as fit. The items of a key stay together."""
+        era = min(self._ready)
+        groups = self._ready[era]
+        entries = groups.popleft()
+        size = sum(entry.size for entry in entries)
+        while groups and len(entries) + len(groups[0]) <= max_items:
+            size += sum(entry.size for entry in groups[0])
+            if max_bytes is not None and size > max_bytes:
+                break
+            entries += groups.popleft()
+        if not groups:
+            del self._ready[era]
+        return entries
+
+    def pop_item(self) -> tuple[Waiting[T], bool]:
+        """Give up the oldest ready item; say whether it was the last of its turn."""
+        era = min(self._ready)
+        groups = self._ready[era]
+        entry = groups[0].pop(0)
+        is_last = not groups[0]
+        if is_last:
+            groups.popleft()
+            if not groups:
+                del self._ready[era]
+        return entry, is_last
+
+    def until(self, number: int) -> int:
+        """Items of eras up to this number, in lanes and ready."""
+        behind = sum(count for era, count in self._waiting.items() if era <= number)
+        return behind + sum(
+            len(group) for era, groups in self._ready.items() if era <= number for group in groups
+        )
+
+    def ages(self) -> Sequence[float]:
+        """When the first item of each ready turn was accepted."""
+        return [
+            group[0].at for groups in tuple(self._ready.values()) for group in tuple(groups)
+        ]
+
+    def clear(self) -> list[Waiting[T]]:
+        """Give up the ready items; what waits in lanes is given up with them."""
+        ready = [
+            entry for era in sorted(self._ready) for group in self._ready[era] for entry in group
+        ]
+        self._ready.clear()
+        self._waiting.clear()
+        return ready

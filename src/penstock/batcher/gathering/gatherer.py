@@ -1,0 +1,145 @@
+"""What a gatherer answers, and the parts that it is given.
+
+A gatherer decides when a batch is full, when it is due and which one is next: without clock, task
+or I/O. It books what enters and leaves its queue on the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from ..._core.batch import Reason
+    from .add_group import AddGroup
+    from .pack import Evicted, Leftover, Pack, Sealed
+
+T = TypeVar("T")
+
+Wake = Callable[[bool], float]
+"""Asks the dispatcher to look again: at once, or when a batch that begins now is due.
+
+Returns the time. Only the fast path calls it: everything else ends in a look anyway.
+"""
+
+
+@dataclass(slots=True)
+class Shape:
+    """When a batch is complete. Durations in seconds."""
+
+    max_items: int
+    max_bytes: int | None
+    max_delay: float
+    sized: bool
+    """Whether items are measured."""
+
+    def resize(self, max_items: int) -> None:
+        """Change `max_items` for everything that no worker has taken."""
+        self.max_items = max_items
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a gatherer holds at this moment."""
+
+    open_items: int
+    sealed: int
+    """Sealed batches that no worker has taken."""
+    oldest_at: float | None
+    """When the oldest queued item was accepted."""
+
+
+class Gatherer(Protocol[T]):
+    """Gathers items into batches. Times are monotonic seconds, given by the caller."""
+
+    @property
+    def spare(self) -> int:
+        """Items that the fast path may append before anything follows from it."""
+        ...
+
+    def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
+        """Take items in; return those that fail because of their key (see `parking`)."""
+        ...
+
+    def seal(self, reason: Reason, now: float) -> None:
+        """End the open batch, if it holds anything; `SIZE` only a full one."""
+
+    def due_at(self) -> float | None:
+        """When something will be ready that is not ready now; `None` for never."""
+        ...
+
+    def take(self, now: float) -> Sealed[T] | None:
+        """The next batch to write; `None` if none is ready."""
+        ...
+
+    def done(
+        self, batch: Sealed[T], ended: Sequence[int] | None = None, back: Sequence[int] = ()
+    ) -> Sequence[Leftover[T]]:
+        """The write of a batch has ended, or backs off while the items `ended` have an outcome.
+
+        The items `back` wait again. Returns the items that fail because of it.
+        """
+        ...
+
+    def evict_oldest(self) -> Evicted[T] | None:
+        """Give up the oldest queued item; `None` if there is none."""
+        ...
+
+    def clear(self, now: float) -> list[Leftover[T]]:
+        """Give up everything queued."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a batch to take, whatever the time."""
+        ...
+
+    def queued_until(self, number: int) -> int:
+        """Queued items up to this batch number, without those of held keys."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """What it holds. Looks at every lane and tenant."""
+        ...
+
+
+class Holding(Protocol):
+    """The keys that a failed item has stopped. Absent without keys."""
+
+    @property
+    def keys(self) -> int:
+        """Held keys."""
+        ...
+
+    @property
+    def items(self) -> int:
+        """Their queued items."""
+        ...
+
+    def until(self, number: int) -> int:
+        """Their queued items up to this batch number."""
+        ...
+
+    def stop(self, batch: Sealed[Any], indices: Sequence[int]) -> None:
+        """Hold the keys of these items: nothing behind them goes on until `let_go`."""
+
+    def let_go(self, key: Hashable, now: float) -> int:
+        """Release a key; return how many items it held."""
+        ...
+
+    def begin_stop(self) -> None:
+        """A shutdown has begun: held items are handed back instead of failing or spilling."""
+
+
+class Gathering(NamedTuple, Generic[T]):
+    """A gatherer, and what belongs to it."""
+
+    gatherer: Gatherer[T]
+    pack: Pack[T]
+    """The open batch; for tenants one that stays empty."""
+    identity: Callable[[T], Hashable] | None = None
+    """What stands for an item's key or tenant; `None` without."""
+    holds: Holding | None = None

@@ -1,0 +1,126 @@
+"""Keys that a failed item has stopped. What happens behind such an item is said in `parking`; behind
+one that was handed back, nothing more is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..._core.ledger import Ledger
+    from ..._core.order.lanes import Lanes
+    from ..._core.order.parking import Parking
+    from .eras import Eras, Waiting
+    from .pack import Leftover, Sealed
+
+T = TypeVar("T")
+
+LEFT: Hashable = object()
+"""In place of the key of an item that has left its batch."""
+
+
+class KeyHolds(Generic[T]):
+    """The held lanes. `go` begins the turn of an item that is released."""
+
+    def __init__(
+        self,
+        lanes: Lanes[Waiting[T]],
+        parking: Parking,
+        eras: Eras[T],
+        ledger: Ledger,
+        go: Callable[[Waiting[T], float], None],
+    ) -> None:
+        self._lanes = lanes
+        self._parking = parking
+        self._eras = eras
+        self._ledger = ledger
+        self._go = go
+        self._failed: list[Waiting[T]] = []
+        self._is_stopping = False
+
+    @property
+    def keys(self) -> int:
+        """Held keys."""
+        return self._lanes.held
+
+    @property
+    def items(self) -> int:
+        """Their queued items."""
+        if not self._lanes.held:
+            return 0
+        return sum(lane.length for _, lane in self._lanes.lanes() if lane.held)
+
+    def until(self, number: int) -> int:
+        """Their queued items of eras up to this number."""
+        if not self._lanes.held:
+            return 0
+        held = (lane for _, lane in self._lanes.lanes() if lane.held)
+        return sum(1 for lane in held for entry in lane if entry.era <= number)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether an item may be refused for its key."""
+        return bool(self._lanes.held) and self._parking.fails
+
+    @property
+    def spills(self) -> bool:
+        """Whether a lane holds more than it may."""
+        return self._parking.spills and not self._is_stopping
+
+    def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None:
+        """Hold the keys of these items."""
+        for index in indices:
+            key = batch.lanes[index]
+            if key is not LEFT:
+                self._lanes.hold(key)
+
+    def look_at(self, key: Hashable) -> None:
+        """A held lane has more, or its turn has ended: see whether it fails, or spills."""
+        lane = self._lanes.lane(key)
+        if (
+            self._parking.fails
+            and not self._is_stopping
+            and lane is not None
+            and lane.held
+            and not lane.going
+        ):
+            dropped = self._lanes.drop_all(key)
+            for entry in dropped:
+                self._eras.left_lane(entry.era)
+            self._failed += dropped
+            self._ledger.left_queue(len(dropped), sum(entry.size for entry in dropped))
+        self._parking.look_at(key, lane)
+
+    def failed(self) -> Sequence[Leftover[T]]:
+        """The items that have failed since the last time."""
+        if not self._failed:
+            return ()
+        gone, self._failed = self._failed, []
+        return [entry.leftover for entry in gone]
+
+    def take_spilled(self, most: int) -> list[Waiting[T]]:
+        """The oldest items of a key that holds too much, as a turn of it; empty if none does."""
+        over = self._parking.next(self._lanes)
+        if over is None:
+            return []
+        key, count = over
+        entries = self._lanes.take_held(key, min(count, most))
+        for entry in entries:
+            self._eras.left_lane(entry.era)
+        return entries
+
+    def let_go(self, key: Hashable, now: float) -> int:
+        """Release a key; return how many items it held."""
+        lane = self._lanes.lane(key)
+        count = 0 if lane is None or not lane.held else lane.length
+        entry = self._lanes.let_go(key)
+        if entry is not None:
+            self._go(entry, now)
+        return count
+
+    def begin_stop(self) -> None:
+        """Held items are handed back soon: they neither fail nor spill."""
+        self._is_stopping = True

@@ -1,0 +1,62 @@
+"""The held keys of all tenants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from .tenants import owner_of
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from .gatherer import Holding
+    from .pack import Sealed
+    from .tenant_queue import TenantKey, TenantQueue
+    from .tenants import TenantGatherer
+
+T = TypeVar("T")
+
+
+class TenantHolds(Generic[T]):
+    """Holds a key within its tenant."""
+
+    def __init__(self, tenants: TenantGatherer[T]) -> None:
+        self._tenants = tenants
+        self.keys = 0
+        """Held keys of all tenants."""
+
+    @property
+    def items(self) -> int:
+        """Their queued items. Looks at every tenant."""
+        return sum(holds.items for holds in self._each())
+
+    def until(self, number: int) -> int:
+        """Their queued items up to this batch number."""
+        return sum(holds.until(number) for holds in self._each())
+
+    def _each(self) -> list[Holding]:
+        return [queue.holds for queue in self._tenants.queues() if queue.holds is not None]
+
+    def stop(self, batch: Sealed[Any], indices: Sequence[int]) -> None:
+        """Hold the keys of these items."""
+        queue: TenantQueue[T] = owner_of(batch)
+        before = queue.held_keys
+        if queue.holds is not None:
+            queue.holds.stop(batch, indices)
+        self.keys += queue.held_keys - before
+
+    def let_go(self, key: Hashable, now: float) -> int:
+        """Release a tenant's key (a `TenantKey`); return how many items it held."""
+        queue = self._tenants.known(cast("TenantKey", key))
+        if queue is None or queue.holds is None:
+            return 0
+        before = queue.held_keys
+        count = queue.holds.let_go(cast("TenantKey", key).key, now)
+        self.keys += queue.held_keys - before
+        self._tenants.settle_room(queue)
+        self._tenants.forget(queue)
+        return count
+
+    def begin_stop(self) -> None:
+        """A shutdown has begun."""
+        self._tenants.begin_stop()

@@ -1,0 +1,89 @@
+"""One tenant that has items inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from ..._core.batch import Reason
+from ..._core.order.keys import shown
+from ..report import TenantStats
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ..._core.ledger import Ledger
+    from .gatherer import Gathering
+
+T = TypeVar("T")
+
+
+class TenantKey(NamedTuple):
+    """An item's tenant, and its key there."""
+
+    tenant: Hashable
+    key: Hashable
+    weight: float = 1.0
+    """Looked up before the item is in, since the lookup may fail."""
+
+
+class TenantQueue(Generic[T]):
+    """A tenant's gatherer, its part of the ledger and its batches in flight."""
+
+    __slots__ = ("flying", "gatherer", "holds", "identity", "ledger", "tenant", "weight")
+
+    def __init__(
+        self, tenant: Hashable, weight: float, gathering: Gathering[T], ledger: Ledger
+    ) -> None:
+        self.tenant = tenant
+        self.weight = weight
+        self.gatherer, _, self.identity, self.holds = gathering
+        self.ledger = ledger
+        """The items of a batch leave it together, when the write has ended."""
+        self.flying = 0
+        """Batches in flight or backing off."""
+
+    @property
+    def held_keys(self) -> int:
+        """Keys that are held."""
+        return 0 if self.holds is None else self.holds.keys
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it is inside or coming, and no key is held."""
+        ledger = self.ledger
+        return not (ledger.inside or ledger.waiting or ledger.granted or self.held_keys)
+
+    def grant(self, now: float) -> None:
+        """Give waiting producers what room there is. Nothing lingers while one has to wait."""
+        ledger = self.ledger
+        ledger.grant()
+        if (
+            ledger.waiting
+            and not ledger.granted
+            and not self.flying
+            and not self.gatherer.is_ready
+        ):
+            self.gatherer.seal(Reason.PRESSURE, now)
+
+    def took(self) -> None:
+        """A batch is in flight."""
+        self.flying += 1
+
+    def landed(self, items: int, size: int) -> None:
+        """A write has ended."""
+        self.flying -= 1
+        self.ledger.landed(items, size)
+
+    def stats(self, now: float) -> TenantStats:
+        """A snapshot."""
+        oldest = self.gatherer.snapshot().oldest_at
+        return TenantStats(
+            tenant=shown(self.tenant),
+            inside=self.ledger.inside,
+            queued=self.ledger.queued,
+            in_flight_batches=self.flying,
+            held_keys=self.held_keys,
+            held_items=0 if self.holds is None else self.holds.items,
+            waiting_producers=self.ledger.waiting,
+            oldest_age=None if oldest is None else now - oldest,
+        )

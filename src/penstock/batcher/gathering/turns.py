@@ -1,0 +1,77 @@
+"""Deficit round robin: whose turn it is. Pure.
+
+1. A member that comes to the front without credit gets `quantum` times its weight. It sends while
+   it has credit, from which each batch is taken, and goes to the back without. So over any stretch
+   in which two members have something to send, what they sent differs from the ratio of their
+   weights by one turn of each at most.
+2. Credit is not saved: a member with nothing to send loses it. A debt stays until `forget`.
+
+M. Shreedhar, G. Varghese: Efficient Fair Queuing Using Deficit Round Robin, SIGCOMM 1995.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+M = TypeVar("M", bound="Hashable")
+
+
+class Turns(Generic[M]):
+    """The members that have something to send, in the order of their turns."""
+
+    def __init__(self) -> None:
+        self._ring: OrderedDict[M, float] = OrderedDict()
+        """With their weights."""
+        self._credit: dict[M, float] = {}
+
+    def give(self, member: M, weight: float) -> None:
+        """Put a member at the end of the round, unless it has its place already."""
+        if member not in self._ring:
+            self._ring[member] = weight
+
+    def first(self, quantum: float) -> M | None:
+        """The member whose turn it is; `None` without members."""
+        passed = 0
+        while self._ring:
+            member, weight = next(iter(self._ring.items()))
+            credit = self._credit.get(member, 0.0)
+            if credit > 0:
+                return member
+            if passed == len(self._ring):
+                self._skip_rounds(quantum)
+                credit, passed = self._credit.get(member, 0.0), 0
+            self._credit[member] = credit + quantum * weight
+            if self._credit[member] > 0:
+                return member
+            self._ring.move_to_end(member)
+            passed += 1
+        return None
+
+    def _skip_rounds(self, quantum: float) -> None:
+        """All owe for several turns: give all the rounds at once in which none would send."""
+        rounds = min(
+            -self._credit[member] // (quantum * weight) for member, weight in self._ring.items()
+        )
+        for member, weight in self._ring.items():
+            self._credit[member] += rounds * quantum * weight
+
+    def charge(self, member: M, cost: float) -> None:
+        """A member has sent something."""
+        self._credit[member] -= cost
+        if self._credit[member] <= 0:
+            self._ring.move_to_end(member)
+
+    def lose(self, member: M) -> None:
+        """A member has nothing to send."""
+        del self._ring[member]
+        if self._credit[member] > 0:
+            del self._credit[member]
+
+    def forget(self, member: M) -> None:
+        """Keep nothing of a member."""
+        self._ring.pop(member, None)
+        self._credit.pop(member, None)

@@ -1,0 +1,79 @@
+"""The fast path: how far producers may append to the open batch without asking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..._core.ledger import Ledger
+    from ..receipt import ReceiptBase
+    from .pack import Pack
+
+YIELD_EVERY = 128
+"""Items that a producer may add without letting other tasks run: in a tight loop it never suspends
+otherwise.
+"""
+SLOW_PATH_WEIGHT = 8
+"""Weight of an item added on the slow path, which takes at least that many times as long."""
+
+
+class Window:
+    """The limits of the fast path.
+
+    While the open batch is shorter than `limit`, an item is simply appended. One comparison covers
+    an empty batch (the first item needs the time), one about to be full, a full ledger, waiting
+    producers, items to be measured, a turn for other tasks, and a closed batcher.
+    """
+
+    __slots__ = ("_ledger", "_passed", "_unyielded", "items", "limit", "receipts", "try_limit")
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.items: list[Any] = []
+        """The open batch."""
+        self.receipts: dict[int, ReceiptBase] = {}
+        self.limit = 0
+        self.try_limit = 0
+        """As `limit` for `try_add`, which never yields."""
+        self._ledger = ledger
+        self._passed = 0
+        self._unyielded = 0
+
+    def __len__(self) -> int:
+        """Items in the open batch, and those that went past it into their lanes."""
+        return len(self.items) + self._passed
+
+    def close(self) -> None:
+        """Book what the fast path has appended: every change of state begins with this."""
+        self._unyielded += self._ledger.close_window()
+
+    def open(self, pack: Pack[Any], spare: int) -> None:
+        """Let the fast path append at most `spare` items: every change of state ends with this."""
+        items = self.items = pack.items
+        self.receipts = pack.receipts
+        self._passed = 0
+        self._ledger.open_window(self)
+        if spare <= 0 or self._ledger.contended:
+            self.limit = self.try_limit = 0
+            return
+        filled = len(items)
+        self.try_limit = filled + min(spare, self._ledger.left)
+        self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
+
+    def passed_by(self) -> None:
+        """An item went past the open batch into its lane: it takes room all the same."""
+        self._passed += 1
+        self.limit -= 1
+        self.try_limit -= 1
+
+    def came(self, items: int) -> None:
+        """Items came by the slow path, admitted or not."""
+        self._unyielded += SLOW_PATH_WEIGHT * items
+
+    @property
+    def yield_due(self) -> bool:
+        """Whether the running producer should let other tasks run before its next item."""
+        return self._unyielded + self._ledger.fresh >= YIELD_EVERY
+
+    def yielded(self) -> None:
+        """Other tasks run, or are about to."""
+        self._unyielded = -self._ledger.fresh
