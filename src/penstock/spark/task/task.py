@@ -18,16 +18,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .._core.arrow import ArrowBatch
-from .._core.batch import Lineage, Reason
-from .._core.clock import LOOP_CLOCK, Signal, wait_until
-from .._core.delivery.delivery import Delivery
-from .._core.outcome import Outcome
-from ._chunks import cut
-from ._course import Course
-from ._failures import KeyOrder
-from ._units import marked
-from .report import UnitReport
+from ..._core.arrow import ArrowBatch
+from ..._core.batch import Lineage, Reason
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.delivery.delivery import Delivery
+from ..._core.outcome import Outcome
+from ..levels.units import marked
+from ..progress.course import Course
+from ..report import UnitReport
+from ..values.chunks import cut
+from .key_failure import KeyOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from .._core.clock import Clock
-    from .._core.condition import Condition
-    from .._core.errors import ErrorClass
-    from .._core.sink import Sink
-    from ._chunks import Chunk
-    from ._failures import OnKeyFailure
-    from ._worker import Worker
+    from ..._core.clock import Clock
+    from ..._core.condition import Condition
+    from ..._core.errors import ErrorClass
+    from ..._core.sink import Sink
+    from ..values.chunks import Chunk
+    from .key_failure import OnKeyFailure
+    from .worker import Worker
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 8 << 20
