@@ -238,7 +238,7 @@ def test_a_unit_that_does_not_fit_is_left_to_spark(here: Worker) -> None:
 
 
 def test_tries_come_to_an_end(here: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark._again.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("penstock.spark.task.retries.FIRST_WAIT", 0.001)
     sink = Broken(at_chunk=0, times=100)
     with pytest.raises(TransactionLost):
         run(here, sink, rows(5))

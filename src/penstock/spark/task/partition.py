@@ -17,12 +17,13 @@ from pyspark import TaskContext
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass
+from ..._core.retry_policy import run_with_retries
 from ..._core.staging import Epoch, Stage, staged
-from .._again import Again, tried_again
 from ..levels.units import Summed, Units, by_bucket, wrapped
 from ..report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
 from ..values.travel import Traveller
 from ..values.zone import in_zone
+from .retries import transaction_retries
 from .task import Task
 from .unit_task import UnitTask, check_refused
 from .worker import worker
@@ -162,8 +163,8 @@ class Partition(Traveller):
                 partition=part.number,
             )
             report = task.run(chain((first,), rows), part.add_refused)
-            again = Again(getattr(part.sink, "classify", None), self._cuts.patience)
-            found = part.here.start(tried_again(stage.inventory, again)).result()
+            retries = transaction_retries(getattr(part.sink, "classify", None), self._cuts.patience)
+            found = part.here.start(run_with_retries(stage.inventory, retries)).result()
         return report, (("stage", _json(asdict(found))), ("content", _json(rows.total or 0)))
 
 

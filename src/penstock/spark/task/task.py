@@ -92,11 +92,7 @@ class ChunkHost:
         return LOOP_CLOCK
 
     def settled(
-        self,
-        delivery: Delivery,
-        indices: Sequence[int],
-        outcome: Outcome,
-        details: Mapping[int, object] | None,
+        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
         """Count."""
         self.outcomes[outcome] += len(indices)
@@ -115,19 +111,19 @@ class ChunkHost:
             LOOP_CLOCK.now() >= self._until,
         )  # one more try first
 
-    async def take_slot(self, delivery: Delivery) -> None:
+    async def take_slot(self) -> None:
         """There are none."""
 
-    def give_slot(self, delivery: Delivery) -> None:
+    def give_slot(self) -> None:
         """There are none."""
 
-    def force_slot(self, delivery: Delivery) -> None:
+    def force_slot(self) -> None:
         """There are none."""
 
-    def watch(self, activity: Delivery) -> None:
+    def watch(self, activity: object) -> None:
         """Spark watches its tasks."""
 
-    def unwatch(self, activity: Delivery) -> None:
+    def unwatch(self, activity: object) -> None:
         """Spark watches its tasks."""
 
     def throttled(self, until: float) -> None:
@@ -237,7 +233,10 @@ async def write_chunk(
     rows = chunk.rows.num_rows
     lineage = Lineage(id=f"{name}-{chunk.number}{chunk.mark}", reason=Reason.SIZE, name=name)
     batch = ArrowBatch(
-        chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host), keys=order.keys(chunk.rows)
+        chunk.rows,
+        lineage=lineage,
+        delivery=Delivery(rows, books=host, slots=host),
+        keys=order.keys(chunk.rows),
     )
     errors, stopped = await order.send(sink, batch, chunk)
     return Written(

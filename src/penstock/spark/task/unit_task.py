@@ -27,11 +27,11 @@ from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ErrorClass, KeyStopped
 from ..._core.transaction import Counts, transaction
-from .._again import Again
 from ..levels.units import Remembered, Summed
 from ..progress.course import Course
 from ..report import UnitReport
 from .key_failure import KeyOrder
+from .retries import transaction_retries
 from .task import add_up, write_chunk
 
 if TYPE_CHECKING:
@@ -140,17 +140,17 @@ class UnitTask:
         cuts = self._cuts
         rows = Summed(batches)
         chunks = Remembered(cuts.chunks(rows), self._buffer_bytes)
-        again = Again(getattr(self._sink, "classify", None), cuts.patience)
+        retries = transaction_retries(getattr(self._sink, "classify", None), cuts.patience)
         while True:
             try:
                 ended = self._try(chunks, rows)
             except Exception as error:
-                wait = again.wait_after(error)
+                wait = retries.wait_after(error)
                 if wait is None or not chunks.fits:
                     raise
             else:
                 self.history = ended.history
-                return self._report(ended, seconds=now() - began, retries=again.count)
+                return self._report(ended, seconds=now() - began, retries=retries.failed)
             self._worker.start(LOOP_CLOCK.sleep(wait)).result()
 
     def _try(self, chunks: Remembered, rows: Summed) -> Ended:
