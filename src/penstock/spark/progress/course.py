@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._core.clock import LOOP_CLOCK
+from ..._core.clock import LOOP_CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

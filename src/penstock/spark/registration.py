@@ -12,10 +12,10 @@ from pyspark.sql.session import SparkSession
 from .._core import checks
 from .._core.errors import PenstockError
 from .._core.function_sink import as_sink
-from ._options import Way
-from ._partition import read_report
-from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
-from ._travel import description
+from .options.options import Way
+from .task.partition import read_report
+from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
+from .values.travel import description
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
 
     from .._core.sink import SinkLike
-    from ._partition import Line
     from .report import SparkWriteReport
+    from .task.partition import Line
 
 _KEPT = 100
 """Writes whose reports are kept."""

@@ -1,6 +1,6 @@
 """One unit inside a task: its rows, chunk by chunk, in one transaction.
 
-1. The main thread reads, as in `_task`; a coroutine on the worker's loop holds the transaction and
+1. The main thread reads, as in `task`; a coroutine on the worker's loop holds the transaction and
    writes. One chunk is written while the next is being read, and nothing else is held, but for the
    buffer (3).
 2. Where the unit was committed before, its rows are read and counted, and nothing is written.
@@ -23,27 +23,27 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._core.classify import classified
-from .._core.clock import LOOP_CLOCK
-from .._core.errors import ErrorClass, KeyStopped
-from .._core.transaction import Counts, transaction
-from ._again import Again
-from ._course import Course
-from ._failures import KeyOrder
-from ._task import add_up, write_chunk
-from ._units import Remembered, Summed
-from .report import UnitReport
+from ..._core.classify import classified
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import ErrorClass, KeyStopped
+from ..._core.transaction import Counts, transaction
+from ..levels.units import Remembered, Summed
+from ..progress.course import Course
+from ..report import UnitReport
+from .key_failure import KeyOrder
+from .retries import transaction_retries
+from .task import add_up, write_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import pyarrow as pa
 
-    from .._core.sink import Sink
-    from .._core.transaction import Committed, Unit
-    from ._chunks import Chunk
-    from ._task import Cuts
-    from ._worker import Worker
+    from ..._core.sink import Sink
+    from ..._core.transaction import Committed, Unit
+    from ..values.chunks import Chunk
+    from .task import Cuts
+    from .worker import Worker
 
 
 class Letters(Protocol):
@@ -140,17 +140,17 @@ class UnitTask:
         cuts = self._cuts
         rows = Summed(batches)
         chunks = Remembered(cuts.chunks(rows), self._buffer_bytes)
-        again = Again(getattr(self._sink, "classify", None), cuts.patience)
+        retries = transaction_retries(getattr(self._sink, "classify", None), cuts.patience)
         while True:
             try:
                 ended = self._try(chunks, rows)
             except Exception as error:
-                wait = again.wait_after(error)
+                wait = retries.wait_after(error)
                 if wait is None or not chunks.fits:
                     raise
             else:
                 self.history = ended.history
-                return self._report(ended, seconds=now() - began, retries=again.count)
+                return self._report(ended, seconds=now() - began, retries=retries.failed)
             self._worker.start(LOOP_CLOCK.sleep(wait)).result()
 
     def _try(self, chunks: Remembered, rows: Summed) -> Ended:

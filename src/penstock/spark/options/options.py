@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._clients.postgres.url import dsn_of, table_name
-from .._core import checks
-from .._core.checks import bad
-from .._core.stacking import stack
-from ..retry import Backoff, Retry
-from ..sinks import (
+from ..._clients.postgres.url import dsn_of, table_name
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.stacking import stack
+from ...retry import Backoff, Retry
+from ...sinks import (
     DeadLetter,
     DeadLetterRecord,
     ElasticsearchSink,
@@ -24,22 +24,13 @@ from ..sinks import (
     PostgresSink,
     Timeout,
 )
-from ._option_table import (
-    ELASTICSEARCH,
-    FILE,
-    HTTP,
-    OPTIONS,
-    POSTGRES,
-    RAISE,
-    check_sinks,
-    read_options,
-)
-from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
+from ..task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
+from .table import ELASTICSEARCH, FILE, HTTP, OPTIONS, POSTGRES, RAISE, check_sinks, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .._core.sink import Sink
+    from ..._core.sink import Sink
 
 WHOSE = 'format("penstock")'
 

@@ -11,11 +11,11 @@ from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
-from ._environment import Environment
-from ._sinks import SinkMaker
-from ._sql import Reading, can_read, read_select
 from .declaration import names
+from .environment import Environment
 from .mistakes import Mistake, meant
+from .sinks import SinkMaker
+from .sql import Reading, can_read, read_select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -18,16 +18,16 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .._core.arrow import ArrowBatch
-from .._core.batch import Lineage, Reason
-from .._core.clock import LOOP_CLOCK, Signal, wait_until
-from .._core.delivery.delivery import Delivery
-from .._core.outcome import Outcome
-from ._chunks import cut
-from ._course import Course
-from ._failures import KeyOrder
-from ._units import marked
-from .report import UnitReport
+from ..._core.arrow import ArrowBatch
+from ..._core.batch import Lineage, Reason
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.delivery.delivery import Delivery
+from ..._core.outcome import Outcome
+from ..levels.units import marked
+from ..progress.course import Course
+from ..report import UnitReport
+from ..values.chunks import cut
+from .key_failure import KeyOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from .._core.clock import Clock
-    from .._core.condition import Condition
-    from .._core.errors import ErrorClass
-    from .._core.sink import Sink
-    from ._chunks import Chunk
-    from ._failures import OnKeyFailure
-    from ._worker import Worker
+    from ..._core.clock import Clock
+    from ..._core.condition import Condition
+    from ..._core.errors import ErrorClass
+    from ..._core.sink import Sink
+    from ..values.chunks import Chunk
+    from .key_failure import OnKeyFailure
+    from .worker import Worker
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 8 << 20
@@ -92,11 +92,7 @@ class ChunkHost:
         return LOOP_CLOCK
 
     def settled(
-        self,
-        delivery: Delivery,
-        indices: Sequence[int],
-        outcome: Outcome,
-        details: Mapping[int, object] | None,
+        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
         """Count."""
         self.outcomes[outcome] += len(indices)
@@ -115,19 +111,19 @@ class ChunkHost:
             LOOP_CLOCK.now() >= self._until,
         )  # one more try first
 
-    async def take_slot(self, delivery: Delivery) -> None:
+    async def take_slot(self) -> None:
         """There are none."""
 
-    def give_slot(self, delivery: Delivery) -> None:
+    def give_slot(self) -> None:
         """There are none."""
 
-    def force_slot(self, delivery: Delivery) -> None:
+    def force_slot(self) -> None:
         """There are none."""
 
-    def watch(self, activity: Delivery) -> None:
+    def watch(self, activity: object) -> None:
         """Spark watches its tasks."""
 
-    def unwatch(self, activity: Delivery) -> None:
+    def unwatch(self, activity: object) -> None:
         """Spark watches its tasks."""
 
     def throttled(self, until: float) -> None:
@@ -237,7 +233,10 @@ async def write_chunk(
     rows = chunk.rows.num_rows
     lineage = Lineage(id=f"{name}-{chunk.number}{chunk.mark}", reason=Reason.SIZE, name=name)
     batch = ArrowBatch(
-        chunk.rows, lineage=lineage, delivery=Delivery(rows, host=host), keys=order.keys(chunk.rows)
+        chunk.rows,
+        lineage=lineage,
+        delivery=Delivery(rows, books=host, slots=host),
+        keys=order.keys(chunk.rows),
     )
     errors, stopped = await order.send(sink, batch, chunk)
     return Written(

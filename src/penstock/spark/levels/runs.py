@@ -12,13 +12,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._core.errors import UnknownOutcomeError
+from ..._core.errors import UnknownOutcomeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .._core.staging import Stage
-    from .report import SparkWriteReport
+    from ..._core.staging import Stage
+    from ..report import SparkWriteReport
 
 logger = logging.getLogger("penstock.spark")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 
-from .._core.errors import NotPicklableError
+from ..._core.errors import NotPicklableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -16,15 +16,15 @@ import threading
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._core.opening import opened
-from ._travel import load
+from ..._core.opening import opened
+from ..values.travel import load
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
     from concurrent.futures import Future
     from contextlib import AbstractAsyncContextManager
 
-    from .._core.sink import Sink
+    from ..._core.sink import Sink
 
 R = TypeVar("R")
 

@@ -7,7 +7,7 @@ import pytest
 
 from penstock import PermanentError, RefusedError, TransactionLost, TransientError, UnavailableError
 from penstock.sinks.postgres import classify_postgres
-from penstock.spark._again import TRIES, Again
+from penstock.spark.task.retries import ATTEMPTS, transaction_retries
 
 
 def lost(cause: BaseException) -> TransactionLost:
@@ -29,7 +29,7 @@ def lost(cause: BaseException) -> TransactionLost:
 )
 def test_a_refusal_is_not_tried_again(error: BaseException) -> None:
     """Only an operator can repair it, so the job fails at once."""
-    assert Again(classify_postgres, patience=1000.0).wait_after(error) is None
+    assert transaction_retries(classify_postgres, patience=1000.0).wait_after(error) is None
 
 
 @pytest.mark.parametrize(
@@ -38,15 +38,15 @@ def test_a_refusal_is_not_tried_again(error: BaseException) -> None:
     ids=repr,
 )
 def test_what_may_pass_is_tried_again(error: BaseException) -> None:
-    assert Again(classify_postgres, patience=1000.0).wait_after(error) is not None
+    assert transaction_retries(classify_postgres, patience=1000.0).wait_after(error) is not None
 
 
 def test_only_what_reached_the_destination_is_counted() -> None:
-    again = Again(classify_postgres, patience=1000.0)
-    assert [again.wait_after(UnavailableError("starting")) is None for _ in range(TRIES)] == [
+    retries = transaction_retries(classify_postgres, patience=1000.0)
+    assert [retries.wait_after(UnavailableError("starting")) is None for _ in range(ATTEMPTS)] == [
         False
-    ] * TRIES
-    assert [again.wait_after(TransientError("deadlock")) is None for _ in range(TRIES)] == [
-        *[False] * (TRIES - 1),
+    ] * ATTEMPTS
+    assert [retries.wait_after(TransientError("deadlock")) is None for _ in range(ATTEMPTS)] == [
+        *[False] * (ATTEMPTS - 1),
         True,
     ]

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from .._jars import connector_jars
+from ..jars import connector_jars
 from ..streaming import foreach_batch
 from ..write import write_dataframe
-from ._check import AVAILABLE_NOW, whole
-from ._sinks import SinkMaker
+from .check import AVAILABLE_NOW, whole
 from .declaration import names
 from .mistakes import Mistake, PipelineError
 from .report import PipelineReport
+from .sinks import SinkMaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ..._core.sink import Sink
     from ..report import SparkWriteReport
-    from ._check import Checked
+    from .check import Checked
     from .declaration import Source, SparkSettings, Step
     from .pipeline import Pipeline
 

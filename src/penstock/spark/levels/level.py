@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from .._core import checks
-from .._core.staging import Epoch, check_staging
-from .._core.transaction import Unit, check_transactional
-from ._units import Units
+from ..._core import checks
+from ..._core.staging import Epoch, check_staging
+from ..._core.transaction import Unit, check_transactional
+from .units import Units
 
 if TYPE_CHECKING:
-    from .._core.sink import Sink
+    from ..._core.sink import Sink
 
 DeliveryLevel = Literal["at_least_once", "bucket", "atomic"]
 WriteMode = Literal["append", "overwrite"]

@@ -15,9 +15,9 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from .._core.errors import SinkError
-from .._core.opening import opened
-from ._types import check_types
+from ..._core.errors import SinkError
+from ..._core.opening import opened
+from ..values.types import check_types
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from pyspark.accumulators import AccumulatorParam
 
-from .._core.errors import MissingExtra
+from ..._core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from .._core.checks import bad
+from ..._core.checks import bad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

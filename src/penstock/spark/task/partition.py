@@ -15,24 +15,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from .._core.classify import classified
-from .._core.errors import ErrorClass
-from .._core.staging import Epoch, Stage, staged
-from ._again import Again, tried_again
-from ._task import Task
-from ._travel import Traveller
-from ._unit_task import UnitTask, check_refused
-from ._units import Summed, Units, by_bucket, wrapped
-from ._worker import worker
-from ._zone import in_zone
-from .report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
+from ..._core.classify import classified
+from ..._core.errors import ErrorClass
+from ..._core.retry_policy import run_with_retries
+from ..._core.staging import Epoch, Stage, staged
+from ..levels.units import Summed, Units, by_bucket, wrapped
+from ..report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
+from ..values.travel import Traveller
+from ..values.zone import in_zone
+from .retries import transaction_retries
+from .task import Task
+from .unit_task import UnitTask, check_refused
+from .worker import worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from .._core.sink import Sink
-    from ._task import Cuts
-    from ._worker import Worker
+    from ..._core.sink import Sink
+    from .task import Cuts
+    from .worker import Worker
 
 Line = tuple[str, str]
 """Its kind, `unit`, `history`, `stage`, `content`, `refused` or `dead`, and its JSON."""
@@ -162,8 +163,8 @@ class Partition(Traveller):
                 partition=part.number,
             )
             report = task.run(chain((first,), rows), part.add_refused)
-            again = Again(getattr(part.sink, "classify", None), self._cuts.patience)
-            found = part.here.start(tried_again(stage.inventory, again)).result()
+            retries = transaction_retries(getattr(part.sink, "classify", None), self._cuts.patience)
+            found = part.here.start(run_with_retries(stage.inventory, retries)).result()
         return report, (("stage", _json(asdict(found))), ("content", _json(rows.total or 0)))
 
 

@@ -17,14 +17,14 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from .._core.errors import MissingExtra
-from ._bars import Series, bars, short
-from ._course import rates
+from ..._core.errors import MissingExtra
+from .bars import Series, bars, short
+from .course import rates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .report import DeadRow, SparkWriteReport, StreamReport, UnitReport
+    from ..report import DeadRow, SparkWriteReport, StreamReport, UnitReport
 
 COVER = "***"
 FIRST_ROWS = 5

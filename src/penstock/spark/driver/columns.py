@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions
 from pyspark.sql.types import ArrayType, DataType, StructType, UserDefinedType
 
-from .._core import checks
-from ._units import BUCKET
+from ..._core import checks
+from ..levels.units import BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

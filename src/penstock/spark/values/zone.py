@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyarrow import compute
 from pyspark import TaskContext
 
-from .._core import checks
-from .._core.arrow import TIME_ZONE
+from ..._core import checks
+from ..._core.arrow import TIME_ZONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

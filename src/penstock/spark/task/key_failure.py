@@ -23,22 +23,22 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import pyarrow as pa
 
-from .._core.arrow_rows import values_of
-from .._core.errors import KeyStopped, ParkedBehind
-from .._core.order.stopped import behind
-from .._core.outcome import Outcome
-from .._core.result import WriteResult
-from .._core.send import send
-from .._core.sink import capabilities_of, walk
-from ._chunks import key_changes
+from ..._core.arrow_rows import values_of
+from ..._core.errors import KeyStopped, ParkedBehind
+from ..._core.order.stopped import behind
+from ..._core.outcome import Outcome
+from ..._core.result import WriteResult
+from ..._core.send import send
+from ..._core.sink import capabilities_of, walk
+from ..values.chunks import key_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from .._core.arrow import ArrowBatch
-    from .._core.batch import Batch
-    from .._core.sink import Sink
-    from ._chunks import Chunk
+    from ..._core.arrow import ArrowBatch
+    from ..._core.batch import Batch
+    from ..._core.sink import Sink
+    from ..values.chunks import Chunk
 
 OnKeyFailure = Literal["skip", "park", "stop"]
 POLICIES = ("skip", "park", "stop")

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions
 
-from .._core import checks
-from .._core.transaction import Counts
-from ._driver import check_there, column_of, typed
-from ._units import CONTENT, wrapped
+from ..._core import checks
+from ..._core.transaction import Counts
+from ..levels.units import CONTENT, wrapped
+from .columns import check_there, column_of, typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@
 2. Its number travels with the rows, in a column that is noted right after the shuffle. So tasks may
    be fewer than buckets (`max_tasks`), and nothing depends on how Spark numbers its tasks.
 3. A bucket without rows is no unit: nothing is written, and nothing is stored of it.
-4. A hash of each row travels beside it (`_content`). It is taken off and summed as the rows are
+4. A hash of each row travels beside it (`driver.content`). It is taken off and summed as the rows are
    read, once, whatever is done with them.
 5. The name `application:version:bucket` and the number of a chunk make the id of its batch. Two
    attempts cut the same rows into the same chunks, so they send the same write keys: idempotency
@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyarrow import compute
 
-from .._core.transaction import Unit
+from ..._core.transaction import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
-    from ._chunks import Chunk
+    from ..values.chunks import Chunk
 
 pc: Any = compute  # its functions are made when it is imported, where no checker sees them
 

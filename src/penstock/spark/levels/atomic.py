@@ -19,22 +19,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from .._core.errors import StagesLost
-from .._core.opening import opened
-from .._core.staging import check_staging
-from .._core.transaction import Counts, check_same_rows
-from ._again import Again, tried_again
-from ._runs import RUNS, Ran, logger
-from ._travel import description, load
-from ._unit_task import report_skipped
-from .report import SparkWriteReport
+from ..._core.errors import StagesLost
+from ..._core.opening import opened
+from ..._core.retry_policy import run_with_retries
+from ..._core.staging import check_staging
+from ..._core.transaction import Counts, check_same_rows
+from ..report import SparkWriteReport
+from ..task.retries import transaction_retries
+from ..task.unit_task import report_skipped
+from ..values.travel import description, load
+from .runs import RUNS, Ran, logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from .._core.sink import Sink
-    from .._core.staging import Epoch, StagingSink
-    from ._content import Content
+    from ..._core.sink import Sink
+    from ..._core.staging import Epoch, StagingSink
+    from ..driver.content import Content
 
 R = TypeVar("R")
 
@@ -119,6 +120,6 @@ class _Destination:
             async with opened(destination):
                 return await work(destination)
 
-        return await tried_again(
-            opened_for_it, Again(getattr(destination, "classify", None), patience)
+        return await run_with_retries(
+            opened_for_it, transaction_retries(getattr(destination, "classify", None), patience)
         )
