@@ -13,7 +13,7 @@ from .._core import checks
 from .._core.errors import PenstockError
 from .._core.function_sink import as_sink
 from .options.options import Way
-from .task.partition import read_report
+from .task.lines import read_report
 from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 from .values.travel import description
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .._core.sink import SinkLike
     from .report import SparkWriteReport
-    from .task.partition import Line
+    from .task.lines import Line
 
 _KEPT = 100
 """Writes whose reports are kept."""

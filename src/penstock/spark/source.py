@@ -25,7 +25,9 @@ from .._core.errors import PenstockError
 from .driver.trial import try_out
 from .options.options import prepared
 from .options.table import WRITING, read_options
-from .task.partition import HOPELESS, SHOWN, Partition, read_report
+from .task.dead_rows import DEAD_ROWS_MARGIN, DEAD_ROWS_SHOWN
+from .task.lines import read_report
+from .task.partition import Partition
 from .values.travel import Traveller, description, load
 from .values.types import check_types
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
     from .options.options import Way
     from .report import SparkWriteReport
-    from .task.partition import Line
+    from .task.lines import Line
 else:
     DataSourceStreamArrowWriter = getattr(
         datasource, "DataSourceStreamArrowWriter", object
@@ -69,8 +71,10 @@ class Plan:
 
     def run(self, write: str, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write one partition."""
-        stop_at = self.way.max_dead_letters + HOPELESS
-        lines = Partition(self.sink, self.way.cuts, write, keep=SHOWN, stop_at=stop_at).run(batches)
+        stop_at = self.way.max_dead_letters + DEAD_ROWS_MARGIN
+        lines = Partition(
+            self.sink, self.way.cuts, write, keep=DEAD_ROWS_SHOWN, stop_at=stop_at
+        ).run(batches)
         if self.arrived is not None:
             self.arrived.add({write: lines})
         return Written(tuple(lines))

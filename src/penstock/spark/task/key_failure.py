@@ -77,7 +77,7 @@ def _key_values(column: Any) -> list[Any]:
     )
 
 
-class KeyOrder:
+class KeyFailurePolicy:
     """The policy over the chunks of one unit, in their order."""
 
     def __init__(self, policy: OnKeyFailure, key: tuple[str, ...]) -> None:

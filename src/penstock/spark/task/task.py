@@ -27,7 +27,7 @@ from ..levels.units import marked
 from ..progress.course import Course
 from ..report import UnitReport
 from ..values.chunks import cut
-from .key_failure import KeyOrder
+from .key_failure import KeyFailurePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -166,7 +166,7 @@ class Task:
         self._free = threading.Semaphore(cuts.window)
         self._writing: set[asyncio.Task[Any]] = set()
         self._course = Course()
-        self._order = KeyOrder(cuts.on_key_failure, cuts.key)
+        self._order = KeyFailurePolicy(cuts.on_key_failure, cuts.key)
 
     def run(
         self,
@@ -224,7 +224,7 @@ class Task:
 
 
 async def write_chunk(
-    sink: Sink[Any], chunk: Chunk, *, name: str, patience: float, order: KeyOrder
+    sink: Sink[Any], chunk: Chunk, *, name: str, patience: float, order: KeyFailurePolicy
 ) -> Written:
     """Write one chunk of what is called `name`; suspends until its write has ended. Raises
     `CancelledError` only.
