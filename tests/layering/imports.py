@@ -35,7 +35,7 @@ REQUIRED = {"tenacity"}
 # Imports inside functions that reach a module of our own, and why.
 DEFERRED = {
     (
-        "penstock.spark._register",
+        "penstock.spark.registration",
         "penstock.spark.source",
     ): "PySpark 3.5 has no data sources of Python",
     (
@@ -56,7 +56,7 @@ DEFERRED = {
     ): "PySpark takes a second to load, and only pipelines need it",
     (
         "penstock.spark.pipeline.pipeline",
-        "penstock.spark.pipeline._run",
+        "penstock.spark.pipeline.run",
     ): "a pipeline is checked without Spark, which only a run needs",
     (
         "penstock.cli.tune.tune",
