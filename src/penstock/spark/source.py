@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from .._core.checks import bad
 from .._core.errors import PenstockError
 from .driver.trial import try_out
-from .options.options import prepared
+from .options.sinks import prepared
 from .options.table import WRITING, read_options
 from .task.dead_rows import DEAD_ROWS_MARGIN, DEAD_ROWS_SHOWN
 from .task.lines import read_report
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.types import StructType
 
-    from .options.options import Way
+    from .options.sinks import WriteSettings
     from .report import SparkWriteReport
     from .task.lines import Line
 else:
@@ -53,7 +53,7 @@ QUERY, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class CommitMessage(WriterCommitMessage):
     """What a task tells the commit."""
 
     lines: tuple[Line, ...]
@@ -65,11 +65,11 @@ class Plan:
 
     sink: bytes
     """Its description."""
-    way: Way
+    way: WriteSettings
     arrived: Accumulator[Any] | None = None
     """Takes a report's lines back to the driver, by the name of the write."""
 
-    def run(self, write: str, batches: Iterator[pa.RecordBatch]) -> Written:
+    def run(self, write: str, batches: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition."""
         stop_at = self.way.max_dead_letters + DEAD_ROWS_MARGIN
         lines = Partition(
@@ -77,23 +77,23 @@ class Plan:
         ).run(batches)
         if self.arrived is not None:
             self.arrived.add({write: lines})
-        return Written(tuple(lines))
+        return CommitMessage(tuple(lines))
 
-    def commit(self, what: str, messages: Iterable[Written | None]) -> None:
+    def commit(self, what: str, messages: Iterable[CommitMessage | None]) -> None:
         """Log the report. Raises `DeadLettersError` for more dead letters than allowed."""
         report = _merged(messages)
         logger.info("%s: %s", what, report)
         if report.failed > self.way.max_dead_letters:
             report.raise_for_dead_letters()
 
-    def abort(self, what: str, messages: Iterable[Written | None]) -> None:
+    def abort(self, what: str, messages: Iterable[CommitMessage | None]) -> None:
         """Log what stays."""
         logger.warning(
             "%s was given up; what its tasks had written stays: %s", what, _merged(messages)
         )
 
 
-def _merged(messages: Iterable[Written | None]) -> SparkWriteReport:
+def _merged(messages: Iterable[CommitMessage | None]) -> SparkWriteReport:
     return read_report(
         line for message in messages if message is not None for line in message.lines
     )
@@ -107,7 +107,7 @@ class BatchWriter(Traveller, DataSourceArrowWriter):
         self._plan = plan
         self._write = uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition; runs on an executor."""
         return self._plan.run(self._write, iterator)
 
@@ -127,7 +127,7 @@ class StreamWriter(Traveller, DataSourceStreamArrowWriter):
         self._name = name
         self._plan = plan
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition of a micro-batch; runs on an executor."""
         return self._plan.run("-".join(_micro_batch()), iterator)
 

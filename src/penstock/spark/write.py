@@ -126,9 +126,9 @@ def write_dataframe(
     with another number of `buckets`, another `key` or a key of another type, to a table of this
     name that was dropped and created again since, or to the table under another name;
     `NonDeterministicReplay` for a bucket that was committed with other rows. At `"atomic"` these
-    two are raised as they are. Raises `StagesLost` at `"atomic"` if the destination has lost or
-    altered staged rows in each of three runs of the job, with nothing published; after the first
-    and the second it logs a warning. At `"bucket"` a job during which a standby is promoted runs
+    two are raised as they are. Raises `StagesLost` at `"atomic"` if staged rows were lost or
+    altered in each of three runs of the job, with nothing published; after the first and the second
+    it logs a warning. At `"bucket"` a job during which a standby is promoted runs
     again in the same way; `UnknownOutcomeError` after three such runs.
     """
     sink = as_sink(sink)

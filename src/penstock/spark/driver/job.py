@@ -10,7 +10,7 @@ from uuid import uuid4
 from ..._core import checks
 from ..levels.atomic import write_atomically
 from ..levels.runs import Ran, write_units
-from ..progress.progress import watched
+from ..progress.bar import watched
 from ..task.dead_rows import DEAD_ROWS_MARGIN, DEAD_ROWS_SHOWN
 from ..task.lines import LINES, read_content, read_histories, read_report, read_stages
 from ..task.partition import Partition
