@@ -9,13 +9,13 @@ there.
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar
 
 from ..._core import checks
 from ..._core.errors import BatcherBroken, ClosedError, ConfigError, DrainTimeout
-from ..._core.runtime import at_exit
-from ..._core.runtime import process_fork as forks
+from ..._core.runtime import at_exit, process_fork
 from ..._core.runtime.loop_thread import LoopThread
 from ..._core.runtime.loops import refuse_in_a_loop, running_loop
 from ..._core.runtime.own_context import own_context
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+logger = logging.getLogger("penstock.batcher")
 
 INSTEAD = "use a Batcher there, or try_add()"
 SLACK = 2.0
@@ -177,7 +179,12 @@ class BlockingBatcher(Generic[T]):
 
     def _start_thread(self) -> LoopThread:
         batcher = self._batcher
-        thread = LoopThread(f"batcher {self.name!r}", own_context(), on_end=batcher.shut)
+        thread = LoopThread(
+            f"batcher {self.name!r}",
+            logger=logger,
+            context=own_context(),
+            on_end=batcher.shut,
+        )
         self._thread = (
             thread  # before it lends room: whoever uses that has to find the loop to wake
         )
@@ -185,7 +192,7 @@ class BlockingBatcher(Generic[T]):
             thread.start(
                 batcher.open, lambda: batcher.shut_down(batcher.deadline, admit_waiting=False)
             )
-            forks.watch(self)
+            process_fork.watch(self)
             at_exit.enter(self)
             self._is_open = True
         except BaseException:
@@ -275,7 +282,7 @@ class BlockingBatcher(Generic[T]):
 
     def after_fork(self) -> None:
         """This is a forked child: start anew when somebody needs it."""
-        forks.leave_to_parent(self._batcher, self._thread)
+        process_fork.leave_to_parent(self._batcher, self._thread)
         self._fresh()
 
     # -- items -------------------------------------------------------------------------------------
