@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .._core.errors import MissingExtra, PenstockError
+from ..spark.driver.session import cancel, has_java
 from ..spark.pipeline import Pipeline, PipelineError
 from ._pipeline_view import RunView
-from ._spark import cancel, has_java
 
 if TYPE_CHECKING:
     import argparse

@@ -46,7 +46,7 @@ def main(parent: int, folder: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     wait_for_the_end_of(parent)
-    from ._processes import kill_all_in
+    from penstock.testing._processes import kill_all_in  # a script has no package to be relative to
 
     kill_all_in(folder, SECONDS)
     shutil.rmtree(folder, ignore_errors=True)
