@@ -37,6 +37,11 @@ class Waiter:
         self.granted = True
         self.future.set_result(None)
 
+    def fail(self, error: BaseException) -> None:
+        """There will be no room."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
     def use(self) -> None:
         """The grant is used, or handed on."""
         self.granted = False

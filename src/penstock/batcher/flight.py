@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .._core.batch import Lineage, RowBatch
 from .._core.delivery.delivery import GRACE, Delivery
-from .._core.errors import TimedOutError
+from .._core.errors import TimedOutError, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,50 +17,55 @@ if TYPE_CHECKING:
     from .._core.errors import ErrorClass
     from .._core.outcome import Outcome
     from .adaptive.governor import Running
-    from .gathering.plain import Sealed
+    from .adaptive.tries import Tries
+    from .gathering.pack import Sealed
+    from .lifecycle import Lifecycle
     from .monitor import Monitor
     from .slots import FifoSlots
 
 T = TypeVar("T")
 
 
-class Engine(Protocol[T]):
-    """What a flight needs from its batcher."""
+class FlightHost(Protocol[T]):
+    """The dispatcher, as a flight needs it."""
 
-    clock: Clock
+    lifecycle: Lifecycle
     slots: FifoSlots
+    monitor: Monitor
+    tries: Tries
 
     @property
-    def deadline(self) -> float | None: ...
-    @property
-    def stopping(self) -> bool: ...
-    @property
-    def keeps_slot(self) -> bool: ...
-    async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None: ...
-    def slot_given(self) -> None: ...
-    def backs_off(self, flight: Flight[T]) -> None: ...
-    def throttled(self, until: float) -> None: ...
-    def try_begins(self, flight: Flight[T]) -> None: ...
-    def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None: ...
-    @property
-    def monitor(self) -> Monitor: ...
-    def try_ends(self, flight: Flight[T], *, rests: bool = False) -> None: ...
-    def item_settled(
+    def keeps_slot(self) -> bool:
+        """Whether a batch keeps its slot during a backoff."""
+        ...
+
+    def slot_given(self) -> None:
+        """A slot may be free."""
+
+    def backs_off(self, flight: Flight[T]) -> None:
+        """The flight is not at its destination."""
+
+    def settled(
         self,
         flight: Flight[T],
         indices: Sequence[int],
         outcome: Outcome,
         details: Mapping[int, object] | None,
-    ) -> None: ...
+    ) -> None:
+        """Items of the flight have an outcome."""
+
+    def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None:
+        """A write, or a part of one, has ended with these errors."""
+
+    def adapt(self) -> None:
+        """The setting of workers and batch size has changed."""
 
 
 class Flight(Generic[T]):
-    """A batch between being taken by a worker and the end of its write. The books and
-    slots of its delivery.
-    """
+    """A batch between being taken and the end of its write: the books and slots of its delivery."""
 
     __slots__ = (
-        "_engine",
+        "_host",
         "_stretch",
         "_timers",
         "_verdict",
@@ -76,18 +81,18 @@ class Flight(Generic[T]):
     )
 
     def __init__(
-        self, engine: Engine[T], sealed: Sealed[T], *, batch_id: str, name: str, stretch: float
+        self, host: FlightHost[T], sealed: Sealed[T], *, batch_id: str, name: str, stretch: float
     ) -> None:
         self.sealed = sealed
-        self.has_slot = False
+        self.has_slot = True
         self.backing_off = False
         self.task: asyncio.Task[dict[int, BaseException]] | None = None
-        self.started_at = engine.clock.now()
+        self.started_at = host.lifecycle.clock.now()
         self.outcomes: dict[Outcome, int] = {}
         self.cut_cause: BaseException | None = None
         self.running: Running | None = None
-        """The try that is under way, where somebody adapts to it."""
-        self._engine = engine
+        """The current try, for adaptive control."""
+        self._host = host
         self._stretch = stretch
         self._timers: dict[object, TimerHandle] = {}
         self._verdict: TimerHandle | None = None
@@ -101,25 +106,56 @@ class Flight(Generic[T]):
                 sealed_at=sealed.sealed_at,
                 tenant=sealed.tenant,
             ),
-            delivery=Delivery(len(sealed.items), books=self, slots=self),
+            delivery=Delivery(
+                len(sealed.items), books=self, slots=self, keeps_prefix=sealed.keeps_prefix
+            ),
             keys=sealed.keys,
             sizes=sealed.sizes,
         )
-        self.batch.delivery.keeps_prefix = sealed.keeps_prefix
+        host.slots.take()
+        self.begin_try()
+        self.watch(self.batch.delivery)
+
+    def start(
+        self, task: asyncio.Task[dict[int, BaseException]]
+    ) -> asyncio.Task[dict[int, BaseException]]:
+        """This task writes the batch."""
+        self.task = task
+        return task
 
     @property
     def left(self) -> int:
-        """Items that have no outcome yet."""
+        """Items without an outcome."""
         return self.batch.delivery.left
 
+    def count(self, outcome: Outcome, items: int) -> None:
+        """Count an outcome, for fences."""
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + items
+
     def cause(self, index: int) -> BaseException | None:
-        """Why an item failed, as far as anybody knows."""
+        """Why an item failed, if that is known."""
         return self.batch.delivery.error(index) or self.cut_cause
+
+    # -- tries -------------------------------------------------------------------------------------
+
+    def begin_try(self) -> None:
+        """It has its slot, and goes to its destination."""
+        if self.running is None:
+            self.running = self._host.tries.begins(self, self.clock.now())
+
+    def end_try(self, *, rests: bool = False) -> None:
+        """It backs off, or has ended."""
+        running, self.running = self.running, None
+        told = self.cut_cause is None or not self.stopping
+        if running is not None and self._host.tries.ends(
+            running, self.clock.now(), rests=rests, told=told
+        ):
+            self._host.adapt()
 
     # -- cutting -----------------------------------------------------------------------------------
 
     def watch(self, activity: object) -> None:
-        """A new stretch begins: cut the write if it lasts longer than the flush timeout."""
+        """Start a stretch: the write is cut if it lasts longer than the flush timeout."""
         self.unwatch(activity)
         if self.cut_cause is None:
             self._timers[activity] = self.clock.call_at(
@@ -127,16 +163,17 @@ class Flight(Generic[T]):
             )
 
     def unwatch(self, activity: object) -> None:
-        """The stretch has ended."""
+        """End the stretch."""
         timer = self._timers.pop(activity, None)
         if timer is not None:
             timer.cancel()
 
-    def ended(self) -> None:
-        """The write has ended; nothing is waited for any more."""
+    def ended(self, task: asyncio.Task[Any]) -> None:
+        """The write has ended: nothing bounds it any more."""
         self._unwatch_all()
         if self._verdict is not None:
             self._verdict.cancel()
+        self.cut_cause = self.cut_cause or _exit_of(task)
 
     def _unwatch_all(self) -> None:
         for timer in self._timers.values():
@@ -150,9 +187,7 @@ class Flight(Generic[T]):
         self.cut(error, self.clock.now() + GRACE)
 
     def cut(self, cause: BaseException, verdict_at: float) -> None:
-        """Cancel the write; at `verdict_at` its items get their verdicts, whether or not it has
-        ended.
-        """
+        """Cancel the write. At `verdict_at` its items get their verdicts, even if it goes on."""
         if self.cut_cause is not None:
             return
         self.cut_cause = cause
@@ -161,54 +196,53 @@ class Flight(Generic[T]):
             self.task.cancel()
         self._verdict = self.clock.call_at(verdict_at, self.batch.delivery.close)
 
-    # -- the delivery's books and slots -----------------------------------------------------------
+    def release_slot(self) -> None:
+        """Give the slot back, if it has one."""
+        if self.has_slot:
+            self.has_slot = False
+            self._host.slots.give()
+
+    # -- slots -------------------------------------------------------------------------------------
 
     @property
     def clock(self) -> Clock:
         """The batcher's clock."""
-        return self._engine.clock
+        return self._host.lifecycle.clock
 
     @property
     def deadline(self) -> float | None:
-        """When a shutdown will cut writes."""
-        return self._engine.deadline
+        """When a shutdown cuts writes."""
+        return self._host.lifecycle.deadline
 
     @property
     def stopping(self) -> bool:
         """Whether a shutdown has begun."""
-        return self._engine.stopping
+        return self._host.lifecycle.stopping
 
     @property
     def waits_for_repair(self) -> bool:
-        """A batcher waits, and its log tells of it."""
+        """True: a batcher's log reports the wait."""
         return True
-
-    def settled(
-        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
-    ) -> None:
-        """Book outcomes."""
-        self._engine.item_settled(self, indices, outcome, details)
 
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
         """Wait out a backoff, or until a shutdown begins."""
-        await self._engine.pause(until, *signals, through_stop=through_stop)
+        await self._host.lifecycle.pause(until, *signals, through_stop=through_stop)
 
     def give_slot(self) -> None:
-        """A backoff begins: the slot serves others unless total order needs it."""
+        """Release the slot during a backoff, unless total order needs it."""
         self.backing_off = True
-        self._engine.try_ends(self, rests=True)
-        self._engine.backs_off(self)
-        if self.has_slot and not self._engine.keeps_slot:
-            self.has_slot = False
-            self._engine.slots.give()
-            self._engine.slot_given()
+        self.end_try(rests=True)
+        self._host.backs_off(self)
+        if self.has_slot and not self._host.keeps_slot:
+            self.release_slot()
+            self._host.slot_given()
 
     async def take_slot(self) -> None:
-        """The backoff is over: wait for a slot."""
+        """Wait for a slot after a backoff."""
         while not self.has_slot:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._engine.slots.queue(waiter)
-            self._engine.slot_given()
+            self._host.slots.queue(waiter)
+            self._host.slot_given()
             try:
                 await waiter
             except asyncio.CancelledError:
@@ -216,35 +250,55 @@ class Flight(Generic[T]):
                     self._got_slot()
                 raise
             self._got_slot()
-        self.backing_off = False
-        self._engine.try_begins(self)
+        self._resume()
 
     def _got_slot(self) -> None:
         if self.has_slot:  # another branch was faster
-            self._engine.slots.give()
-            self._engine.slot_given()
+            self._host.slots.give()
+            self._host.slot_given()
         self.has_slot = True
 
     def force_slot(self) -> None:
-        """A backoff was left by an exception: go on at once, over the limit if need be."""
+        """Go on at once after an exception in a backoff, over the limit if need be."""
         if not self.has_slot:
             self.has_slot = True
-            self._engine.slots.take()
+            self._host.slots.take()
+        self._resume()
+
+    def _resume(self) -> None:
         self.backing_off = False
-        self._engine.try_begins(self)
+        self.begin_try()
+
+    # -- books -------------------------------------------------------------------------------------
+
+    def settled(
+        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
+    ) -> None:
+        """Book outcomes."""
+        self._host.settled(self, indices, outcome, details)
 
     def throttled(self, until: float) -> None:
         """The destination asked for a pause."""
-        self._engine.throttled(until)
+        self._host.lifecycle.throttled(until)
 
     def heard(self, errors: Iterable[BaseException]) -> None:
         """A write, or a part of one, has ended with these errors."""
-        self._engine.heard(self, errors)
+        self._host.heard(self, errors)
 
     def reported(self, source: object, condition: Condition | None) -> None:
-        """A decorator tells the state of its destination."""
-        self._engine.monitor.reported(source, condition)
+        """A decorator reports the state of its destination."""
+        self._host.monitor.reported(source, condition)
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """Items of the batch are to be sent again."""
-        self._engine.monitor.retrying(self.batch, kind, items, delay)
+        """Items of the batch will be sent again."""
+        self._host.monitor.retrying(self.batch, kind, items, delay)
+
+
+def _exit_of(task: asyncio.Task[Any]) -> UnknownOutcomeError | None:
+    """Why items are unknown after an exception that `send` does not keep: a sink called for exit."""
+    raised = None if task.cancelled() else task.exception()
+    if raised is None:
+        return None
+    error = UnknownOutcomeError(f"the sink raised {type(raised).__name__}, which ended the write")
+    error.__cause__ = raised
+    return error

@@ -28,6 +28,10 @@ class FifoSlots:
         """Whether a slot is free."""
         return self.used < self.limit
 
+    def resize(self, limit: int) -> None:
+        """Change how many there are; those in use stay so."""
+        self.limit = limit
+
     def take(self) -> None:
         """Take a slot, even over the limit."""
         self.used += 1

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from ..._core.batch import Reason
     from .add_group import AddGroup
-    from .pack import Evicted, Leftover, Pack, Sealed
+    from .pack import Evicted, Leftover, Sealed
 
 T = TypeVar("T")
 
@@ -132,14 +132,3 @@ class Holding(Protocol):
 
     def begin_stop(self) -> None:
         """A shutdown has begun: held items are handed back instead of failing or spilling."""
-
-
-class Gathering(NamedTuple, Generic[T]):
-    """A gatherer, and what belongs to it."""
-
-    gatherer: Gatherer[T]
-    pack: Pack[T]
-    """The open batch; for tenants one that stays empty."""
-    identity: Callable[[T], Hashable] | None = None
-    """What stands for an item's key or tenant; `None` without."""
-    holds: Holding | None = None

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..._core.ledger import Ledger
-    from .gatherer import Gathering
+    from .gatherer import Gatherer
+    from .gathering import Gathering
 
 T = TypeVar("T")
 
@@ -36,7 +37,9 @@ class TenantQueue(Generic[T]):
     ) -> None:
         self.tenant = tenant
         self.weight = weight
-        self.gatherer, _, self.identity, self.holds = gathering
+        self.gatherer = gathering.gatherer
+        self.identity = gathering.identity
+        self.holds = gathering.holds
         self.ledger = ledger
         """The items of a batch leave it together, when the write has ended."""
         self.flying = 0

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from ..._core.ledger import Waiter
     from ..report import TenantStats
-    from .gatherer import Gathering, Shape
+    from .gatherer import Shape
+    from .gathering import Gathering
     from .numbers import Numbers
     from .pack import Evicted, Leftover, Sealed
 

@@ -43,17 +43,17 @@ class Window:
         return len(self.items) + self._passed
 
     def close(self) -> None:
-        """Book what the fast path has appended: every change of state begins with this."""
+        """Close the fast path and book what it appended: changes of state begin with this."""
+        self.limit = self.try_limit = 0
         self._unyielded += self._ledger.close_window()
 
     def open(self, pack: Pack[Any], spare: int) -> None:
-        """Let the fast path append at most `spare` items: every change of state ends with this."""
+        """Let the fast path append at most `spare` items: changes of state end with this."""
         items = self.items = pack.items
         self.receipts = pack.receipts
         self._passed = 0
         self._ledger.open_window(self)
         if spare <= 0 or self._ledger.contended:
-            self.limit = self.try_limit = 0
             return
         filled = len(items)
         self.try_limit = filled + min(spare, self._ledger.left)

@@ -1,0 +1,55 @@
+"""Tells the governor of tries, if there is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._core.batch import Reason
+from .governor import Governor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..flight import Flight
+    from ..setup import Setup
+    from .adaptive import Setting
+    from .governor import Running
+
+_FULL = frozenset({Reason.SIZE, Reason.BYTES})
+
+
+class Tries:
+    """The tries of one batcher; without `adaptive` it does nothing."""
+
+    def __init__(self, setup: Setup[Any]) -> None:
+        adaptive = setup.adaptive
+        self._governor = (
+            None if adaptive is None else Governor(adaptive, setup.limits, setup.sink)
+        )
+
+    @property
+    def setting(self) -> Setting | None:
+        """What the governor has found; `None` without one."""
+        return None if self._governor is None else self._governor.setting
+
+    def begins(self, flight: Flight[Any], now: float) -> Running | None:
+        """A batch has its slot."""
+        if self._governor is None:
+            return None
+        return self._governor.begins(
+            flight.left,
+            now,
+            of_tenant=flight.sealed.owner is not None,
+            full=flight.sealed.reason in _FULL,
+        )
+
+    def heard(self, running: Running | None, errors: Iterable[BaseException]) -> None:
+        """A try has met errors."""
+        if self._governor is not None and running is not None:
+            self._governor.heard(running, errors)
+
+    def ends(self, running: Running | None, now: float, *, rests: bool, told: bool) -> bool:
+        """A try has ended, in a backoff if it `rests`; return whether the setting has changed."""
+        if self._governor is None or running is None:
+            return False
+        return self._governor.ends(running, now, rests=rests, told=told)

@@ -1,0 +1,40 @@
+"""One timer, re-armed lazily."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._core.clock import Clock, TimerHandle
+
+
+class Alarm:
+    """Calls `ring` at the earliest time that was asked for."""
+
+    __slots__ = ("_at", "_ring", "_timer")
+
+    def __init__(self, ring: Callable[[], object]) -> None:
+        self._ring = ring
+        self._timer: TimerHandle | None = None
+        self._at = 0.0
+
+    def set(self, clock: Clock, when: float) -> None:
+        """Ring at `when`, or earlier if that was asked for before."""
+        if self._timer is not None:
+            if self._at <= when:
+                return
+            self._timer.cancel()
+        self._at = when
+        self._timer = clock.call_at(when, self._rings)
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _rings(self) -> None:
+        self._timer = None
+        self._ring()

@@ -1,0 +1,185 @@
+"""Outcomes: on the ledger, in receipts, for fences and observers, and in the lists of a shutdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .._core.errors import DeadLetterLimit
+from .._core.observer import Observers
+from .._core.outcome import Outcome
+from .._core.runtime.exits import exit_later
+from . import log
+from .gathering.pack import Leftover
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from .._core.ledger import Ledger
+    from .fence import Fences
+    from .flight import Flight
+    from .lifecycle import Lifecycle
+    from .setup import Setup
+
+T = TypeVar("T")
+
+FailureHandler = Callable[[list[Any], BaseException], object]
+
+
+class Bookkeeper(Generic[T]):
+    """Books every outcome of one batcher."""
+
+    def __init__(
+        self, setup: Setup[T], ledger: Ledger, fences: Fences, lifecycle: Lifecycle
+    ) -> None:
+        self._name = setup.name
+        self._on_failure = setup.on_failure
+        self._holds_keys = setup.on_key_failure != "skip"
+        self._ledger = ledger
+        self._fences = fences
+        self._lifecycle = lifecycle
+        self.observers = Observers(setup.observers)
+        self.unlisted = log.Unlisted(setup.name, setup.sink)
+        self.unsent: list[T] = []
+        """Items handed back: those of batches stand before those that no worker had taken."""
+        self.unknown: list[T] = []
+        """Items whose outcome became unknown since a shutdown began."""
+        self.held: list[Leftover[T]] | None = None
+        """Items for the last resort; `None` without one."""
+        self.parked = 0
+        """Handed-back items that a failed item of their key had stopped."""
+        self._from_flights = 0
+
+    def keep_for_last_resort(self) -> None:
+        """Hold items that are handed back, until the last resort has been asked."""
+        self.held = []
+
+    # -- items of a batch --------------------------------------------------------------------------
+
+    def settle(
+        self,
+        flight: Flight[T],
+        indices: Sequence[int],
+        outcome: Outcome,
+        details: Mapping[int, object] | None,
+    ) -> None:
+        """Book outcomes of a batch's items: they leave the ledger, and their receipts resolve."""
+        sealed = flight.sealed
+        if outcome is Outcome.UNSENT and self.held is not None:
+            self._hold(flight, indices, self.held)
+            return
+        flight.count(outcome, len(indices))
+        self._ledger.settle(len(indices), sealed.size_of(indices), outcome)
+        if outcome is Outcome.UNSENT:
+            place = self._from_flights
+            self.unsent[place:place] = [flight.batch[i] for i in indices]
+            self._from_flights += len(indices)
+        elif outcome is Outcome.UNKNOWN and self._lifecycle.stopping:
+            self.unknown.extend(flight.batch[i] for i in indices)
+        if sealed.receipts:
+            self._resolve(flight, indices, outcome, details or {})
+        if self.observers:
+            self.observers.tell(
+                lambda observer: observer.on_outcome(flight.batch, outcome, indices)
+            )
+
+    def _hold(self, flight: Flight[T], indices: Sequence[int], held: list[Leftover[T]]) -> None:
+        sealed, place = flight.sealed, self._from_flights
+        held[place:place] = [
+            Leftover(flight.batch[i], sealed.receipts.get(i), sealed.number, tenant=sealed.tenant)
+            for i in indices
+        ]
+        self._from_flights += len(indices)
+        self._ledger.hand_back(len(indices), from_flight=True)
+
+    @staticmethod
+    def _resolve(
+        flight: Flight[T],
+        indices: Sequence[int],
+        outcome: Outcome,
+        details: Mapping[int, object],
+    ) -> None:
+        for index in indices:
+            receipt = flight.sealed.receipts.get(index)
+            if receipt is not None:
+                cause = None if outcome.is_success else flight.cause(index)
+                receipt.resolve(outcome, cause, details.get(index))
+
+    def stops_keys(self, flight: Flight[T], outcome: Outcome) -> bool:
+        """Whether the items behind ones with this outcome have to wait."""
+        if outcome is Outcome.UNSENT:
+            return self._lifecycle.stopping
+        if not self._holds_keys or flight.sealed.spilled:
+            return False
+        return outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}
+
+    # -- items of no batch -------------------------------------------------------------------------
+
+    def end(
+        self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
+    ) -> None:
+        """Book the outcome of items that are in no batch; the caller then checks the fences."""
+        self._ledger.ended(len(items), outcome)
+        if outcome is Outcome.UNSENT:
+            self.unsent.extend(item.item for item in items)
+        for item in items:
+            if item.receipt is not None:
+                item.receipt.resolve(outcome, cause, None)
+        self._fences.count_items([item.number for item in items], outcome)
+
+    def hand_back(self, items: list[Leftover[T]], cause: BaseException, parked: int) -> None:
+        """Items that no worker had taken are unsent, or kept for the last resort."""
+        self.parked += parked if self._holds_keys else 0
+        if self.held is None:
+            self.end(items, Outcome.UNSENT, cause)
+        else:
+            self.held += items
+            self._ledger.hand_back(len(items))
+
+    def answered(self, items: Sequence[Leftover[T]], taken: set[int], cause: BaseException) -> None:
+        """The last resort has taken some of the first held items; the others are unsent."""
+        if self.held is not None:
+            del self.held[: len(items)]
+        self._ledger.take_handed_back(len(items))
+        is_taken = [place in taken for place in range(len(items))]
+        took = [item for item, is_its in zip(items, is_taken, strict=True) if is_its]
+        left = [item for item, is_its in zip(items, is_taken, strict=True) if not is_its]
+        self.end(took, Outcome.DEAD_LETTERED, None)
+        self.end(left, Outcome.UNSENT, cause)
+
+    def drop(self, items: Sequence[Leftover[T]]) -> None:
+        """Book items that are given up for newer ones, or because there is no room."""
+        self._ledger.ended(len(items), Outcome.DROPPED)
+        for item in items:
+            if item.receipt is not None:
+                item.receipt.resolve(Outcome.DROPPED, None, None)
+
+    def tell_dropped(self, items: Sequence[T]) -> None:
+        """Tell observers, at the very end of a stretch: they may add something."""
+        if self.observers and items:
+            self.observers.tell(lambda observer: observer.on_dropped(self._name, items, "overflow"))
+
+    # -- failures ----------------------------------------------------------------------------------
+
+    def report_failure(
+        self, flight: Flight[T], failed: Mapping[int, BaseException]
+    ) -> Generator[BaseException]:
+        """Log failed items and follow `on_failure`; yields errors that break the batcher."""
+        log.failed_flush(flight.batch, failed)
+        limits = (error for error in failed.values() if isinstance(error, DeadLetterLimit))
+        limit = next(limits, None)
+        if limit is not None:
+            yield limit
+        elif self._on_failure == "crash":
+            yield next(iter(failed.values()))
+        elif callable(self._on_failure):
+            by_error: dict[int, list[int]] = {}
+            for index, error in failed.items():
+                by_error.setdefault(id(error), []).append(index)
+            for indices in by_error.values():
+                items = [flight.batch[i] for i in indices]
+                try:
+                    self._on_failure(items, failed[indices[0]])
+                except BaseException as raised:  # told to every producer
+                    yield raised
+                    exit_later(raised)

@@ -1,0 +1,87 @@
+"""Fences: a flush waits for exactly the items that were accepted before it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .._core.outcome import Outcome
+
+
+class Fence:
+    """Waits for every batch up to a number, and counts their outcomes."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.outcomes: dict[Outcome, int] = {}
+        self.passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._not_before = 0
+        """Settled items, at least, by the time that it opens: a count in front looks everywhere."""
+
+    def add(self, outcomes: Mapping[Outcome, int]) -> None:
+        """Count outcomes of one batch."""
+        for outcome, count in outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+
+    def opens(self, settled: int, before: Callable[[int], int], *, holding: bool) -> bool:
+        """Whether nothing is left in front of it."""
+        if settled < self._not_before and not holding:
+            return False
+        left = before(self.number)
+        self._not_before = settled + left
+        return not left
+
+    def open(self) -> None:
+        """End the wait."""
+        if not self.passed.done():
+            self.passed.set_result(None)
+
+
+class Fences:
+    """The fences that are closed. `before` counts the items inside up to a batch number."""
+
+    def __init__(self, before: Callable[[int], int]) -> None:
+        self._before = before
+        self._fences: list[Fence] = []
+
+    def __len__(self) -> int:
+        return len(self._fences)
+
+    def add(self, number: int) -> Fence:
+        """A fence behind the batches up to this number."""
+        fence = Fence(number)
+        self._fences.append(fence)
+        return fence
+
+    def remove(self, fence: Fence) -> None:
+        """Keep this fence no longer."""
+        if fence in self._fences:
+            self._fences.remove(fence)
+
+    def count(self, number: int, outcomes: Mapping[Outcome, int]) -> None:
+        """The items of a batch have these outcomes."""
+        for fence in self._fences:
+            if number <= fence.number:
+                fence.add(outcomes)
+
+    def count_items(self, numbers: Sequence[int], outcome: Outcome) -> None:
+        """Items of batches with these numbers have this outcome."""
+        for fence in self._fences:
+            behind = sum(1 for number in numbers if number <= fence.number)
+            if behind:
+                fence.add({outcome: behind})
+
+    def check(self, settled: int, *, holding: bool) -> None:
+        """Open the fences with nothing left in front; `settled` items have an outcome."""
+        for fence in tuple(self._fences):
+            if fence.opens(settled, self._before, holding=holding):
+                self._fences.remove(fence)
+                fence.open()
+
+    def open_all(self) -> None:
+        """The batcher has broken: nothing more ends."""
+        for fence in self._fences:
+            fence.open()

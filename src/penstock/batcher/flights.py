@@ -1,0 +1,89 @@
+"""The batches on their way."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, Generic, TypeVar
+from uuid import uuid4
+
+from .._core.clock import Signal
+from .._core.runtime.own_context import own_context
+from .flight import Flight
+
+if TYPE_CHECKING:
+    import contextvars
+    from collections.abc import Iterator
+
+    from .flight import FlightHost
+    from .gathering.pack import Sealed
+    from .setup import Setup
+
+T = TypeVar("T")
+
+
+class Flights(Generic[T]):
+    """The flights of one batcher, and their ids."""
+
+    def __init__(self, setup: Setup[T]) -> None:
+        self._name = setup.name
+        self._stretch = setup.limits.stretch
+        self._flights: set[Flight[T]] = set()
+        self._id = uuid4().hex
+        self._serial = itertools.count(1)
+        self._context = own_context()
+        self.by_reason: Counter[str] = Counter()
+        """How many batches were started, by reason."""
+        self.changed = Signal()
+        """Fires when a flight has ended, or a producer waits no longer; the drain listens."""
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def __iter__(self) -> Iterator[Flight[T]]:
+        return iter(tuple(self._flights))
+
+    def launch(self, host: FlightHost[T], sealed: Sealed[T]) -> Flight[T]:
+        """A flight of this batch, in a slot; its write has not begun."""
+        flight = Flight(
+            host,
+            sealed,
+            batch_id=f"{self._id}-{next(self._serial)}",
+            name=self._name,
+            stretch=self._stretch,
+        )
+        self._flights.add(flight)
+        self.by_reason[sealed.reason.value] += 1
+        return flight
+
+    def context(self) -> contextvars.Context:
+        """The context of a write: empty, but for the mark of a batcher's own work."""
+        return self._context.copy()
+
+    def discard(self, flight: Flight[T]) -> None:
+        """A flight has ended."""
+        self._flights.discard(flight)
+
+    @property
+    def all_let_pass(self) -> bool:
+        """Whether each lets later batches go first."""
+        return all(flight.batch.delivery.lets_pass for flight in self._flights)
+
+    @property
+    def any_lets_pass(self) -> bool:
+        """Whether one lets later batches go first."""
+        return any(flight.batch.delivery.lets_pass for flight in self._flights)
+
+    @property
+    def all_settled(self) -> bool:
+        """Whether every item has an outcome."""
+        return all(flight.left == 0 for flight in self._flights)
+
+    def left_until(self, number: int) -> int:
+        """Items without an outcome, of batches up to this number."""
+        return sum(flight.left for flight in self._flights if flight.sealed.number <= number)
+
+    @property
+    def backing_off(self) -> list[Flight[T]]:
+        """The flights in a backoff."""
+        return [flight for flight in self if flight.backing_off]

@@ -1,0 +1,76 @@
+"""Builds the gatherer for a batcher's arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from ..._core.order.keys import identity
+from ..._core.order.parking import Parking
+from .gatherer import Shape
+from .gathering import Gathering
+from .keyed import KeyedGatherer
+from .pack import Pack
+from .plain import PlainGatherer
+from .tenant_holds import TenantHolds
+from .tenants import TenantGatherer, TenantRules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..._core.ledger import Ledger
+    from ..setup import Setup
+    from .gatherer import Wake
+    from .numbers import Numbers
+    from .window import Window
+
+T = TypeVar("T")
+
+
+def gathering_for(
+    setup: Setup[T],
+    ledger: Ledger,
+    numbers: Numbers,
+    window: Window,
+    *,
+    wake: Wake,
+    on_error: Callable[[BaseException], object],
+) -> Gathering[T]:
+    """A plain gatherer, a keyed one, or one of either per tenant."""
+    limits, key, tenant, tenants = setup.limits, setup.key, setup.tenant, setup.tenants
+    shape = Shape(limits.max_items, limits.max_bytes, limits.delay, setup.sized)
+    evicts = setup.overflow == "drop_oldest"
+
+    def one(ledger: Ledger) -> Gathering[T]:
+        if key is None:
+            pack: Pack[T] = Pack(sized=shape.sized)
+            return Gathering(PlainGatherer(shape, pack, ledger, numbers), shape, pack)
+        keyed: KeyedGatherer[T] = KeyedGatherer(
+            shape,
+            ledger,
+            numbers,
+            window,
+            key=key,
+            repeats=setup.key_prefix_safe,
+            evicts=evicts,
+            parking=Parking(setup.on_key_failure, setup.max_parked_items),
+            wake=wake,
+            on_error=on_error,
+            odd_keys=tenant is not None,  # a tenant's first key is looked up before this is made
+        )
+        return Gathering(keyed, shape, keyed.pack, keyed.identity, keyed.holds)
+
+    if tenant is None:
+        return one(ledger)
+    rules: TenantRules[T] = TenantRules(
+        one,
+        tenant=tenant,
+        key=(lambda _: None) if key is None else (lambda item: identity(key(item))),
+        weight=tenants.weight,
+        serial=limits.workers == 1 and key is None,
+        evicts=evicts,
+        cap_items=tenants.max_pending_items,
+        cap_bytes=tenants.max_pending_bytes,
+    )
+    gatherer = TenantGatherer(rules, shape, ledger, numbers)
+    holds = None if key is None else TenantHolds(gatherer)
+    return Gathering(gatherer, shape, Pack(sized=False), gatherer.identity, holds)

@@ -1,0 +1,219 @@
+"""The way in beside the fast path: measure, let other tasks run, wait for room; then append.
+
+*Yield first, append last*: a producer waits before its item is appended, and nothing is awaited
+after. So a cancelled `add` has either put its item in, and returned, or has not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, Never, TypeVar
+
+from .._core.errors import AddTimeout, ItemTooLarge, KeyFailedError, LedgerFull
+from .._core.ledger import Waiter
+from .arguments import checked_size
+from .gathering.add_group import AddGroup
+from .reservations import WholeReservation, tenant_reservations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .dispatch import Dispatcher
+    from .receipt import ReceiptBase
+    from .reservations import Reservation, TenantReservation
+
+T = TypeVar("T")
+
+RETRY_AFTER = 5.0
+"""Default `retry_after` of a refused producer, in seconds."""
+
+
+class Intake(Generic[T]):
+    """Admits groups of items, or makes their producers wait, or refuses or drops them."""
+
+    def __init__(self, dispatcher: Dispatcher[T]) -> None:
+        self._dispatcher = dispatcher
+        self._setup = dispatcher.setup
+        self._lifecycle = dispatcher.lifecycle
+        self._ledger = dispatcher.ledger
+        self._window = dispatcher.window
+
+    async def add(
+        self,
+        items: tuple[T, ...],
+        receipts: tuple[ReceiptBase, ...] | None,
+        seconds: float | None,
+    ) -> None:
+        """The slow path: accept all items or none. Suspends and raises as `Batcher.add`."""
+        lifecycle, window = self._lifecycle, self._window
+        lifecycle.check_open()
+        if window.yield_due:
+            window.yielded()
+            await lifecycle.clock.sleep(0)
+            lifecycle.check_open()
+        window.came(len(items))
+        group = self.group(items, receipts)
+        if self._takes_at_once(group):
+            return
+        if self._setup.drops:
+            self._dispatcher.drop(group)
+        elif self._setup.overflow == "reject" or seconds == 0:
+            self._refuse(group)
+        else:
+            await self._wait_for_room(group, seconds)
+
+    def try_add(self, item: T) -> bool:
+        """Accept the item if there is room now, as `Batcher.try_add`."""
+        lifecycle = self._lifecycle
+        if lifecycle.state != "open" or not lifecycle.accepting:
+            self._ledger.refuse(1)
+            return False
+        try:
+            group = self.group((item,))
+            if self._takes_at_once(group):
+                return True
+        except (ItemTooLarge, KeyFailedError):
+            return False
+        if self._setup.drops:
+            self._dispatcher.drop(group)
+        else:
+            self._ledger.refuse(1)
+        return False
+
+    def group(
+        self, items: tuple[T, ...], receipts: tuple[ReceiptBase, ...] | None = None
+    ) -> AddGroup[T]:
+        """The items with sizes and keys.
+
+        Raises `ItemTooLarge`, `KeyFailedError`, and what the functions of an item raise.
+        """
+        try:
+            return self.measured(items, receipts)
+        except (ItemTooLarge, KeyFailedError):
+            self._ledger.refuse(len(items))
+            raise
+
+    def measured(
+        self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...] | None
+    ) -> AddGroup[T]:
+        """As `group`, but refused items are not counted. May be called in any thread."""
+        measure, identity = self._setup.measure, self._dispatcher.gathering.identity
+        sizes = keys = None
+        try:
+            if measure is not None:
+                sizes = tuple([checked_size(measure(item)) for item in items])
+            self._check_sizes(len(items), sizes or (0,))
+            if identity is not None:
+                keys = tuple(map(identity, items))
+        except (ItemTooLarge, KeyFailedError):
+            raise
+        except Exception as error:
+            self._dispatcher.books.unlisted.raised_by_function(error)
+            raise
+        return AddGroup(items, sizes, receipts, keys)
+
+    def _check_sizes(self, items: int, sizes: tuple[int, ...]) -> None:
+        """Raise `ItemTooLarge` for what may not come in, or could never fit."""
+        most, ledger = self._setup.limits.max_bytes, self._ledger
+        if self._setup.oversize == "reject" and most is not None and max(sizes) > most:
+            raise ItemTooLarge(f"an item of {max(sizes)} bytes is larger than max_bytes={most}")
+        if not ledger.could_ever_fit(items, sum(sizes)):
+            caps = f"max_pending_items={ledger.max_items}, max_pending_bytes={ledger.max_bytes}"
+            raise ItemTooLarge(f"{items} items of {sum(sizes)} bytes can never fit: {caps}")
+
+    def _takes_at_once(self, group: AddGroup[T]) -> bool:
+        """Accept the group if there is room everywhere, evicting older items if the policy allows.
+
+        None of those is given up if that would not make enough room.
+        """
+        dispatcher = self._dispatcher
+        tenants = self._tenants(group)
+        if self._ledger.admits(len(group.items), group.bytes) and all(
+            reservation.fits for reservation in tenants
+        ):
+            dispatcher.accept(group)
+            return True
+        if self._setup.overflow != "drop_oldest":
+            return False
+        reservations = self._reservations(group, tenants)
+        if not all(reservation.may_fit for reservation in reservations):
+            return False
+        gone = [item for each in reservations for item in dispatcher.evict_for(each)]
+        dispatcher.accept(group)
+        dispatcher.books.tell_dropped(gone)
+        return True
+
+    def _tenants(self, group: AddGroup[T]) -> Sequence[TenantReservation[T]]:
+        if self._setup.tenant is None:
+            return ()
+        try:
+            return tenant_reservations(self._dispatcher.gathering, group, self._ledger)
+        except ItemTooLarge:
+            self._ledger.refuse(len(group.items))
+            raise
+
+    def _reservations(
+        self, group: AddGroup[T], tenants: Sequence[TenantReservation[T]]
+    ) -> list[Reservation]:
+        """Everything that must have room, in the order to wait for it."""
+        whole = WholeReservation(
+            self._ledger, self._dispatcher.gathering, len(group.items), group.bytes
+        )
+        return [*tenants, whole]
+
+    def _refuse(self, group: AddGroup[T]) -> Never:
+        """A full ledger rejects, or no time is given to wait."""
+        self._ledger.refuse(len(group.items))
+        kind = LedgerFull if self._setup.overflow == "reject" else AddTimeout
+        reservations = self._reservations(group, self._tenants(group))
+        full = next(each for each in reservations if not each.fits).full
+        raise kind(f"batcher {self._setup.name!r}: {full}", retry_after=self._retry_after())
+
+    async def _wait_for_room(self, group: AddGroup[T], seconds: float | None) -> None:
+        """Get room in one ledger after the other; room in the first is kept meanwhile, and handed
+        on by a producer that gives up.
+        """
+        dispatcher, clock = self._dispatcher, self._lifecycle.clock
+        joined: list[tuple[Reservation, Waiter]] = []
+        is_in = False
+        dispatcher.producers_waiting.waits_again()
+        try:
+            async with clock.timeout_at(None if seconds is None else clock.now() + seconds):
+                for reservation in self._reservations(group, self._tenants(group)):
+                    waiter = Waiter(
+                        reservation.items,
+                        reservation.size,
+                        asyncio.get_running_loop().create_future(),
+                    )
+                    joined.append((reservation, waiter))
+                    reservation.join(waiter)
+                    if not waiter.granted:
+                        await self._granted(waiter)
+                dispatcher.accept(group)
+                is_in = True
+        except TimeoutError:
+            full = joined[-1][0].full
+            message = f"batcher {self._setup.name!r}: no room within {seconds:g} s; {full}"
+            raise AddTimeout(message, retry_after=self._retry_after()) from None
+        finally:
+            if not is_in:
+                self._ledger.refuse(len(group.items))
+            for reservation, waiter in joined:
+                reservation.leave(waiter)
+            dispatcher.notify()
+
+    async def _granted(self, waiter: Waiter) -> None:
+        """Return once the room is granted, without having suspended since."""
+        producers = self._dispatcher.producers_waiting
+        producers.join(waiter)
+        self._dispatcher.advance(self._lifecycle.clock.now())
+        try:
+            await waiter.future
+        finally:
+            producers.leave(waiter)
+        if not self._lifecycle.admitting:
+            self._lifecycle.check_open()
+
+    def _retry_after(self) -> float:
+        lifecycle = self._lifecycle
+        return max(RETRY_AFTER, lifecycle.throttled_until - lifecycle.clock.now())

@@ -1,0 +1,135 @@
+"""The life of an open batcher, from opening to its report.
+
+new -> opening -> open -> closing -> closed; a forked child's copy is `forked`. A batcher that is
+open and broken takes no items any more; it still has to be shut down.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._core.clock import LoopClock, Signal, wait_until
+from .._core.errors import BatcherBroken, ClosedError, ConfigError, ForkedError
+from .._core.runtime.loops import running_loop
+from .._core.told import repr_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .._core.clock import Clock
+
+
+class Lifecycle:
+    """The state of a batcher: what it accepts, and how far a shutdown is."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self.clock = clock
+        self.state = "new"
+        self.accepting = True
+        self.admitting = False
+        """Whether a closing batcher still admits the producers that waited before."""
+        self.broken: BaseException | None = None
+        self.stopping = False
+        self.gave_up = False
+        """Whether queued items are handed back instead of being sent."""
+        self.deadline: float | None = None
+        """When a shutdown cuts writes."""
+        self.throttled_until = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_signal = Signal()
+
+    @property
+    def shown_state(self) -> str:
+        """The state as `stats()` shows it."""
+        return "broken" if self.broken is not None and self.state == "open" else self.state
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is open or closing."""
+        return self.state in {"open", "closing"}
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    def check_here(self) -> None:
+        """Raise unless this is the process, and the loop, in which it is open."""
+        if self.state == "forked":
+            message = (
+                f"batcher {self.name!r} was opened by the parent of this forked process; make a "
+                "new Batcher here (its sink may be used again)"
+            )
+            raise ForkedError(message)
+        if self.is_running and running_loop() is not self._loop:
+            message = (
+                f"batcher {self.name!r} is open on another event loop, and may be used only "
+                "there; for threads, use a BlockingBatcher"
+            )
+            raise ConfigError(message)
+
+    def check_entered(self) -> None:
+        """Raise unless it has been opened."""
+        if self.state in {"new", "opening"}:
+            raise ClosedError(f"batcher {self.name!r} is not open: use `async with batcher:`")
+
+    def check_open(self) -> None:
+        """Raise unless it accepts items here."""
+        self.check_here()
+        self.check_entered()
+        if not self.accepting:
+            raise self.closed_error()
+
+    def closed_error(self) -> ClosedError:
+        """Why nothing is accepted."""
+        if self.broken is None:
+            return ClosedError(f"batcher {self.name!r} is closed and takes no more items")
+        error = BatcherBroken(
+            f"batcher {self.name!r} has stopped after a failure: {repr_of(self.broken)}"
+        )
+        error.__cause__ = self.broken
+        return error
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def enter(self, state: str) -> None:
+        """Go on to the next state."""
+        self.state = state
+
+    def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """It is open, and belongs to this loop."""
+        self._loop = loop
+        if isinstance(self.clock, LoopClock):
+            self.clock = LoopClock(loop)  # a thread that scrapes metrics can read it as well
+        self.state = "open"
+
+    def stop_accepting(self, *, admit_waiting: bool = False) -> None:
+        """Accept no more items, but from producers that wait already if `admit_waiting`."""
+        self.accepting = False
+        self.admitting = admit_waiting
+
+    def give_up(self) -> None:
+        """From now on queued items are handed back."""
+        self.admitting = False
+        self.gave_up = True
+
+    def begin_stop(self) -> None:
+        """End every backoff with an immediate try; from now on they are shortened."""
+        self.stopping = True
+        self._stop_signal.fire()
+
+    def cut_at(self, deadline: float) -> None:
+        """A shutdown cuts writes at this time, maybe earlier than backoffs have reckoned with."""
+        self.deadline = deadline
+        self._stop_signal.fire()
+
+    def breaks(self, error: BaseException) -> None:
+        """It has failed for good."""
+        self.broken = error
+
+    def throttled(self, until: float) -> None:
+        """The destination asked for a pause."""
+        self.throttled_until = max(self.throttled_until, until)
+
+    async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
+        """Wait until then, for a signal, or for a shutdown unless `through_stop`."""
+        stop = () if through_stop else (self._stop_signal,)
+        await wait_until(self.clock, until, *stop, *signals)
