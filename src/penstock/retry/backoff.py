@@ -15,6 +15,8 @@ from .._core import checks
 if TYPE_CHECKING:
     from datetime import timedelta
 
+THROTTLE_FACTOR = 4.0
+"""The factor of a `Backoff` after throttled tries."""
 
 Jitter = Literal["full", "equal", "decorrelated", "none"]
 
@@ -88,6 +90,11 @@ class StrategyBackoff:
     ) -> float:
         """The wait in seconds after `tries` failed tries."""
         return max(0.0, float(self.strategy(call_state(tries, error, waited))))
+
+    def throttled(self, tries: int) -> float | None:
+        """The wait after `tries` throttled tries in a row; `None` unless a `Backoff` knows it."""
+        strategy = self.strategy
+        return strategy.bound(tries, THROTTLE_FACTOR) if isinstance(strategy, Backoff) else None
 
 
 def call_state(
