@@ -27,7 +27,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.cli._named import named_sink
+from penstock.cli.named import named_sink
 from penstock.cli.dlq.replay import LEFT, Replay, ReplayRules
 from penstock.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
 from penstock.letters.store import Unreadable

@@ -22,7 +22,7 @@ from penstock.spark._task import Cuts
 from penstock.spark._travel import description
 from penstock.spark._units import BUCKET, Units
 from penstock.testing import embedded_postgres
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.require import there_or_skip
 
 from .conftest import TABLES
 
