@@ -279,8 +279,8 @@ def a_slot_is_granted_to_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 def two_batches_share_a_slot_after_a_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes back goes on at once, with or without a slot."""
 
-    async def take_slot(self: Flight[Any], delivery: Delivery) -> None:
-        self.force_slot(delivery)
+    async def take_slot(self: Flight[Any]) -> None:
+        self.force_slot()
 
     monkeypatch.setattr(Flight, "take_slot", take_slot)
 
@@ -354,10 +354,10 @@ def a_late_completion_changes_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
     real = Delivery.settle
 
     def settle(self: Delivery, indices: Any, outcome: Outcome, details: Any = None) -> None:
-        host: Any = self._host
-        if self.closed and host is not None:
-            host._engine.counts[Outcome.UNKNOWN] -= len(indices)
-            host._engine.counts[outcome] += len(indices)
+        books: Any = self._books
+        if self.closed and books is not None:
+            books._engine.counts[Outcome.UNKNOWN] -= len(indices)
+            books._engine.counts[outcome] += len(indices)
         real(self, indices, outcome, details)
 
     monkeypatch.setattr(Delivery, "settle", settle)

@@ -27,9 +27,9 @@ from penstock import (
 from penstock._core.order.stopped import stopped_behind
 from penstock.sinks import FileSink, PostgresSink
 from penstock.spark import DeadLettersError, write_dataframe
-from penstock.spark._chunks import cut
-from penstock.spark._failures import KeyOrder
-from penstock.spark._task import write_chunk
+from penstock.spark.task.key_failure import KeyOrder
+from penstock.spark.task.task import write_chunk
+from penstock.spark.values.chunks import cut
 
 if TYPE_CHECKING:
     from pathlib import Path

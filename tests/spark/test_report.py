@@ -22,9 +22,9 @@ from penstock.spark import (
     foreach_batch,
     write_dataframe,
 )
-from penstock.spark._bars import Series, bars, short
-from penstock.spark._course import MOST, Course, rates
-from penstock.spark._page import covered
+from penstock.spark.progress.bars import Series, bars, short
+from penstock.spark.progress.course import MOST, Course, rates
+from penstock.spark.progress.page import covered
 
 if TYPE_CHECKING:
     from pathlib import Path

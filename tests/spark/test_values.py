@@ -29,10 +29,10 @@ from penstock import (
 from penstock._core.function_sink import as_sink
 from penstock.sinks import FileSink, PostgresSink
 from penstock.spark import write_dataframe
-from penstock.spark._chunks import cut
-from penstock.spark._failures import KeyOrder
-from penstock.spark._task import write_chunk
-from penstock.spark._zone import in_zone, spelt
+from penstock.spark.task.key_failure import KeyOrder
+from penstock.spark.task.task import write_chunk
+from penstock.spark.values.chunks import cut
+from penstock.spark.values.zone import in_zone, spelt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

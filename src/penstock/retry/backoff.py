@@ -77,6 +77,19 @@ class Backoff:
         return self.rng.uniform(least, bound)
 
 
+@dataclass(frozen=True, slots=True)
+class StrategyBackoff:
+    """A wait strategy as the backoff of a `RetryPolicy`."""
+
+    strategy: Backoff | WaitStrategy
+
+    def __call__(
+        self, tries: int, error: BaseException | None = None, waited: float = 0.0
+    ) -> float:
+        """The wait in seconds after `tries` failed tries."""
+        return max(0.0, float(self.strategy(call_state(tries, error, waited))))
+
+
 def call_state(
     tries: int, error: BaseException | None = None, waited: float = 0.0
 ) -> tenacity.RetryCallState:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from .._core import checks
 from .._core.patience import LONGEST_ASKED
+from .._core.retry_policy import RetryPolicy
 from .._core.sink import walk
-from .backoff import Backoff, WaitStrategy
+from .backoff import Backoff, StrategyBackoff, WaitStrategy
 from .retrying import RetrySink
-from .series import Rules
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -87,12 +87,6 @@ class Retry:
         max_retry_after: float | timedelta = LONGEST_ASKED,
         rng: random.Random | None = None,
     ) -> None:
-        self.rules = Rules(
-            attempts=checks.count("attempts", attempts),
-            unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
-            resend_unknown=resend_unknown,
-            max_seconds=checks.optional_seconds("max_seconds", max_seconds),
-        )
         if budget is not None and not callable(getattr(budget, "withdraw", None)):
             raise checks.bad("budget", budget, "must be a RetryBudget(...)")
         self.budget = budget
@@ -106,11 +100,18 @@ class Retry:
                 classify,
                 "must be a function from an exception to an ErrorClass or None",
             )
-        self.backoff: Backoff | WaitStrategy = backoff or Backoff(rng=rng or random.Random())
         self.classify = classify
         self.on_refused = checks.choice("on_refused", on_refused, ("wait", "dead_letter"))
-        self.max_retry_after = checks.seconds("max_retry_after", max_retry_after)
-        self.give_up_after = checks.optional_seconds("give_up_after", give_up_after)
+        self.backoff = StrategyBackoff(backoff or Backoff(rng=rng or random.Random()))
+        self.policy = RetryPolicy(
+            attempts=checks.count("attempts", attempts),
+            unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
+            resend_unknown=resend_unknown,
+            max_seconds=checks.optional_seconds("max_seconds", max_seconds),
+            give_up_after=checks.optional_seconds("give_up_after", give_up_after),
+            max_retry_after=checks.seconds("max_retry_after", max_retry_after),
+            backoff=self.backoff,
+        )
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
         """Wrap `sink`. Raises `ConfigError` around a sink that would send again what has
@@ -123,4 +124,4 @@ class Retry:
         return RetrySink(sink, self)
 
     def __repr__(self) -> str:
-        return f"Retry(attempts={self.rules.attempts})"
+        return f"Retry(attempts={self.policy.attempts})"

@@ -14,7 +14,7 @@ from .._core.order.prefix import leaders
 from .._core.patience import asked_wait
 from .._core.result import WriteResult
 from .._core.send import send
-from .backoff import Backoff, call_state
+from .backoff import Backoff
 from .outage import Destination
 from .series import AWAY, COUNTED, Series
 
@@ -96,7 +96,7 @@ class RetrySink(WrappingSink[T]):
         as that takes.
         """
         series = Series(
-            range(len(batch)), self._settings.rules, batch.delivery.clock.now(), keys=batch.keys
+            range(len(batch)), self._settings.policy, batch.delivery.clock.now(), keys=batch.keys
         )
         if self._settings.budget is not None:
             self._settings.budget.deposit()
@@ -304,7 +304,7 @@ class RetrySink(WrappingSink[T]):
         batch.delivery.report(destination.of_items, condition)
         series.refusals += 1
         series.refused_since = min(series.refused_since, now)
-        give_up = self._settings.give_up_after
+        give_up = self._settings.policy.give_up_after
         end = math.inf if give_up is None else series.refused_since + give_up
         if now >= end or not batch.delivery.waits_for_repair:
             series.give_up(errors)
@@ -318,7 +318,7 @@ class RetrySink(WrappingSink[T]):
     def _throttle(
         self, batch: Batch[T], series: Series, errors: Mapping[int, BaseException]
     ) -> None:
-        backoff, now = self._settings.backoff, batch.delivery.clock.now()
+        backoff, now = self._settings.backoff.strategy, batch.delivery.clock.now()
         self._trouble(batch, errors, ErrorClass.THROTTLE)
         end = self._give_up_at()
         if now >= end:
@@ -350,18 +350,18 @@ class RetrySink(WrappingSink[T]):
             batch.delivery.report(self._destination, condition)
 
     def _give_up_at(self) -> float:
-        since, give_up = self._destination.since, self._settings.give_up_after
+        since, give_up = self._destination.since, self._settings.policy.give_up_after
         return math.inf if since is None or give_up is None else since + give_up
 
     def _floor(self, errors: Mapping[int, BaseException], default: float) -> float:
-        asked = [asked_wait(error, self._settings.max_retry_after) for error in errors.values()]
+        asked = [
+            asked_wait(error, self._settings.policy.max_retry_after) for error in errors.values()
+        ]
         return max((seconds for seconds in asked if seconds is not None), default=default)
 
     def _backoff(self, series: Series, tries: int, errors: Mapping[int, BaseException]) -> float:
         error = next(iter(errors.values()), None)
-        series.waited = max(
-            0.0, float(self._settings.backoff(call_state(tries, error, series.waited)))
-        )
+        series.waited = self._settings.backoff(tries, error, series.waited)
         return series.waited
 
     # -- waiting -----------------------------------------------------------------------------------

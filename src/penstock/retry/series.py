@@ -16,7 +16,6 @@ to wait. Pure.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core.errors import ErrorClass, PermanentError, ResultMismatch, StoppedError
@@ -26,24 +25,14 @@ from .search import Search
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-_UNCOUNTED = frozenset({ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
+    from .._core.retry_policy import RetryPolicy
+
 COUNTED = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
 """What uses up an attempt, and may be tried again."""
 AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
 """What is an outage of the whole destination."""
 NO_LEADERS: Mapping[int, int] = {}
 """No item has a leader."""
-_NEVER_AGAIN = frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """How often an item may be tried."""
-
-    attempts: int
-    unlisted_attempts: int
-    resend_unknown: bool
-    max_seconds: float | None = None
 
 
 class Series:
@@ -52,7 +41,7 @@ class Series:
     def __init__(
         self,
         indices: Sequence[int],
-        rules: Rules,
+        policy: RetryPolicy,
         now: float,
         *,
         keys: Sequence[object] | None = None,
@@ -83,7 +72,7 @@ class Series:
         self.search = Search(keys)
         self._keys = keys
         self._since = now
-        self._rules = rules
+        self._policy = policy
         self._attempts: dict[int, int] = {}
 
     def after(
@@ -114,7 +103,7 @@ class Series:
                     self.final[index] = error
                 continue
             kind = class_of(error)
-            if kind not in _UNCOUNTED and not self.is_early:
+            if kind not in self._policy.uncounted and not self.is_early:
                 self._attempts[index] = self._attempts.get(index, 0) + 1
             if self._leaves(index, error, kind):
                 self.final[index] = error
@@ -127,7 +116,7 @@ class Series:
         if sent is not None and len(sent) < len(self.pending):
             staying = sorted(set(self.pending).difference(sent).union(staying))
         self.pending = staying
-        self.tries += bool(classes - _UNCOUNTED)
+        self.tries += bool(classes - self._policy.uncounted)
         self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
         self.costs = bool(classes & COUNTED)
         return frozenset(classes)
@@ -140,19 +129,13 @@ class Series:
 
     def is_too_late(self, when: float) -> bool:
         """Whether a try at that time would be past the total time."""
-        return self._rules.max_seconds is not None and when > self._since + self._rules.max_seconds
+        most = self._policy.max_seconds
+        return most is not None and when > self._since + most
 
     def _leaves(self, index: int, error: BaseException, kind: ErrorClass) -> bool:
-        if kind in _NEVER_AGAIN or isinstance(error, ResultMismatch):
-            return True
-        if kind in _UNCOUNTED:
-            return False
-        if kind is ErrorClass.UNKNOWN and not self._rules.resend_unknown:
-            return True
-        most = self._rules.attempts
-        if kind is ErrorClass.UNLISTED:
-            most = min(most, self._rules.unlisted_attempts)
-        return self._attempts.get(index, 0) >= most
+        return isinstance(error, ResultMismatch) or self._policy.is_over(
+            kind, self._attempts.get(index, 0)
+        )
 
     def give_up(self, errors: Mapping[int, BaseException]) -> None:
         """End the series: what is pending leaves with its last error; what the last try did not

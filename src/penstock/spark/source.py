@@ -22,12 +22,12 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from .._core.checks import bad
 from .._core.errors import PenstockError
-from ._option_table import WRITING, read_options
-from ._options import prepared
-from ._partition import HOPELESS, SHOWN, Partition, read_report
-from ._travel import Traveller, description, load
-from ._trial import try_out
-from ._types import check_types
+from .driver.trial import try_out
+from .options.options import prepared
+from .options.table import WRITING, read_options
+from .task.partition import HOPELESS, SHOWN, Partition, read_report
+from .values.travel import Traveller, description, load
+from .values.types import check_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.types import StructType
 
-    from ._options import Way
-    from ._partition import Line
+    from .options.options import Way
     from .report import SparkWriteReport
+    from .task.partition import Line
 else:
     DataSourceStreamArrowWriter = getattr(
         datasource, "DataSourceStreamArrowWriter", object

@@ -9,9 +9,7 @@ from uuid import uuid4
 
 from .._core import checks
 from .._core.function_sink import as_sink
-from ._atomic import write_atomically
-from ._content import Content
-from ._driver import (
+from .driver.columns import (
     bucket_count,
     check_columns,
     check_names,
@@ -21,9 +19,14 @@ from ._driver import (
     typed,
     with_bucket,
 )
-from ._failures import POLICIES
-from ._levels import level
-from ._partition import (
+from .driver.content import Content
+from .driver.trial import try_out
+from .levels.atomic import write_atomically
+from .levels.level import level
+from .levels.runs import Ran, write_units
+from .progress.progress import watched
+from .task.key_failure import POLICIES
+from .task.partition import (
     HOPELESS,
     LINES,
     SHOWN,
@@ -33,13 +36,10 @@ from ._partition import (
     read_report,
     read_stages,
 )
-from ._progress import watched
-from ._runs import Ran, write_units
-from ._task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
-from ._travel import description
-from ._trial import try_out
-from ._types import check_types
-from ._zone import session_zone
+from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
+from .values.travel import description
+from .values.types import check_types
+from .values.zone import session_zone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from .._core.sink import SinkLike
-    from ._failures import OnKeyFailure
-    from ._levels import DeliveryLevel, WriteMode
+    from .levels.level import DeliveryLevel, WriteMode
     from .report import SparkWriteReport
+    from .task.key_failure import OnKeyFailure
 
 DeadLetters = Literal["raise", "return"]
 _RETURNED = 1000

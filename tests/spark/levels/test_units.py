@@ -23,12 +23,12 @@ from penstock import (  # noqa: E402
     WriteResult,
 )
 from penstock.sinks import MemorySink  # noqa: E402
-from penstock.spark._partition import Letters  # noqa: E402
-from penstock.spark._task import Cuts, Task  # noqa: E402
-from penstock.spark._unit_task import UnitTask  # noqa: E402
-from penstock.spark._units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
-from penstock.spark._worker import Worker  # noqa: E402
+from penstock.spark.levels.units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
 from penstock.spark.report import DeadLettersError  # noqa: E402
+from penstock.spark.task.partition import Letters  # noqa: E402
+from penstock.spark.task.task import Cuts, Task  # noqa: E402
+from penstock.spark.task.unit_task import UnitTask  # noqa: E402
+from penstock.spark.task.worker import Worker  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -238,7 +238,7 @@ def test_a_unit_that_does_not_fit_is_left_to_spark(here: Worker) -> None:
 
 
 def test_tries_come_to_an_end(here: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark._again.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("penstock.spark.task.retries.FIRST_WAIT", 0.001)
     sink = Broken(at_chunk=0, times=100)
     with pytest.raises(TransactionLost):
         run(here, sink, rows(5))

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..._core.errors import MissingExtra, PenstockError
+from ...spark.driver.session import cancel, has_java
 from ...spark.pipeline import Pipeline, PipelineError
-from .._spark import cancel, has_java
 from .view import RunView
 
 if TYPE_CHECKING:
