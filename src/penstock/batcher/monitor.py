@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.batcher")
 
 _BEGINS = {
-    DestinationState.THROTTLED: "the destination throttles",
-    DestinationState.CIRCUIT_OPEN: "the circuit breaker has opened and keeps writes from the "
-    "destination",
-    DestinationState.UNAVAILABLE: "the destination is unavailable",
-    DestinationState.REFUSED: "the destination refuses every write",
+    DestinationState.THROTTLED: "the destination has been throttling",
+    DestinationState.CIRCUIT_OPEN: "the circuit breaker has kept writes from the destination",
+    DestinationState.UNAVAILABLE: "the destination has been unavailable",
+    DestinationState.REFUSED: "the destination has refused every write",
 }
 
 
