@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from penstock import Batch, DeadLetter, RefusedError, Retry, RowBatch, UnavailableError, send, stack
 from penstock._core.delivery.delivery import Delivery
-from penstock.spark._partition import Partition
-from penstock.spark._task import ChunkHost, Cuts
-from penstock.spark._travel import description
+from penstock.spark.task.partition import Partition
+from penstock.spark.task.task import ChunkHost, Cuts
+from penstock.spark.values.travel import description
 
 if TYPE_CHECKING:
     from penstock.testing import FakeClock

@@ -7,7 +7,7 @@ import pytest
 
 from penstock import PermanentError, RefusedError, TransactionLost, TransientError, UnavailableError
 from penstock.sinks.postgres import classify_postgres
-from penstock.spark._retries import ATTEMPTS, transaction_retries
+from penstock.spark.task.retries import ATTEMPTS, transaction_retries
 
 
 def lost(cause: BaseException) -> TransactionLost:

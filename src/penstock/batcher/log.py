@@ -138,15 +138,6 @@ def dropped(message: str) -> None:
     say(logger, logging.WARNING, "%s", message)
 
 
-def exit_ignored(name: str, error: BaseException) -> None:
-    """Code on a batcher's own thread asked the process to end, which it cannot from there."""
-    message = (
-        "%s: %s was raised on its thread, where it ends nothing; a write that it ended "
-        "has an unknown outcome"
-    )
-    say(logger, logging.ERROR, message, name, type(error).__name__, error=error)
-
-
 class Unlisted:
     """The unlisted exceptions of one batcher: each kind is logged once, with its traceback, and at
     most `MOST_KINDS` of them.
