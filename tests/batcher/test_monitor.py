@@ -75,12 +75,12 @@ def down_until(clock: FakeClock, when: float, error: Exception) -> Callable[[Bat
 @pytest.mark.parametrize(
     ("error", "level", "told", "state"),
     [
-        (DOWN, logging.WARNING, "the destination is unavailable since", "unavailable"),
-        (REFUSED, logging.ERROR, "the destination refuses every write since", "refused"),
+        (DOWN, logging.WARNING, "the destination has been unavailable since", "unavailable"),
+        (REFUSED, logging.ERROR, "the destination has refused every write since", "refused"),
         (
             ThrottledError("slow down", retry_after=200.0),
             logging.WARNING,
-            "the destination throttles since",
+            "the destination has been throttling since",
             "throttled",
         ),
     ],

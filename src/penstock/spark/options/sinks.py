@@ -42,7 +42,7 @@ _MODES: Mapping[str, Literal["error", "update", "ignore"]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class WriteSettings:
     """How rows are written."""
 
     cuts: Cuts
@@ -51,7 +51,7 @@ class Way:
     check: bool = True
     """Whether the sink is opened once on the driver first."""
 
-    def changed(self, found: Mapping[str, Any]) -> Way:
+    def changed(self, found: Mapping[str, Any]) -> WriteSettings:
         """The way that the options say; what they leave open stays."""
         cuts = replace(
             self.cuts,
@@ -59,7 +59,7 @@ class Way:
             chunk_bytes=found.get("batchBytes", self.cuts.chunk_bytes),
             window=found.get("maxInFlight", self.cuts.window),
         )
-        return Way(
+        return WriteSettings(
             cuts=cuts,
             max_dead_letters=found.get("maxDeadLetters", self.max_dead_letters),
             check=found.get("check", self.check),
@@ -83,7 +83,7 @@ class Recipe:
         return _build, (self.options, self.columns)
 
 
-def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, Way]:
+def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, WriteSettings]:
     """The sink and the way to write, all checked. Raises `ConfigError`, and `MissingExtra` where a
     client library is not installed.
     """
@@ -91,7 +91,7 @@ def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, 
     recipe = Recipe(tuple(sorted(given.items())), tuple(columns))
     recipe.sink()
     in_order = found.get("writeMode") == "upsert" and "versionColumn" not in found
-    usual = Way(
+    usual = WriteSettings(
         cuts=Cuts(chunk_rows=CHUNK_ROWS, chunk_bytes=CHUNK_BYTES, window=1 if in_order else WINDOW)
     )
     return recipe, usual.changed(found)

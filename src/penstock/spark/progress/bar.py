@@ -42,7 +42,7 @@ class _Sum(AccumulatorParam[Figures]):
         return value1[0] + value2[0], value1[1] + value2[1]
 
 
-class Watched:
+class RunningWrite:
     """The write that is under way: what it has done so far."""
 
     def __init__(self, context: SparkContext, group: str) -> None:
@@ -75,7 +75,7 @@ def context_of(session: SparkSession) -> SparkContext | None:
 
 
 @contextmanager
-def watched(session: SparkSession, show: bool | None) -> Iterator[Watched | None]:
+def watched(session: SparkSession, show: bool | None) -> Iterator[RunningWrite | None]:
     """Show the write that runs inside, or nothing (`None`) where it cannot be or need not be
     seen.
     """
@@ -86,7 +86,7 @@ def watched(session: SparkSession, show: bool | None) -> Iterator[Watched | None
     theirs = context.getLocalProperty(_GROUP)
     group = theirs or f"penstock-{uuid4().hex}"
     context.setLocalProperty(_GROUP, group)
-    write = Watched(context, group)
+    write = RunningWrite(context, group)
     over = threading.Event()
     try:
         with _bar() as bar:
@@ -128,12 +128,12 @@ def _bar() -> Any:
     )
 
 
-def _keep_showing(write: Watched, bar: Any, over: threading.Event) -> None:
+def _keep_showing(write: RunningWrite, bar: Any, over: threading.Event) -> None:
     while not over.wait(EVERY):
         _show(write, bar)
 
 
-def _show(write: Watched, bar: Any) -> None:
+def _show(write: RunningWrite, bar: Any) -> None:
     (ended, total), (rows, dead) = write.tasks(), write.done.value
     if not bar.tasks:
         bar.add_task("", total=None, ended=0, of=0, rows=0, rate=0.0, dead=0)
