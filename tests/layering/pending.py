@@ -7,7 +7,6 @@ PENDING: dict[str, set[str]] = {
         "penstock.retry",
         "penstock.sinks",
         "penstock.spark",
-        "penstock.testing",
     },
     "forbidden_edges": {"penstock.letters"},
     "long_files": {
@@ -17,7 +16,6 @@ PENDING: dict[str, set[str]] = {
         "penstock.retry",
         "penstock.sinks",
         "penstock.telemetry",
-        "penstock.testing",
     },
     "long_functions": {"penstock.batcher", "penstock.cli"},
     "large_classes": {"penstock._core", "penstock.batcher", "penstock.retry", "penstock.spark"},
