@@ -46,8 +46,6 @@ NODES: dict[tuple[str, str], str] = {}
 STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
     ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",
-    ("penstock.testing._clock", "_get_running_loop"): "the public twin raises without a loop",
-    ("penstock.testing._clock", "_log_destroy_pending"): "a task that is left on purpose",
 }
 
 # Special attributes and the only module that writes each.

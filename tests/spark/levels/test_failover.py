@@ -23,7 +23,7 @@ from penstock.spark.task.partition import Partition
 from penstock.spark.task.task import Cuts
 from penstock.spark.values.travel import description
 from penstock.testing import embedded_postgres
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.require import there_or_skip
 
 from .conftest import TABLES
 

@@ -1,4 +1,4 @@
-"""Ports for servers that may go down and come back."""
+"""Ports for servers that may stop and start again."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import contextlib
 import socket
 from random import SystemRandom
 
-from ._require import EmbeddedUnavailable
+from .require import EmbeddedUnavailable
 
 PORTS = range(15_000, 32_000)
-"""Below the ports that systems give to outgoing connections: nobody takes the server's while it is
-down, not even its own clients.
-"""
+"""Below the ephemeral range: no outgoing connection takes the server's port while it is down."""
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A loopback port without a listener."""
     for port in SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))

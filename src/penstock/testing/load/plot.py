@@ -1,26 +1,25 @@
-"""The picture of a simulated run: what was in force and under way, the batch size, the items per
-second.
-"""
+"""The picture of a simulated run: limits in force, writes, batch size and items per second."""
 
 from __future__ import annotations
 
 import io
 from typing import TYPE_CHECKING, Any
 
-from .._core.errors import MissingExtra
+from ..._core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from ._load import Simulated
+    from .samples import Sample
 
 COLOURS = ("#1f6f8b", "#e0a030")
 
 
-def draw(seen: Simulated, target: Path, title: str) -> None:
-    """Write the picture as SVG or PNG, by the ending of the name; the same run gives the same
-    picture. Raises `MissingExtra`, `OSError`.
+def draw(samples: Sequence[Sample], digest: str, target: Path, title: str) -> None:
+    """Write the picture as SVG or PNG, by the target's suffix; it is the same for the same run.
+
+    Raises `MissingExtra` and `OSError`.
     """
     try:
         import matplotlib as mpl
@@ -28,7 +27,7 @@ def draw(seen: Simulated, target: Path, title: str) -> None:
     except ImportError as error:
         raise MissingExtra('pip install "penstock[tune]"') from error
     drawing: Any = mpl
-    seconds = [sample.second for sample in seen.samples]
+    seconds = [sample.second for sample in samples]
     with drawing.rc_context(
         {
             "svg.hashsalt": "penstock",
@@ -39,7 +38,7 @@ def draw(seen: Simulated, target: Path, title: str) -> None:
     ):
         figure: Any = Figure(figsize=(8.0, 3.6), layout="constrained")
         for axes, (unit, lines) in zip(
-            figure.subplots(3, sharex=True), _curves(seen).items(), strict=True
+            figure.subplots(3, sharex=True), _curves(samples).items(), strict=True
         ):
             for colour, (label, values) in zip(COLOURS, lines.items(), strict=False):
                 axes.step(seconds, values, where="post", label=label, color=colour, linewidth=1.2)
@@ -55,13 +54,12 @@ def draw(seen: Simulated, target: Path, title: str) -> None:
             return
         text = io.StringIO()
         figure.savefig(
-            text, format="svg", metadata={"Date": None, "Creator": None, "Description": seen.digest}
+            text, format="svg", metadata={"Date": None, "Creator": None, "Description": digest}
         )
     target.write_text("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
 
 
-def _curves(seen: Simulated) -> Mapping[str, Mapping[str, Sequence[float]]]:
-    samples = seen.samples
+def _curves(samples: Sequence[Sample]) -> Mapping[str, Mapping[str, Sequence[float]]]:
     return {
         "writes": {
             "in force": [s.workers for s in samples],

@@ -15,17 +15,17 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .._core.errors import MissingExtra, PenstockError
-from ..spark.driver.session import cancel, has_java
-from ..spark.pipeline import Pipeline, PipelineError
-from ._pipeline_view import RunView
+from ..._core.errors import MissingExtra, PenstockError
+from ...spark.driver.session import cancel, has_java
+from ...spark.pipeline import Pipeline, PipelineError
+from .view import RunView
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
     from types import FrameType
 
-    from ..spark.pipeline import PipelineReport
+    from ...spark.pipeline import PipelineReport
 
 FAILED = 1
 BAD_USE = 2

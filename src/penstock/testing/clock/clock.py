@@ -1,4 +1,4 @@
-"""The fake clock: time as the test says."""
+"""The fake clock: time under the control of the test."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._core import checks
-from ._describe import task_line, timer_line
-from ._loop import VirtualLoop
-from ._moment import MAX_ROUNDS, Moment, Move, Watch, WouldHang
+from ..._core import checks
+from .describe import task_line, timer_line
+from .loop import VirtualLoop
+from .moment import MAX_ROUNDS, Moment, Move, Watch, WouldHang
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Generator
@@ -18,32 +18,31 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from .._core.clock import TimerHandle
+    from ..._core.clock import TimerHandle
 
 R = TypeVar("R")
 
 WALL_START = 1_700_000_000.0
-CLOSING_ROUNDS = 10_000
 
 
 class FakeClock:
     """A clock that owns a virtual event loop, so timeouts inside third-party code are virtual too.
 
-    Time moves by hand with `advance`, or by itself to the exact time of the next timer when no
-    callback is ready (`autojump`). It does not move by itself while a call in an executor is out,
-    inside `external()`, or while a socket is registered, a listening one included: then the loop
-    waits in real time, at most `patience` at a stretch. What would hang raises `WouldHang`. Not for
-    use by several threads, except `external`, `now` and `wall_time`.
+    Time moves manually with `advance`, or by itself to the exact time of the next timer when no
+    callback is ready (`autojump`). It does not move by itself during a call in an executor, inside
+    `external()`, or while a socket is registered, a listening one included: then the loop waits in
+    real time, at most `patience` at a stretch. A run that would hang raises `WouldHang`. Not
+    thread-safe, except `external`, `now` and `wall_time`.
 
     Args:
-        start: what `now()` reads first, in seconds; default 0.
-        wall_start: what `wall_time()` reads first, in seconds since the epoch; default a fixed
+        start: first value of `now()`, in seconds; default 0.
+        wall_start: first value of `wall_time()`, in seconds since the epoch; default a fixed
             moment in 2023.
         autojump: whether time moves by itself; default yes.
-        patience: real seconds without a sign from a thread or a socket, after which that counts as
-            hanging; default 10.
-        max_rounds: rounds of the loop in one `run` or after one `advance`, without anything from
-            outside, after which that counts as never ending; default a million.
+        patience: real seconds without an event from a thread or a socket, after which the run
+            counts as hanging; default 10.
+        max_rounds: rounds of the loop in one `run` or after one `advance`, without an outside
+            event, after which the run counts as never ending; default a million.
 
     Raises:
         ConfigError: an argument is out of its range.
@@ -69,7 +68,7 @@ class FakeClock:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The virtual loop, made at the first use and closed by `close`."""
+        """The virtual loop, created on first use and closed by `close`."""
         return self._own()
 
     def _own(self) -> VirtualLoop:
@@ -78,9 +77,7 @@ class FakeClock:
         return self._loop
 
     def _inside(self) -> VirtualLoop:
-        """The loop, which must be the running one: elsewhere time would be real, or nobody would
-        wake.
-        """
+        """The loop, which must be the running one: elsewhere time is real, or nothing wakes."""
         loop = self._loop
         if loop is None or asyncio.get_running_loop() is not loop:
             raise RuntimeError(
@@ -99,16 +96,12 @@ class FakeClock:
         return self._wall_start + (self._moment.time - self._start)
 
     async def sleep(self, seconds: float) -> None:
-        """Suspend for virtual `seconds`; 0 lets other tasks run once. Cancellation leaves nothing
-        behind.
-        """
+        """Suspend for virtual `seconds`; 0 lets other tasks run once. Safe to cancel."""
         self._inside()
         await asyncio.sleep(seconds)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle:
-        """Call `callback` once from the loop when the time is `when`, at once if that has
-        passed.
-        """
+        """Call `callback` once from the loop at the time `when`, at once if that has passed."""
         return self._own().call_at(when, callback)
 
     def timeout_at(self, when: float | None) -> asyncio.Timeout:
@@ -118,27 +111,28 @@ class FakeClock:
     # -- by hand -----------------------------------------------------------------------------------
 
     async def advance(self, seconds: float | timedelta, *, wait_for_threads: bool = True) -> None:
-        """Move time by `seconds`, firing every timer on the way at its exact time, in order, and
-        return when nothing is ready at the end.
+        """Move time by `seconds`, firing every timer on the way at its exact time, in order.
 
-        Sockets and external activities do not hold it back. Calls in an executor are waited for in
-        real time before each step, unless `wait_for_threads` is false. Suspends always; cancelled,
-        it leaves the time where it has got to. Raises `ConfigError` if `seconds` is negative; `run`
-        raises `WouldHang` if a thread does not return within the clock's patience.
+        Returns when nothing is ready at the end. Sockets and external activities do not delay it.
+        Before each step it waits in real time for calls in an executor, unless `wait_for_threads`
+        is false. Suspends always; cancelled, it leaves the time where it is by then. Raises
+        `ConfigError` if `seconds` is negative; `run` raises `WouldHang` if a thread does not return
+        within the clock's patience.
         """
         await self._move(
             checks.seconds("seconds", seconds, zero=True), wait_for_threads=wait_for_threads
         )
 
     async def run_until_idle(self, *, wait_for_threads: bool = True) -> None:
-        """Let others run until no callback is ready; timers that are due fire, time does not move.
+        """Let other tasks run until no callback is ready; due timers fire, time does not move.
+
         Otherwise as `advance`.
         """
         await self._move(0.0, wait_for_threads=wait_for_threads)
 
     async def _move(self, seconds: float, *, wait_for_threads: bool) -> None:
         move = Move(self._moment.time + seconds, wait_for_threads, self._inside().create_future())
-        self._moment.rounds = 0
+        self._moment.outside_event()
         self._moment.moves.append(move)
         try:
             await move.done
@@ -148,12 +142,11 @@ class FakeClock:
     async def wait_for(
         self, predicate: Callable[[], object], timeout: float | timedelta | None = None
     ) -> None:
-        """Wait until `predicate()` is true: it is asked after every round of the loop, so never by
-        polling the time.
+        """Wait until `predicate()` is true; checks it after every round of the loop, not by time.
 
-        Suspends unless it is true at once. Raises what the predicate raises, `TimeoutError` after
+        Suspends unless it is true at once. Raises the predicate's errors, `TimeoutError` after
         `timeout` virtual seconds (none by default), and `WouldHang` when nothing can happen any
-        more. Cancellation leaves nothing behind.
+        more. Safe to cancel.
         """
         limit = checks.optional_seconds("timeout", timeout, zero=True)
         loop = self._inside()
@@ -171,11 +164,10 @@ class FakeClock:
 
     @contextlib.contextmanager
     def external(self) -> Generator[None, None, None]:
-        """While inside, something that the clock cannot see (a thread of yours) is at work: time
-        does not jump by itself.
+        """Mark activity that the clock cannot see (a thread of yours): time does not jump by itself.
 
-        May be entered and left in any thread. Does not suspend. What that thread hands to the loop
-        before it leaves is never missed.
+        May be entered and left in any thread. Does not suspend. Callbacks that the thread schedules
+        on the loop before it leaves are never missed.
         """
         self._moment.hold(external=1)
         try:
@@ -186,14 +178,14 @@ class FakeClock:
     # -- running -----------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, R]) -> R:
-        """Run `main` to its end on the virtual loop, and return its result; blocks. May be called
-        again until `close`.
+        """Run `main` to its end on the virtual loop, and return its result; blocks.
 
-        Raises what `main` raises, `WouldHang` when nothing can ever happen again (`main` is
-        cancelled then), and `RuntimeError` inside a running loop. Other tasks stay until `close`.
+        May be called again until `close`. Raises the errors of `main`, `WouldHang` when nothing can
+        ever happen again (`main` is cancelled then), and `RuntimeError` inside a running loop.
+        Other tasks stay until `close`.
         """
         task = self._task(main)
-        self._moment.rounds = 0
+        self._moment.outside_event()
         try:
             return self._own().run_until_complete(task)
         except WouldHang as hang:
@@ -212,35 +204,28 @@ class FakeClock:
             raise
 
     def _check_outside(self, method: str) -> None:
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001  # the public name raises where there is none
-            raise RuntimeError(f"FakeClock.{method}() cannot be called from a running loop")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise RuntimeError(f"FakeClock.{method}() cannot be called from a running loop")
 
     def _unwind(self, tasks: Collection[asyncio.Task[Any]]) -> None:
-        """Cancel `tasks` and let them end; one that hangs even now stays behind, and nobody needs
-        to hear of it twice.
-        """
+        """Cancel `tasks` and let them end; a task that hangs even now stays, without a warning."""
         if not tasks:
             return
         for task in tasks:
             task.cancel()
-        moment = self._moment
-        before = moment.autojump, moment.max_rounds
-        moment.autojump, moment.max_rounds, moment.rounds = (
-            True,
-            min(CLOSING_ROUNDS, moment.max_rounds),
-            0,
-        )
         try:
-            self._own().run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            with self._moment.unwinding():
+                self._own().run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         except WouldHang:
             self._stuck.update(task for task in tasks if not task.done())
-        finally:
-            moment.autojump, moment.max_rounds = before
         for task in self._stuck:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # the only way to say so
+            setattr(task, "_log_destroy_pending", False)  # noqa: B010  # asyncio's only switch for it
 
     def leftovers(self) -> list[str]:
-        """The tasks and timers that are still there, described."""
+        """Descriptions of the tasks and timers that still exist."""
         if self._loop is None or self._loop.is_closed():
             return []
         return [task_line(task) for task in asyncio.all_tasks(self._loop)] + [
@@ -248,11 +233,10 @@ class FakeClock:
         ]
 
     def close(self) -> None:
-        """Cancel what is left on the loop, end its generators and executor, and close it; blocks.
-        Closing twice is harmless.
+        """Cancel the remaining tasks, end the loop's generators and executor, and close it; blocks.
 
-        Raises `WouldHang` if a call in an executor does not return within the clock's patience, the
-        loop being closed all the same, and `RuntimeError` inside a running loop.
+        Idempotent. Raises `WouldHang` if a call in an executor does not return within the clock's
+        patience, the loop being closed all the same, and `RuntimeError` inside a running loop.
         """
         loop = self._loop
         if loop is None or loop.is_closed():
@@ -262,7 +246,7 @@ class FakeClock:
             tasks = asyncio.all_tasks(loop) - self._stuck
             self._unwind(tasks)
             _report(loop, tasks)
-            self._moment.autojump = True
+            self._moment.allow_jumps()
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.run_until_complete(self.run_until_idle())
             with self.external():
@@ -291,9 +275,7 @@ def _give_up(watch: Watch) -> None:
 
 
 def _report(loop: VirtualLoop, tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Tell the loop's exception handler of the errors of cancelled tasks, as `asyncio.Runner`
-    does.
-    """
+    """Pass errors of cancelled tasks to the loop's exception handler, as `asyncio.Runner` does."""
     for task in tasks:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             loop.call_exception_handler(

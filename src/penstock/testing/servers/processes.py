@@ -1,6 +1,4 @@
-"""The processes of a server that works in a folder of its own, found by that folder and ended
-together.
-"""
+"""The processes of a server, found by the folder that they work in, and ended together."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def works_in(process: psutil.Process, folder: Path) -> bool:
-    """Whether `process` is alive and its current folder is `folder` or lies in it; a zombie is not
-    alive.
-    """
+    """Whether `process` is alive (no zombie) and its current folder is `folder` or inside it."""
     import psutil
 
     try:
@@ -31,14 +27,14 @@ def works_in(process: psutil.Process, folder: Path) -> bool:
 
 
 def find_in(folder: Path) -> list[psutil.Process]:
-    """Every live process whose current folder is `folder` or lies in it."""
+    """Every live process whose current folder is `folder` or inside it."""
     import psutil
 
     return [process for process in psutil.process_iter() if works_in(process, folder)]
 
 
 def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to each process that is still there."""
+    """Send a signal to each process that still exists."""
     import psutil
 
     for process in processes:
@@ -47,11 +43,12 @@ def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
 
 
 def kill_all_in(folder: Path, seconds: float) -> bool:
-    """Kill every process that works in `folder`, those too that start meanwhile. Blocks for at most
-    `seconds`; whether all are gone.
+    """Kill every process that works in `folder`, also those that start meanwhile.
+
+    Blocks for at most `seconds`; returns whether all have ended.
     """
     processes = find_in(folder)
-    send(processes, signal.SIGSTOP)  # what is stopped starts no other
+    send(processes, signal.SIGSTOP)  # a stopped process starts no other
     processes = find_in(folder)
     send(processes, signal.SIGKILL)
     left = [process for process in processes if not wait_gone(process, seconds)]
@@ -59,9 +56,7 @@ def kill_all_in(folder: Path, seconds: float) -> bool:
 
 
 def wait_gone(process: psutil.Process, seconds: float) -> bool:
-    """Block until `process` has ended, reaped by its parent or not, at most `seconds`; whether it
-    has.
-    """
+    """Block until `process` has ended, reaped or not, at most `seconds`; whether it has."""
     import psutil
 
     if not hasattr(os, "pidfd_open"):

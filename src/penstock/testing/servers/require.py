@@ -1,4 +1,4 @@
-"""Skip what cannot be had, unless it is required."""
+"""Skip tests whose server is not available, unless it is required."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ T = TypeVar("T")
 
 
 class EmbeddedUnavailable(RuntimeError):
-    """An embedded server cannot be started here. The message says why, and what would help."""
+    """An embedded server cannot be started here. The message gives the reason and the remedy."""
 
 
 def is_required(what: str) -> bool:
-    """Whether `PENSTOCK_REQUIRE` (names separated by commas, or `all`) says that `what` must be
-    there.
-    """
+    """Whether `PENSTOCK_REQUIRE` (names separated by commas, or `all`) requires `what`."""
     required = {name.strip() for name in os.environ.get("PENSTOCK_REQUIRE", "").split(",")}
     return bool(required & {what, "all"})
 
 
 def skip_or_fail(what: str, reason: str) -> NoReturn:
-    """Skip the running test with `reason`; fail it where `PENSTOCK_REQUIRE` names `what`."""
+    """Skip the running test with `reason`; fail it if `PENSTOCK_REQUIRE` names `what`."""
     import pytest
 
     if is_required(what):
@@ -36,9 +34,7 @@ def skip_or_fail(what: str, reason: str) -> NoReturn:
 
 @contextmanager
 def there_or_skip(what: str, server: AbstractContextManager[T]) -> Generator[T]:
-    """The server of this context, for as long as the test or fixture lasts; `skip_or_fail` where it
-    cannot be started.
-    """
+    """Run the server of this context for a test or fixture; `skip_or_fail` if it cannot start."""
     try:
         running = server.__enter__()
     except EmbeddedUnavailable as error:

@@ -1,4 +1,4 @@
-"""What waits on a loop, in words for a person who wonders what hangs."""
+"""Readable descriptions of the tasks and timers of a loop that hangs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ if TYPE_CHECKING:
 
 
 def describe(loop: asyncio.AbstractEventLoop, timers: Iterable[asyncio.TimerHandle]) -> str:
-    """The tasks and timers of `loop`, one per line."""
+    """Describe the tasks and timers of `loop`, one per line."""
     lines = sorted(f"  {task_line(task)}" for task in asyncio.all_tasks(loop))
     lines += [f"  {timer_line(timer)}" for timer in sorted(timers)]
     return "\n".join(lines) or "  (no task, no timer)"
 
 
 def task_line(task: asyncio.Task[Any]) -> str:
-    """A task by name and coroutine, and where it is suspended, from the outside in."""
+    """Describe a task: its name, its coroutine, and where it is suspended, from the outside in."""
     coroutine = task.get_coro()
     name = getattr(coroutine, "__qualname__", repr(coroutine))
     return f"task {task.get_name()!r} running {name}: " + " > ".join(_places(task, coroutine))
 
 
 def timer_line(timer: asyncio.TimerHandle) -> str:
-    """A timer by its time and what it calls."""
+    """Describe a timer: its time and its callback."""
     return f"timer at {timer.when()}: {timer!r}"
 
 

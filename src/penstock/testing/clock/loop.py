@@ -1,8 +1,8 @@
-"""An event loop whose time is its own.
+"""An event loop on virtual time.
 
-`time()` is the moment's, so every timeout on the loop is virtual, third-party code included. The
-loop asks its selector to wait only when no callback is ready; the selector asks `decide` what
-happens instead, and carries it out. The rules stand in `_moment.py`.
+`time()` is that of the `Moment`, so every timeout on the loop is virtual, in third-party code too.
+The loop polls its selector with a timeout only when no callback is ready; the selector then carries
+out what `decide` returns. The rules are in `moment.py`.
 """
 
 from __future__ import annotations
@@ -13,52 +13,36 @@ import math
 import selectors
 from typing import TYPE_CHECKING, Any, cast
 
-from ._describe import describe
-from ._moment import Act, Holders, Moment, WouldHang, decide
+from .describe import describe
+from .moment import Act, Holders, Moment, WouldHang, decide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from selectors import SelectorKey
 
-    from _typeshed import FileDescriptorLike
 
-
-class VirtualSelector(selectors.BaseSelector):
-    """The real selector, asked without waiting wherever time can move instead."""
+class VirtualSelector(selectors.DefaultSelector):
+    """A real selector, polled without waiting wherever time can move instead."""
 
     def __init__(self) -> None:
-        self._real = selectors.DefaultSelector()
-        self.loop: VirtualLoop | None = None
+        super().__init__()
+        self._loop: VirtualLoop | None = None
 
-    def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> SelectorKey:
-        return self._real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: FileDescriptorLike) -> SelectorKey:
-        return self._real.unregister(fileobj)
-
-    def modify(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> SelectorKey:
-        return self._real.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[FileDescriptorLike, SelectorKey]:
-        return self._real.get_map()
-
-    def close(self) -> None:
-        self._real.close()
+    def serve(self, loop: VirtualLoop) -> None:
+        """Move the time of `loop`, which must be fully constructed."""
+        self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        """What is ready. Where the loop would wait, time moves first; once round the loop per
-        call.
-        """
-        loop = self.loop
+        """The ready sockets. Where the loop would wait, time moves first; one round per call."""
+        loop = self._loop
         if loop is None:
-            return self._real.select(timeout)
-        holders = loop.moment.holders(
-            sockets=len(self.get_map()) - 1
-        )  # the loop's own wake-up pipe is always there
+            return super().select(timeout)
+        # the loop's own wake-up pipe is always registered
+        holders = loop.moment.holders(sockets=len(self.get_map()) - 1)
         came_true = loop.moment.look()
-        events = self._real.select(0)
+        events = super().select(0)
         if events:
-            loop.moment.rounds = 0
+            loop.moment.outside_event()
             return events
         loop.count_round()
         if timeout == 0 or came_true or not loop.move_time(holders):
@@ -67,10 +51,10 @@ class VirtualSelector(selectors.BaseSelector):
 
     def _wait(self, loop: VirtualLoop, holders: Holders) -> list[tuple[SelectorKey, int]]:
         """Wait in real time for a thread or a socket, bounded."""
-        events = self._real.select(loop.moment.patience)
+        events = super().select(loop.moment.patience)
         if not events:
             loop.hang(
-                f"nothing came in {loop.moment.patience} s of real time from {holders}, which "
+                f"no event in {loop.moment.patience} s of real time from {holders}, which "
                 "keep time from moving by itself"
             )
         return events
@@ -83,7 +67,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.moment = moment
         selector = VirtualSelector()
         super().__init__(selector)
-        selector.loop = self
+        selector.serve(self)
 
     def time(self) -> float:
         """Virtual seconds."""
@@ -91,22 +75,22 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def _clock_resolution(self) -> float:
-        """The least that makes the loop fire a timer at its exact time, and none before."""
+        """The least value that makes the loop fire a timer at its exact time, and none earlier."""
         return math.ulp(self.moment.time)
 
     @_clock_resolution.setter
     def _clock_resolution(self, value: float) -> None:
-        """The base class measures the real clock's; ours is exact."""
+        """Ignore the base class's value, measured on the real clock; this one is exact."""
 
     def timers(self) -> list[asyncio.TimerHandle]:
-        """The timers that are set and not cancelled."""
+        """The pending timers."""
         return [handle for handle in self._heap() if not handle.cancelled()]
 
     def _heap(self) -> list[asyncio.TimerHandle]:
         return cast("list[asyncio.TimerHandle]", getattr(self, "_scheduled"))  # noqa: B009  # the loop's only list of timers
 
     def move_time(self, holders: Holders) -> bool:
-        """Nothing is ready: do what `decide` says. Whether the loop is to wait in real time."""
+        """Carry out what `decide` returns; whether the loop has to wait in real time."""
         moment = self.moment
         heap = self._heap()  # the loop has just removed cancelled timers from its head
         move = moment.next_move()
@@ -126,10 +110,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return act is Act.WAIT
 
     def count_round(self) -> None:
-        """One more round without anything from outside; too many mean that it never ends."""
-        self.moment.rounds += 1
-        if self.moment.rounds > self.moment.max_rounds:
-            self.moment.rounds = 0
+        """Count one round without an outside event. Raises `WouldHang` after too many."""
+        if self.moment.is_endless():
+            self.moment.outside_event()
             raise WouldHang(
                 f"after {self.moment.max_rounds} rounds of the loop something is still to do: "
                 "a task that yields, or a timer that is set "
@@ -137,7 +120,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             )
 
     def hang(self, why: str) -> None:
-        """Tell those who wait for a predicate, or else end the run, with a list of what waits."""
+        """Fail the waits for a predicate, or else the run, with a list of everything that waits."""
         message = f"everything waits, and {why}\n{describe(self, self.timers())}"
         watches = [watch for watch in self.moment.watches if not watch.done.done()]
         if not watches:
@@ -148,16 +131,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]  # typeshed's *Ts
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """As the base class; time does not jump until the call has ended, cancelled or not."""
+        """As the base class does; time does not jump until the call has ended, cancelled or not."""
         self._check_closed()  # type: ignore[attr-defined]  # as the base class does
         call: concurrent.futures.Future[Any] = (executor or self._default_pool()).submit(
             func, *args
         )
         self.moment.hold(threads=1)
         result: asyncio.Future[Any] = asyncio.wrap_future(call, loop=self)
-        call.add_done_callback(
-            lambda _: self.let_go(threads=1)
-        )  # after the result is on its way to the loop
+        # registered second, so the result is on its way to the loop by then
+        call.add_done_callback(lambda _: self.let_go(threads=1))
         return result
 
     def _default_pool(self) -> concurrent.futures.Executor:
@@ -170,15 +152,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return pool
 
     def let_go(self, *, threads: int = 0, external: int = 0) -> None:
-        """Somebody holds the time no longer: wake the loop to look again. Any thread may call
-        it.
-        """
+        """Release holders of the time, and wake the loop to decide again. Thread-safe."""
         self.moment.hold(threads=-threads, external=-external)
         try:
             self.call_soon_threadsafe(_nothing)
         except RuntimeError:
-            pass  # the loop is closed, and nobody waits
+            pass  # the loop is closed, without waiters
 
 
 def _nothing() -> None:
-    """A callback that only wakes the loop."""
+    """Only wake the loop."""

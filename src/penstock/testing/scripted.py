@@ -1,6 +1,6 @@
-"""Scripted sinks: destinations that do what the test says, and write down what really happened.
+"""Scripted sinks: destinations that follow a test's script and record every call.
 
-`applied` is the ground truth: what took effect, whatever the caller was told.
+`applied` is the ground truth: the items that took effect, whatever the answer was.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from .._core.errors import TransientError
 from .._core.result import WriteResult
 
 if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
     from .._core.batch import Batch
 
 T = TypeVar("T")
@@ -22,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Call(Generic[T]):
-    """One call of a scripted sink. Times are the loop's seconds."""
+    """One call of a scripted sink. Times are the loop's, in seconds."""
 
     items: tuple[T, ...]
     reason: str
@@ -33,16 +36,27 @@ class Call(Generic[T]):
     """`None` while it runs."""
     error: BaseException | None = None
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.ended, self.error = LOOP_CLOCK.now(), error
+
 
 @dataclass(slots=True)
 class Scene(Generic[T]):
-    """What a step works with: the batch, and how to make items take effect."""
+    """The input of a step: the batch, and a function that lets items take effect."""
 
     batch: Batch[T]
     apply: Callable[[Iterable[int]], None]
 
     def apply_all(self) -> None:
-        """Every item takes effect."""
+        """Let every item take effect."""
         self.apply(range(len(self.batch)))
 
 
@@ -68,9 +82,7 @@ def fail(error: BaseException | None = None) -> Step[T]:
 
 
 def partial(errors: Mapping[int, BaseException]) -> Step[T]:
-    """The items at these indices fail with their errors, as far as the batch has them; the others
-    take effect.
-    """
+    """The items at these indices fail with their errors, if the batch has them; the rest succeed."""
 
     async def step(scene: Scene[T]) -> WriteResult:
         failed = {index: error for index, error in errors.items() if index < len(scene.batch)}
@@ -81,7 +93,7 @@ def partial(errors: Mapping[int, BaseException]) -> Step[T]:
 
 
 def slow(seconds: float, then: Step[T] | None = None) -> Step[T]:
-    """Wait `seconds`, then go on with another step (default: `ok`)."""
+    """Wait `seconds`, then continue with another step (default: `ok`)."""
 
     async def step(scene: Scene[T]) -> WriteResult | None:
         await LOOP_CLOCK.sleep(seconds)
@@ -92,7 +104,7 @@ def slow(seconds: float, then: Step[T] | None = None) -> Step[T]:
 
 
 def hang() -> Step[T]:
-    """Never answer; ends when it is cancelled."""
+    """Never answer; ends on cancellation."""
 
     async def step(scene: Scene[T]) -> None:
         await asyncio.get_running_loop().create_future()
@@ -101,7 +113,7 @@ def hang() -> Step[T]:
 
 
 def ignore_cancel(seconds: float, then: Step[T] | None = None) -> Step[T]:
-    """Go on for `seconds` whatever cancellations come, then with another step (default: `ok`)."""
+    """Ignore cancellations for `seconds`, then continue with another step (default: `ok`)."""
 
     async def step(scene: Scene[T]) -> WriteResult | None:
         until = LOOP_CLOCK.now() + seconds
@@ -117,7 +129,7 @@ def ignore_cancel(seconds: float, then: Step[T] | None = None) -> Step[T]:
 
 
 def answer(count: int) -> Step[T]:
-    """Everything takes effect, and the answer speaks of `count` items, however many there are."""
+    """Everything takes effect, and the answer is for `count` items, whatever the batch's size."""
 
     async def step(scene: Scene[T]) -> WriteResult:
         scene.apply_all()
@@ -128,10 +140,9 @@ def answer(count: int) -> Step[T]:
 
 @dataclass(eq=False)
 class ScriptedSink(Generic[T]):
-    """A sink that takes one step per call, in order, and `default` (everything takes effect) once
-    they are used up.
+    """A sink that performs one step per call, in order, then `default` (everything takes effect).
 
-    `calls` is the trace of flushes; `applied` what took effect, in order, twice if it did so twice.
+    `calls` is the trace of flushes; `applied` the items that took effect, in order, with repeats.
     """
 
     steps: Iterable[Step[T]] = ()
@@ -146,7 +157,7 @@ class ScriptedSink(Generic[T]):
         self._called = asyncio.Event()
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Take the next step."""
+        """Perform the next step."""
         call = Call(
             tuple(batch), batch.reason.value, batch.attempt, batch.write_key, LOOP_CLOCK.now()
         )
@@ -155,21 +166,15 @@ class ScriptedSink(Generic[T]):
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         step: Step[T] = self._script.pop(0) if self._script else self.default or ok()
+        scene = Scene(batch, lambda which: self.applied.extend(batch[index] for index in which))
         try:
-            return await step(
-                Scene(batch, lambda indices: self.applied.extend(batch[index] for index in indices))
-            )
-        except BaseException as error:
-            call.error = error
-            raise
+            with call:
+                return await step(scene)
         finally:
             self.running -= 1
-            call.ended = LOOP_CLOCK.now()
 
     async def wait_for_call(self, number: int = 1) -> Call[T]:
-        """Suspend until the sink has been called `number` times in all; return that call. Woken by
-        the call, never polling.
-        """
+        """Suspend until the sink has been called `number` times in all; return that call."""
         while len(self.calls) < number:
             self._called.clear()
             await self._called.wait()
@@ -177,7 +182,7 @@ class ScriptedSink(Generic[T]):
 
     @property
     def trace(self) -> list[tuple[float, tuple[T, ...], str]]:
-        """When each write began, with which items, and why its batch was sealed."""
+        """Start, items and seal reason of each write."""
         return [(call.started, call.items, call.reason) for call in self.calls]
 
     def __repr__(self) -> str:
@@ -185,25 +190,25 @@ class ScriptedSink(Generic[T]):
 
 
 class FakeSink(ScriptedSink[T]):
-    """Takes everything."""
+    """Accepts everything."""
 
 
 class SlowSink(ScriptedSink[T]):
-    """Takes everything, `seconds` per write."""
+    """Accepts everything, `seconds` per write."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(default=slow(seconds))
 
 
 class FlakySink(ScriptedSink[T]):
-    """Fails `failures` times with `error` (default: a `TransientError`), then takes everything."""
+    """Fails `failures` times with `error` (default: a `TransientError`), then accepts everything."""
 
     def __init__(self, failures: int, error: BaseException | None = None) -> None:
         super().__init__([fail(error) for _ in range(failures)])
 
 
 class BlockingSink(ScriptedSink[T]):
-    """Every write waits until `release` is called; then takes everything."""
+    """Every write waits until `release` is called, then accepts everything."""
 
     def __init__(self) -> None:
         self._gate = asyncio.Event()
@@ -214,7 +219,7 @@ class BlockingSink(ScriptedSink[T]):
         scene.apply_all()
 
     def release(self) -> None:
-        """Let all writes go on, the waiting ones and those to come."""
+        """Let all writes continue, waiting and future ones."""
         self._gate.set()
 
 
@@ -226,7 +231,7 @@ class DedupSink(ScriptedSink[T]):
         super().__init__(steps)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Take the next step; what a known write would apply is left out."""
+        """Perform the next step; a known write applies nothing."""
         before = len(self.applied)
         try:
             return await super().write(batch)

@@ -1,24 +1,23 @@
-"""A real OpenSearch for tests, one node, from its jars; works as root too."""
+"""A real OpenSearch for tests, one node, from its jars; as root too."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
 
-from ._java_server import JavaServer
-from ._ports import free_port
+from .java import JavaServer
+from .ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 
 class EmbeddedOpenSearch:
-    """One OpenSearch node on loopback, with data of its own and no security; made by
-    `embedded_opensearch`.
+    """One OpenSearch node on loopback, with data of its own and no security.
 
-    `kill` ends it at once, as a crash would; `start` or `restart` bring it up again on the same
-    data and port. All methods block, for seconds: call them through `asyncio.to_thread` beside
-    other work. Not for use by several threads at once.
+    Created by `embedded_opensearch`. `kill` ends it at once, as a crash would; `start` or `restart`
+    start it again on the same data and port. All methods block, for seconds: call them through
+    `asyncio.to_thread` beside other work. Not thread-safe.
     """
 
     def __init__(self, settings: Mapping[str, str], heap: str) -> None:
@@ -36,56 +35,48 @@ class EmbeddedOpenSearch:
             "transport.type": "netty4",
             "cluster.routing.allocation.disk.threshold_enabled": "false",
         }
-        node.arguments = [f"{name}={value}" for name, value in {**ours, **settings}.items()]
+        node.configure([f"{name}={value}" for name, value in {**ours, **settings}.items()])
 
     @property
     def url(self) -> str:
-        """Where it takes requests. Stays the same over restarts."""
+        """Its address. Stays the same over restarts."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int | None:
-        """The server's process; `None` while it is down."""
+        """The server's process id; `None` while it is down."""
         return self._node.pid
 
     def start(self) -> None:
-        """Start the server and return when it takes requests; does nothing if it is up.
+        """Start the server and return when it accepts requests; does nothing if it is up.
 
-        Raises `EmbeddedUnavailable` with the end of the server's log if it does not come up within
-        a minute.
+        Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within a
+        minute.
         """
         self._node.start()
 
     def stop(self) -> None:
-        """Stop the server in order; does nothing if it is down. One that does not end within 30 s
-        is killed.
-        """
+        """Shut the server down cleanly, or kill it after 30 s; does nothing if it is down."""
         self._node.stop()
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, as a crash would, and return when it is gone; does nothing
-        if it is down.
-        """
+        """Kill the server with SIGKILL and return when it has ended; does nothing if it is down."""
         self._node.kill()
 
     def restart(self) -> None:
-        """Start again on the same data and port, after `kill` or `stop`, or in order from
-        running.
-        """
+        """Start again on the same data and port; shuts a running server down cleanly first."""
         self._node.restart()
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): requests hang instead of failing. `kill`, `stop` and `close`
-        still work.
-        """
+        """Freeze the server (SIGSTOP): requests hang. `kill`, `stop` and `close` still work."""
         self._node.pause()
 
     def resume(self) -> None:
-        """Let a paused server go on; does nothing otherwise."""
+        """Continue a paused server; does nothing otherwise."""
         self._node.resume()
 
     def close(self) -> None:
-        """Kill the server and remove its data. Closing twice is harmless."""
+        """Kill the server and remove its data. Idempotent."""
         self._node.close()
 
     def __repr__(self) -> str:
@@ -96,21 +87,20 @@ class EmbeddedOpenSearch:
 def embedded_opensearch(
     settings: Mapping[str, str] | None = None, *, heap: str = "128m"
 ) -> Generator[EmbeddedOpenSearch, None, None]:
-    """Start an OpenSearch of our own on loopback; kill it and remove its data when the context
-    ends.
+    """Start an OpenSearch on loopback; kill it and remove its data when the context ends.
 
     Blocks while starting, about four seconds; the first time also while Maven fetches its jars (44
-    MB) into the user's cache folder. Server and data also go when this process ends without leaving
-    the context, by SIGTERM, SIGKILL or a crash.
+    MB) into the user's cache folder. If this process ends without leaving the context, by SIGTERM,
+    SIGKILL or a crash, server and data are removed too.
 
     Args:
         settings: server settings by name, none by default, such as `{"http.max_content_length":
             "1mb"}`.
-        heap: the server's memory, as Java's `-Xmx` takes it.
+        heap: the server's memory, in the form of Java's `-Xmx`.
 
     Raises:
-        EmbeddedUnavailable: there is no Java, no Maven or no jars, or the server cannot be started;
-            the message says why.
+        EmbeddedUnavailable: Java, Maven or the jars are missing, or the server cannot be started;
+            the message gives the reason.
     """
     server = EmbeddedOpenSearch(settings or {}, heap)
     try:
