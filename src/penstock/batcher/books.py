@@ -147,6 +147,10 @@ class Bookkeeper(Generic[T]):
         self.end(took, Outcome.DEAD_LETTERED, None)
         self.end(left, Outcome.UNSENT, cause)
 
+    def stop_holding(self) -> None:
+        """The last resort has been asked: items that are handed back later are unsent."""
+        self.held = None
+
     def drop(self, items: Sequence[Leftover[T]]) -> None:
         """Book items that are given up for newer ones, or because there is no room."""
         self._ledger.ended(len(items), Outcome.DROPPED)

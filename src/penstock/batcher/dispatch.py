@@ -177,7 +177,7 @@ class Dispatcher(Generic[T]):
         is_shut = self.setup.sized or not self.lifecycle.accepting
         self.window.open(self.gathering.pack, 0 if is_shut else self.gathering.gatherer.spare)
 
-    def _wake(self, at_once: bool) -> float:  # noqa: FBT001  # see `Wake`
+    def _wake(self, at_once: bool) -> float:  # see `Wake`
         now = self.clock.now()
         if at_once:
             self.advance(now)

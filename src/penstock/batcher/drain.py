@@ -1,19 +1,18 @@
 """Shutting down, bounded by a deadline, with every item accounted for.
 
-1. Nothing more is accepted; producers that wait for room get `ClosedError`, or are let in as room
+1. Nothing more is accepted; producers that wait for room get `ClosedError`, or are admitted as room
    comes free (`admit_waiting`).
 2. Everything open is sealed at once, whatever the linger.
 3. Backoffs end with an immediate try. Further tries follow after shortened waits, and an outage is
    probed, for as long as another try fits (see `_core.patience`): the time is used.
-4. Shortly before the deadline (a fifth of the time, at most a second) what no worker has taken is
-   given up as `unsent`, and the writes in flight are cancelled. They have a grace to end; then
-   their items get their verdicts without them.
-5. What is known not to be applied goes to the last resort, if there is one, and ends
-   `dead_lettered` if that takes it. The reserve is a fifth of the time then, without the limit of a
-   second.
+4. Shortly before the deadline (a fifth of the time, at most a second) queued items are given up as
+   `unsent`, and the writes in flight are cancelled. They have a grace to end; then their items get
+   their verdicts without them.
+5. Items known not to be applied go to the last resort, if there is one, and end `dead_lettered` if
+   it takes them. The reserve is a fifth of the time then, without the limit of a second.
 6. The sink is closed, in a share of the time.
-7. At the deadline the report is final. A write that ignored its cancellation is left behind, and
-   what it does later changes nothing.
+7. At the deadline the report is final. A write that ignored its cancellation is left behind, and a
+   late completion changes nothing.
 
 The earliest deadline asked for wins.
 """
@@ -21,7 +20,7 @@ The earliest deadline asked for wins.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import math
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -29,7 +28,7 @@ from .._core.batch import Lineage, Reason, RowBatch
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import StoppedError, UnknownOutcomeError
 from .._core.order.keys import accepted
-from .._core.outcome import Outcome
+from .._core.runtime.countdown import RESERVE, Countdown
 from .._core.runtime.own_context import own_context
 from .._core.send import send
 from . import log
@@ -39,11 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from .._core.sink import Sink
-    from .dispatch import Engine
+    from .dispatch import Dispatcher
+    from .gathering.pack import Leftover
 
 T = TypeVar("T")
 
-CLOSING_SHARE = 0.2
 LONGEST_RESERVE = 1.0
 
 
@@ -52,40 +51,33 @@ class Drain(Generic[T]):
 
     def __init__(
         self,
-        engine: Engine[T],
+        dispatcher: Dispatcher[T],
         close_sink: Callable[[], Coroutine[Any, Any, None]],
         seconds: float,
         *,
         admit_waiting: bool,
-        last_resort: Sink[T] | None,
     ) -> None:
-        self._engine = engine
+        self._dispatcher = dispatcher
         self._close_sink = close_sink
         self._admit_waiting = admit_waiting
-        self._last_resort = last_resort
-        self._began = engine.clock.now()
-        self._deadline = self._began + seconds
-        self._reserve = (
-            CLOSING_SHARE * seconds
-            if last_resort is not None
-            else min(CLOSING_SHARE * seconds, LONGEST_RESERVE)
+        self._last_resort: Sink[T] | None = dispatcher.setup.last_resort
+        self._countdown = Countdown(
+            dispatcher.clock,
+            seconds,
+            longest_reserve=LONGEST_RESERVE if self._last_resort is None else math.inf,
+            on_move=dispatcher.lifecycle.cut_at,
+            changed=dispatcher.flights.changed,
         )
-        self._phases: dict[str, float] = dict.fromkeys(
-            ("drain", "cut", "last_resort", "close"), 0.0
-        )
-        self._phase_began = self._began
-        self._troubled_before = engine.monitor.seconds(self._began)
-        self._retries_before = engine.monitor.retries
-        engine.held = None if last_resort is None else []
-        self._waiter: asyncio.Future[None] | None = None
-        engine.deadline = self._deadline - self._reserve
-        engine.on_change = self._wake
+        self._spent = _Spent(dispatcher, self._countdown.began)
+        if self._last_resort is not None:
+            dispatcher.books.keep_for_last_resort()
+        dispatcher.lifecycle.cut_at(self._countdown.at(1))
         self.task = self._begin()
 
     def _begin(self) -> asyncio.Task[ShutdownReport[T]]:
-        return asyncio.get_running_loop().create_task(
-            self._run(), name=f"penstock shutdown {self._engine.name}", context=own_context()
-        )
+        name = f"penstock shutdown {self._dispatcher.name}"
+        loop = asyncio.get_running_loop()
+        return loop.create_task(self._run(), name=name, context=own_context())
 
     def begin_again(self) -> None:
         """The task was cancelled before its first step: shut down now."""
@@ -94,202 +86,145 @@ class Drain(Generic[T]):
 
     def hasten(self, seconds: float) -> None:
         """Bring the deadline forward to `seconds` from now, if that is earlier."""
-        when = self._engine.clock.now() + seconds
-        if when < self._deadline:
-            self._deadline = when
-            self._reserve = min(CLOSING_SHARE * seconds, self._reserve)
-            self._engine.deadline_moved(when - self._reserve)
-            self._wake()
+        self._countdown.hasten(seconds)
 
     async def _run(self) -> ShutdownReport[T]:
-        engine = self._engine
-        engine.stop_accepting(admit_waiting=self._admit_waiting)
-        engine.accumulator.seal(
-            Reason.SHUTDOWN_REQUEST if self._admit_waiting else Reason.SHUTDOWN, engine.clock.now()
+        dispatcher, countdown, spent = self._dispatcher, self._countdown, self._spent
+        flights = dispatcher.flights
+        dispatcher.stop_accepting(admit_waiting=self._admit_waiting)
+        dispatcher.begin_stop(
+            Reason.SHUTDOWN_REQUEST if self._admit_waiting else Reason.SHUTDOWN
         )
-        engine.begin_stop()
-        engine.advance(engine.clock.now())
-        await self._until(lambda: engine.is_drained, self._cut_at)
-        self._spent("drain")
+        await countdown.until(lambda: dispatcher.is_drained, part=1)
+        spent.on("drain")
         self._cut()
-        await self._breathe([flight.task for flight in engine.flights if flight.task is not None])
-        await self._until(
-            lambda: all(flight.left == 0 for flight in engine.flights), self._close_at
-        )
-        self._spent("cut")
+        await countdown.settle([flight.task for flight in flights if flight.task is not None])
+        await countdown.until(lambda: flights.all_settled, part=0.5)
+        spent.on("cut")
         await self._give_to_last_resort()
-        self._spent("last_resort")
-        await self._until(lambda: not engine.flights, self._close_at)
-        self._spent("cut")
+        spent.on("last_resort")
+        await countdown.until(lambda: not flights, part=0.5)
+        spent.on("cut")
         await self._close()
-        self._spent("close")
-        await self._until(lambda: not engine.flights, lambda: self._deadline)
-        self._spent("cut")
+        spent.on("close")
+        await countdown.until(lambda: not flights)
+        spent.on("cut")
         return self._report()
 
-    def _spent(self, phase: str) -> None:
-        """Add the time since the last phase to this one."""
-        now = self._engine.clock.now()
-        self._phases[phase] += now - self._phase_began
-        self._phase_began = now
-
-    def _cut_at(self) -> float:
-        return self._deadline - self._reserve
-
-    def _close_at(self) -> float:
-        return self._deadline - self._reserve / 2
-
-    async def _until(self, condition: Callable[[], bool], when: Callable[[], float]) -> None:
-        """Wait for the condition, at most until a time that may move."""
-        clock = self._engine.clock
-        while not condition() and clock.now() < when():
-            self._waiter = asyncio.get_running_loop().create_future()
-            timer = clock.call_at(when(), self._wake)
-            try:
-                await self._waiter
-            except asyncio.CancelledError:
-                self.hasten(
-                    0.0
-                )  # `asyncio.run` cancels every task as it ends, this one too: it means now
-            finally:
-                timer.cancel()
-
-    async def _ends_by(self, task: asyncio.Task[Any], when: Callable[[], float]) -> bool:
-        """Whether the task ends by itself by a time that may move; it is cancelled then, and left
-        behind if it ignores that.
-        """
-        task.add_done_callback(lambda _: self._wake())
-        await self._until(task.done, when)
-        await self._breathe([task])
-        if not task.done():
-            task.cancel()
-            await self._breathe([task])
-        return task.done() and not task.cancelled()
-
-    @staticmethod
-    async def _breathe(tasks: list[asyncio.Task[Any]]) -> None:
-        """Let tasks that can end at once do so, even with no time left."""
-        if any(not task.done() for task in tasks):
-            with contextlib.suppress(
-                asyncio.CancelledError
-            ):  # as in `_until`; the next wait is short
-                await asyncio.wait(tasks, timeout=0)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     def _cut(self) -> None:
-        engine = self._engine
-        engine.turn_away()
-        engine.give_up(_never_sent())
-        verdict_at = min(engine.clock.now() + GRACE, self._close_at())
-        for flight in list(engine.flights):
+        dispatcher, countdown = self._dispatcher, self._countdown
+        dispatcher.turn_away()
+        dispatcher.give_up(_never_sent())
+        verdict_at = min(dispatcher.clock.now() + GRACE, countdown.at(0.5))
+        for flight in dispatcher.flights:
             flight.cut(
                 UnknownOutcomeError("the write was cut off by the shutdown's deadline"), verdict_at
             )
 
     async def _give_to_last_resort(self) -> None:
-        """Hand over what is held, a batch of one tenant at a time; what the last resort does not
-        take in time is unsent after all.
+        """Hand over the held items, a batch of one tenant at a time; those that the last resort
+        does not take in time are unsent.
         """
-        engine = self._engine
-        while engine.held:
-            tenant = engine.held[0].tenant
-            known = accepted(tenant)
-            items = list(
-                takewhile(
-                    lambda item: accepted(item.tenant) == known,  # noqa: B023  # at once
-                    engine.held[: engine.limits.max_items],
-                )
-            )
-            taken = await self._taken_by_last_resort([item.item for item in items], tenant)
-            del engine.held[: len(items)]
-            engine.end(
-                [item for place, item in enumerate(items) if place in taken],
-                Outcome.DEAD_LETTERED,
-                None,
-            )
-            engine.end(
-                [item for place, item in enumerate(items) if place not in taken],
-                Outcome.UNSENT,
-                _never_sent(),
-            )
-            engine.check_fences()
-        engine.held = None
+        books, most = self._dispatcher.books, self._dispatcher.setup.limits.max_items
+        while books.held:
+            items = _of_one_tenant(books.held[:most])
+            taken = await self._taken_by_last_resort(items)
+            books.answered(items, taken, _never_sent())
+            self._dispatcher.check_fences()
+        books.stop_holding()
 
-    async def _taken_by_last_resort(self, items: list[T], tenant: object) -> set[int]:
-        engine = self._engine
-        if self._last_resort is None or engine.clock.now() >= self._last_at():
+    async def _taken_by_last_resort(self, items: list[Leftover[T]]) -> set[int]:
+        dispatcher, countdown = self._dispatcher, self._countdown
+        if self._last_resort is None or dispatcher.clock.now() >= countdown.at(0.25):
             return set()
-        lineage = Lineage(reason=Reason.SHUTDOWN, name=engine.name, tenant=tenant)
         batch = RowBatch(
-            items, lineage=lineage, delivery=Delivery(len(items), labels=("last-resort",))
+            [item.item for item in items],
+            lineage=Lineage(
+                reason=Reason.SHUTDOWN, name=dispatcher.name, tenant=items[0].tenant
+            ),
+            delivery=Delivery(len(items), labels=("last-resort",)),
         )
         sending = asyncio.get_running_loop().create_task(
-            send(self._last_resort, batch), name=f"penstock last resort {engine.name}"
+            send(self._last_resort, batch), name=f"penstock last resort {dispatcher.name}"
         )
-        if not await self._ends_by(sending, self._last_at):
-            late = UnknownOutcomeError(
-                "the last resort did not answer in its share of the deadline"
-            )
-            errors: dict[int, BaseException] = dict.fromkeys(batch.unsettled(), late)
-            batch.delivery.close()
-        else:
+        if await countdown.ends(sending, part=0.25):
             errors = sending.result()
+        else:
+            late = UnknownOutcomeError("the last resort did not answer in its share of the deadline")
+            errors = dict.fromkeys(batch.unsettled(), late)
+            batch.delivery.close()
         if errors:
             log.last_resort_failed(batch, errors)
         return set(range(len(items))) - set(errors)
 
-    def _last_at(self) -> float:
-        return self._deadline - self._reserve / 4
-
     async def _close(self) -> None:
-        engine = self._engine
-        now = engine.clock.now()
-        share = max(self._reserve, CLOSING_SHARE * (self._deadline - self._began))
-        until = min(self._deadline, now + share)
+        name, countdown = self._dispatcher.name, self._countdown
+        share = max(countdown.reserve, RESERVE * (countdown.deadline - countdown.began))
         closing = asyncio.get_running_loop().create_task(self._close_sink())
-        if not await self._ends_by(closing, lambda: min(until, self._deadline)):
-            log.close_failed(
-                engine.name, TimeoutError("it did not end in its share of the deadline; terminated")
-            )
+        if not await countdown.ends(closing, latest=self._dispatcher.clock.now() + share):
+            late = TimeoutError("it did not end in its share of the deadline; terminated")
+            log.close_failed(name, late)
         elif (error := closing.exception()) is not None:
-            log.close_failed(engine.name, error)
+            log.close_failed(name, error)
 
     def _report(self) -> ShutdownReport[T]:
-        engine = self._engine
-        for flight in engine.flights:
+        dispatcher, books = self._dispatcher, self._dispatcher.books
+        for flight in dispatcher.flights:
             flight.batch.delivery.close()
-        if engine.flights:
-            log.left_behind(engine.name, len(engine.flights))
-        now = engine.clock.now()
-        engine.monitor.close()
+        left_behind = len(dispatcher.flights)
+        if left_behind:
+            log.left_behind(dispatcher.name, left_behind)
+        now = dispatcher.clock.now()
+        dispatcher.monitor.close()
         report = ShutdownReport(
-            name=engine.name,
-            tally=engine.tally(),
-            seconds=now - self._began,
-            spent=self._time_spent(now),
-            unsent=tuple(engine.unsent),
-            unknown=tuple(engine.unknown),
-            left_behind=len(engine.flights),
-            parked=engine.parked,
+            name=dispatcher.name,
+            tally=dispatcher.tally(),
+            seconds=now - self._countdown.began,
+            spent=self._spent.report(now),
+            unsent=tuple(books.unsent),
+            unknown=tuple(books.unknown),
+            left_behind=left_behind,
+            parked=books.parked,
         )
         log.shutdown(report)
         return report
 
-    def _time_spent(self, now: float) -> TimeSpent:
-        monitor = self._engine.monitor
+
+class _Spent:
+    """How long each phase took, and why."""
+
+    def __init__(self, dispatcher: Dispatcher[Any], began: float) -> None:
+        self._clock = dispatcher.clock
+        self._monitor = dispatcher.monitor
+        self._began = self._phase_began = began
+        self._phases = dict.fromkeys(("drain", "cut", "last_resort", "close"), 0.0)
+        self._troubled_before = self._monitor.seconds(began)
+        self._retries_before = self._monitor.retries
+
+    def on(self, phase: str) -> None:
+        """Add the time since the last phase to this one."""
+        now = self._clock.now()
+        self._phases[phase] += now - self._phase_began
+        self._phase_began = now
+
+    def report(self, now: float) -> TimeSpent:
+        """All of it."""
         troubled = {
             state.value: seconds - self._troubled_before.get(state, 0.0)
-            for state, seconds in monitor.seconds(now).items()
+            for state, seconds in self._monitor.seconds(now).items()
         }
         return TimeSpent(
             **self._phases,
             destination={state: seconds for state, seconds in troubled.items() if seconds > 0},
-            retries=monitor.retries - self._retries_before,
-            last_error=monitor.last_error_since(self._began),
+            retries=self._monitor.retries - self._retries_before,
+            last_error=self._monitor.last_error_since(self._began),
         )
+
+
+def _of_one_tenant(items: list[Leftover[T]]) -> list[Leftover[T]]:
+    """The first items, up to another tenant's."""
+    known = accepted(items[0].tenant)
+    return list(takewhile(lambda item: accepted(item.tenant) == known, items))
 
 
 def _never_sent() -> StoppedError:

@@ -41,7 +41,7 @@ class Intake(Generic[T]):
     async def add(
         self,
         items: tuple[T, ...],
-        receipts: tuple[ReceiptBase, ...] | None,
+        receipts: tuple[ReceiptBase | None, ...] | None,
         seconds: float | None,
     ) -> None:
         """The slow path: accept all items or none. Suspends and raises as `Batcher.add`."""
@@ -64,8 +64,7 @@ class Intake(Generic[T]):
 
     def try_add(self, item: T) -> bool:
         """Accept the item if there is room now, as `Batcher.try_add`."""
-        lifecycle = self._lifecycle
-        if lifecycle.state != "open" or not lifecycle.accepting:
+        if not self._lifecycle.takes_items:
             self._ledger.refuse(1)
             return False
         try:
@@ -81,7 +80,7 @@ class Intake(Generic[T]):
         return False
 
     def group(
-        self, items: tuple[T, ...], receipts: tuple[ReceiptBase, ...] | None = None
+        self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...] | None = None
     ) -> AddGroup[T]:
         """The items with sizes and keys.
 

@@ -49,6 +49,11 @@ class Lifecycle:
         """Whether it is open or closing."""
         return self.state in {"open", "closing"}
 
+    @property
+    def takes_items(self) -> bool:
+        """Whether it is open and accepts items."""
+        return self.state == "open" and self.accepting
+
     # -- checks ------------------------------------------------------------------------------------
 
     def check_here(self) -> None:

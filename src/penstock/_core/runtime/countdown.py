@@ -1,7 +1,7 @@
 """A deadline that only moves earlier, and waits for a condition that it bounds.
 
-1. A wait ends when its condition holds or when its part of the time is used up. Whoever changes
-   something that a condition reads calls `wake`.
+1. A wait ends when its condition holds or when its part of the time is used up. Whatever
+   changes something that a condition reads fires `changed`, or calls `wake`.
 2. The last part of the time is a reserve for clean-up. `at(1)` is its start, `at(0.5)` the middle
    of it, `at(0)` the deadline. A deadline that moves shortens the reserve, never lengthens it.
 3. Cancelling a wait means *now*: the deadline becomes the present, and the wait ends at once. The
@@ -50,10 +50,11 @@ class Countdown:
         *,
         longest_reserve: float = math.inf,
         on_move: Callable[[float], object] = lambda _: None,
+        changed: Signal | None = None,
     ) -> None:
         self._clock = clock
         self._on_move = on_move
-        self._changed = Signal()
+        self._changed = Signal() if changed is None else changed
         self.began = clock.now()
         self.deadline = self.began + seconds
         self.reserve = min(RESERVE * seconds, longest_reserve)

@@ -21,7 +21,6 @@ A pack gathers the items of idle keys; the items of busy ones wait in lanes.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from ..._core.batch import Reason
@@ -128,7 +127,7 @@ class KeyedGatherer(Generic[T]):
 
     def begins(self) -> None:
         """The first item is coming."""
-        self._now = self._wake(False)  # noqa: FBT003  # not at once
+        self._now = self._wake(False)  # not at once
         self.pack.begin(self._now)
 
     def pass_by(self, item: T, key: Hashable) -> None:
@@ -141,7 +140,7 @@ class KeyedGatherer(Generic[T]):
         if self._lanes.held and self._lanes.is_held(key):
             self.holds.look_at(key)
             if self.holds.spills:
-                self._wake(True)  # noqa: FBT003  # at once
+                self._wake(True)  # at once
 
     def raised(self, place: int, error: BaseException) -> None:
         """The key function has raised; the item for this place is not in."""

@@ -10,13 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class FastPath(Protocol[T_contra]):
+class FastPath(Protocol[T]):
     """What the open batch needs of its gatherer."""
 
-    key: Callable[[T_contra], object]
+    key: Callable[[T], object]
     active: set[Hashable]
     """The keys of which something is on its way, held or waiting."""
     repeats: bool
@@ -29,7 +28,7 @@ class FastPath(Protocol[T_contra]):
     def raised(self, place: int, error: BaseException) -> None:
         """The key function has raised; the item for this place is not in."""
 
-    def pass_by(self, item: T_contra, key: Hashable) -> None:
+    def pass_by(self, item: T, key: Hashable) -> None:
         """Put an item into its lane, past the open batch."""
 
     def begins(self) -> None:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..._core.ledger import Ledger
-    from .gatherer import Gatherer
     from .gathering import Gathering
 
 T = TypeVar("T")

@@ -8,15 +8,16 @@ and errors are the batcher's own. Later threads do not overtake producers that w
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Generic, Literal, Never, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core import checks
 from ..._core.errors import BatcherBroken, ClosedError, ConfigError, DrainTimeout
+from ..._core.keywords import takes
 from ..._core.runtime import at_exit, process_fork
 from ..._core.runtime.loops import refuse_in_a_loop, running_loop
-from ..arguments import refuse_misplaced
 from ..receipt import BlockingReceipt
 from ..report import FlushReport
+from ..setup import BatcherOptions, checked_setup
 from .inbox_batcher import InboxBatcher
 from .thread_run import ThreadRun
 
@@ -24,20 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import timedelta
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
-    from ..._core.clock import Clock
-    from ..._core.observer import Observer
-    from ..._core.order.parking import OnKeyFailure
     from ..._core.outcome import Outcome
     from ..._core.sink import SinkLike
     from ..._core.tally import Tally
-    from ..adaptive.adaptive import Adaptive
-    from ..batcher import Overflow, Oversize
-    from ..dispatch import FailureHandler
-    from ..limits import Limits
     from ..report import ShutdownReport, Stats
-    from ..tenancy import Tenants
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -87,48 +80,11 @@ class BlockingBatcher(Generic[T]):
         ConfigError: a bad argument, naming it, its value and the rule. Nothing has been started.
     """
 
-    def __init__(
-        self,
-        sink: SinkLike[T],
-        *,
-        limits: Limits | None = None,
-        name: str = "batcher",
-        overflow: Overflow = "block",
-        oversize: Oversize = "alone",
-        size_of: Callable[[T], int] | None = None,
-        key: Callable[[T], object] | None = None,
-        on_key_failure: OnKeyFailure = "skip",
-        max_parked_items: int | None = None,
-        tenant: Callable[[T], object] | None = None,
-        tenants: Tenants | None = None,
-        on_failure: Literal["log", "crash"] | FailureHandler = "log",
-        shutdown_deadline: float | timedelta = 25.0,
-        last_resort: SinkLike[T] | None = None,
-        adaptive: Adaptive | None = None,
-        observers: Iterable[Observer] = (),
-        clock: Clock | None = None,
-        **misplaced: Never,
-    ) -> None:
-        refuse_misplaced(BlockingBatcher, misplaced)
+    @takes(BatcherOptions, checked_setup, rest="misplaced")
+    def __init__(self, sink: SinkLike[T], **options: Unpack[BatcherOptions[T]]) -> None:
+        setup = checked_setup(BlockingBatcher, sink, **options)
         self._make: Callable[[Callable[[], object]], InboxBatcher[T]] = lambda wake: InboxBatcher(
-            sink,
-            wake=wake,
-            limits=limits,
-            name=name,
-            overflow=overflow,
-            oversize=oversize,
-            size_of=size_of,
-            key=key,
-            on_key_failure=on_key_failure,
-            max_parked_items=max_parked_items,
-            tenant=tenant,
-            tenants=tenants,
-            on_failure=on_failure,
-            shutdown_deadline=shutdown_deadline,
-            last_resort=last_resort,
-            adaptive=adaptive,
-            observers=observers,
-            clock=clock,
+            setup, wake
         )
         self._is_open = False
         self._reset()

@@ -10,11 +10,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..._core import checks
 from ..._core.errors import ItemTooLarge, KeyFailedError
 from ..batcher import Batcher
+from ..dispatch import Dispatcher
 from ..gathering.add_group import AddGroup
 from .inbox import Inbox, InboxEntry
 
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from datetime import timedelta
 
-    from ..._core.sink import SinkLike
     from ..._core.tally import Tally
-    from ..dispatch import Engine
     from ..receipt import ReceiptBase
     from ..report import FlushReport, ShutdownReport, Stats
+    from ..setup import Setup
 
 T = TypeVar("T")
 
@@ -34,88 +34,75 @@ T = TypeVar("T")
 class InboxBatcher(Batcher[T]):
     """A batcher with an inbox for threads; off the loop, only `entries` and properties are safe."""
 
-    def __init__(self, sink: SinkLike[T], *, wake: Callable[[], object], **options: Any) -> None:
-        super().__init__(sink, **options)
-        if self._tenants.has_caps:
+    def __init__(self, setup: Setup[T], wake: Callable[[], object]) -> None:
+        if setup.tenants.has_caps:
             rule = (
                 "caps per tenant need a Batcher: items that threads hand in belong to no tenant "
                 "until the loop takes them over"
             )
-            raise checks.bad("tenants", self._tenants, rule)
+            raise checks.bad("tenants", setup.tenants, rule)
         self.inbox: Inbox[T] = Inbox(wake)
         self._is_shut = True
         self._holders = 0
+        self._use(setup)
 
-    def _new_engine(self) -> Engine[T]:
-        engine = super()._new_engine()
-        engine.on_room = self._lend
-        return engine
+    def _new_dispatcher(self) -> Dispatcher[T]:
+        return Dispatcher(self._setup, on_room=self._lend)
 
     @property
     def needs_entries(self) -> bool:
         """Whether items need a size, a key or a tenant."""
-        return self._sized or self._key is not None or self._tenant is not None
+        return self._setup.sized or self._setup.orders_itself
 
     @property
     def drops(self) -> bool:
         """Whether a full ledger drops items."""
-        return self._overflow in {"drop_newest", "drop_oldest"}
+        return self._setup.drops
 
     @property
     def makes_room(self) -> bool:
         """Whether it drops older items for newer ones."""
-        return self._overflow == "drop_oldest"
+        return self._setup.overflow == "drop_oldest"
 
     @property
     def deadline(self) -> float:
         """Default seconds for a shutdown."""
-        return self._shutdown_deadline
+        return self._setup.shutdown_deadline
 
     def entries(
         self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...]
     ) -> list[InboxEntry[T]] | None:
         """The items as measured entries; `None` if the size or the failed key of one is refused."""
         try:
-            sizes = self._measured(items)
-            self._check_sizes(sizes)
-            return list(
-                map(
-                    InboxEntry,
-                    items,
-                    sizes,
-                    receipts,
-                    map(self._engine.accumulator.identity, items),
-                )
-            )
+            group = self._intake.measured(items, receipts)
         except (ItemTooLarge, KeyFailedError):
             return None
-        except Exception as error:
-            self._engine.unlisted.raised_by_function(error)
-            raise
+        return [InboxEntry(*row) for row in group.rows()]
 
     # -- the inbox ---------------------------------------------------------------------------------
 
     def _lend(self) -> None:
-        engine = self._engine
-        if self._is_shut or self._holders or not engine.accepting or engine.room.contended:
+        ledger = self._dispatcher.ledger
+        is_closed = self._is_shut or self._holders or not self._lifecycle.accepting
+        if is_closed or ledger.contended:
             self.inbox.lend(0, 0)
         else:
-            self.inbox.lend(engine.room.left(engine.inside), engine.room.left_bytes)
+            self.inbox.lend(ledger.left, ledger.left_bytes)
 
     def take_in(self) -> None:
         """Take over the items that threads have handed in."""
-        engine = self._engine
-        engine.refused += self.inbox.take_refused()
+        dispatcher = self._dispatcher
+        dispatcher.ledger.refuse(self.inbox.take_refused())
         plain, entries = self.inbox.take()
         if plain:
-            engine.accept_plain(plain)
+            dispatcher.accept(AddGroup(tuple(plain)))
         elif entries:
-            engine.accept(AddGroup(*zip(*entries, strict=True)))
+            dispatcher.accept(AddGroup(*zip(*entries, strict=True)))
         announced = self.inbox.take_announced()
         if announced:
             self._take_late(announced)
-        if engine.broken is not None:
-            engine.give_up(engine.closed_error())
+        if self._lifecycle.broken is not None:
+            dispatcher.give_up(self._lifecycle.closed_error())
         self._lend()
 
     def _take_late(self, items: list[T]) -> None:
@@ -124,13 +111,13 @@ class InboxBatcher(Batcher[T]):
         for item in items:
             is_in = False
             try:
-                is_in = self.makes_room and self._state == "open" and self._engine.accepting
+                is_in = self.makes_room and self._lifecycle.takes_items
                 if is_in:
                     self.try_add(item)  # drops it if evicting older ones would not make room
             except Exception:  # a function of the item has raised, and was logged there
                 is_in = False
             if not is_in:
-                self._engine.drop((item,), (None,))
+                self._dispatcher.drop(AddGroup((item,)))
         self._holders -= 1
 
     @contextmanager
@@ -164,13 +151,14 @@ class InboxBatcher(Batcher[T]):
     async def let_in(
         self,
         items: tuple[T, ...],
-        receipts: tuple[ReceiptBase | None, ...],
+        receipts: tuple[ReceiptBase | None, ...] | None,
         timeout: float | timedelta | None,
     ) -> None:
         """Accept all or none on the slow path, waiting or dropping as the overflow policy says."""
         with self._held():
-            self._engine.yielded()  # other tasks have run; until the append, none may
-            await self._accept(items, receipts, timeout)
+            self._window.yielded()  # other tasks have run; until the append, none may
+            seconds = checks.optional_seconds("timeout", timeout, zero=True)
+            await self._intake.add(items, receipts, seconds)
 
     async def flush_all(self, timeout: float | timedelta | None) -> FlushReport:
         """`flush`, the inbox included."""
