@@ -24,8 +24,9 @@ __all__ = [
 try:
     from .driver.keys import keyed
     from .jars import connector_jars
+    from .progress.counts import DeadLettersError, DeadRow, UnitReport
     from .registration import Registration, register
-    from .report import DeadLettersError, DeadRow, SparkWriteReport, StreamReport, UnitReport
+    from .report import SparkWriteReport, StreamReport
     from .streaming import foreach_batch
     from .write import write_dataframe
 except ModuleNotFoundError as error:

@@ -11,7 +11,7 @@ from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
-from .declaration import names
+from .declaration import Source, names
 from .environment import Environment
 from .mistakes import Mistake, meant
 from .sinks import SinkMaker
@@ -20,9 +20,8 @@ from .sql import Reading, can_read, read_select
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from .declaration import Source, Step
+    from .declaration import Declared, Step
     from .mistakes import Path
-    from .pipeline import Pipeline
 
 FILES = frozenset({"csv", "json", "orc", "parquet", "text"})
 _UNTYPED = frozenset({"csv", "json"})
@@ -37,13 +36,13 @@ _KAFKA_TOPICS = ("subscribe", "subscribePattern", "assign")
 class Checked:
     """A pipeline with its references followed, and what was found."""
 
-    pipeline: Pipeline
+    pipeline: Declared
     environment: Environment
     mistakes: tuple[Mistake, ...]
     doubts: tuple[Mistake, ...]
 
 
-def check(declared: Pipeline, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
+def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
     """Look at everything; `known` is what reading has found, and of paths with a mistake nothing
     more is said.
     """
@@ -73,7 +72,7 @@ def whole(version: int | str) -> int | None:
 
 
 class _Check:
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Declared) -> None:
         self.mistakes: list[Mistake] = []
         self.doubts: list[Mistake] = []
         self._pipeline = pipeline
@@ -177,7 +176,7 @@ class _Check:
         elif (
             names(view.dedupe)
             and self._pipeline.stream is not None
-            and not getattr(view, "static", False)
+            and not (isinstance(view, Source) and view.static)
         ):
             self._say(
                 (*path, "dedupe"),
