@@ -14,12 +14,12 @@ PENDING: dict[str, set[str]] = {
     "large_classes": {"penstock._core", "penstock.batcher", "penstock.spark"},
     "large_protocols": {"penstock.batcher"},
     "shared_names": {
-        "penstock.spark",
-        "penstock.testing",
         "penstock._core",
         "penstock.batcher",
         "penstock.demo",
         "penstock.sinks",
+        "penstock.spark",
+        "penstock.testing",
     },
     "foreign_assignments": {
         "penstock._clients",
