@@ -40,9 +40,20 @@ _BEGINS = {
 class MonitoredBatcher(Protocol):
     """The batcher's side that the monitor reads."""
 
-    clock: Clock
-    name: str
-    observers: Observers
+    @property
+    def clock(self) -> Clock:
+        """The source of time."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The batcher's name."""
+        ...
+
+    @property
+    def observers(self) -> Observers:
+        """Its observers."""
+        ...
 
     @property
     def inside(self) -> int:

@@ -4,11 +4,10 @@ one that was handed back, nothing more is sent.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from ..._core.ledger import Ledger
     from ..._core.order.lanes import Lanes

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..._core.outcome import Outcome
     from ..._core.sink import SinkLike
     from ..._core.tally import Tally
+    from ..limits import Limits
     from ..report import ShutdownReport, Stats
 
 T = TypeVar("T")
