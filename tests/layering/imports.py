@@ -43,16 +43,16 @@ DEFERRED = {
         "penstock.demo.demo",
     ): "the demo's modules import the packages of its extra, which may be missing",
     (
-        "penstock.testing._guard",
-        "penstock.testing._processes",
+        "penstock.testing.servers.guard",
+        "penstock.testing.servers.processes",
     ): "a guard that waits needs little memory",
     (
         "penstock.testing.plugin",
-        "penstock.testing._kafka",
+        "penstock.testing.servers.kafka",
     ): "only tests that ask for the server pay for it",
     (
         "penstock.cli",
-        "penstock.cli._pipeline",
+        "penstock.cli.pipeline.commands",
     ): "PySpark takes a second to load, and only pipelines need it",
     (
         "penstock.spark.pipeline.pipeline",
@@ -64,7 +64,7 @@ DEFERRED = {
     ): "drawing needs a package that measuring does not",
     (
         "penstock.testing.plugin",
-        "penstock.testing._opensearch",
+        "penstock.testing.servers.opensearch",
     ): "only tests that ask for the server pay for it",
     (
         "penstock.sinks.postgres.sink",
@@ -76,7 +76,7 @@ DEFERRED = {
     ): "pyarrow is there when a schema is",
     (
         "penstock.testing.plugin",
-        "penstock.testing._postgres",
+        "penstock.testing.servers.postgres",
     ): "only tests that ask for the server pay for it",
 }
 

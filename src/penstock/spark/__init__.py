@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 try:
-    from .driver.columns import keyed
+    from .driver.keys import keyed
     from .jars import connector_jars
     from .registration import Registration, register
     from .report import DeadLettersError, DeadRow, SparkWriteReport, StreamReport, UnitReport

@@ -12,8 +12,8 @@ from pyspark.sql.session import SparkSession
 from .._core import checks
 from .._core.errors import PenstockError
 from .._core.function_sink import as_sink
-from .options.options import Way
-from .task.partition import read_report
+from .options.sinks import WriteSettings
+from .task.lines import read_report
 from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 from .values.travel import description
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from .._core.sink import SinkLike
     from .report import SparkWriteReport
-    from .task.partition import Line
+    from .task.lines import Line
 
 _KEPT = 100
 """Writes whose reports are kept."""
@@ -122,7 +122,7 @@ def register(
         window=checks.count("max_in_flight", max_in_flight),
         patience=checks.seconds("patience", patience),
     )
-    way = Way(
+    way = WriteSettings(
         cuts=cuts,
         max_dead_letters=checks.count("max_dead_letters", max_dead_letters, least=0),
         check=check,

@@ -36,7 +36,7 @@ from penstock.spark.levels.atomic import write_atomically
 from penstock.spark.levels.runs import Ran
 from penstock.spark.report import UnitReport
 from penstock.testing import embedded_postgres
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.require import there_or_skip
 
 from .conftest import INVERSIONS, TABLES, WHOLE, rows
 

@@ -24,8 +24,9 @@ from penstock import (
 )
 from penstock.sinks import PostgresSink
 from penstock.spark import foreach_batch, write_dataframe
-from penstock.spark.driver.columns import keyed, typed, with_bucket
+from penstock.spark.driver.columns import typed
 from penstock.spark.driver.content import Content
+from penstock.spark.driver.keys import keyed, with_bucket
 from penstock.spark.levels.units import Units
 from penstock.spark.task.partition import Partition
 from penstock.spark.task.task import Cuts

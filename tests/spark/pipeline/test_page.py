@@ -87,9 +87,9 @@ def test_a_pipeline_can_say_whatever_a_write_takes() -> None:
     """Its choices are those of `write_dataframe`, and nothing of it is left out."""
     pytest.importorskip("pyspark")
     from penstock.spark import write_dataframe
+    from penstock.spark.driver.job import DeadLetters
     from penstock.spark.levels.level import DeliveryLevel, WriteMode
     from penstock.spark.task.key_failure import OnKeyFailure
-    from penstock.spark.write import DeadLetters
 
     own = get_type_hints(Write)
     assert set(signature(write_dataframe).parameters) - ELSEWHERE <= set(own)

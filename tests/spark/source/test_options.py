@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from penstock import ConfigError
 from penstock._clients.postgres.url import dsn_of, table_name
-from penstock.spark.options.options import prepared
+from penstock.spark.options.sinks import prepared
 from penstock.spark.options.table import OPTIONS, options_as_markdown
 from penstock.spark.values.travel import description, load
 

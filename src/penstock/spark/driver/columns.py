@@ -1,4 +1,4 @@
-"""What is decided on the driver: which columns, which partitions."""
+"""Names and types of a DataFrame's columns, checked on the driver."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from pyspark.sql import functions
 from pyspark.sql.types import ArrayType, DataType, StructType, UserDefinedType
 
 from ..._core import checks
-from ..levels.units import BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
 
-_BINARY = "UTF8_BINARY"
-"""The collation under which only equal bytes are equal."""
-
 
 def check_names(df: DataFrame) -> None:
-    """Raise `ConfigError` where two columns of `df` have one name, as Spark compares names."""
+    """Raise `ConfigError` if two columns of `df` have one name, as Spark compares names."""
     folds = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() != "true"
     seen: dict[str, str] = {}
     for name in df.columns:
@@ -36,8 +32,9 @@ def check_names(df: DataFrame) -> None:
 
 
 def plainly_named(df: DataFrame) -> DataFrame:
-    """`df` with names that Spark reads as one name each: `mapInArrow` would take `a.b` for a field
-    of `a`. The order of columns stays.
+    """Rename the columns of `df` if a name has dots or backticks, in the same order.
+
+    `mapInArrow` would read `a.b` as a field of `a`.
     """
     if not any("." in name or "`" in name for name in df.columns):
         return df
@@ -45,7 +42,7 @@ def plainly_named(df: DataFrame) -> DataFrame:
 
 
 def check_there(df: DataFrame, name: str, columns: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns as a tuple. Raises `ConfigError` for one that the DataFrame does not have."""
+    """The columns as a tuple. Raises `ConfigError` for a missing one."""
     chosen = (columns,) if isinstance(columns, str) else tuple(columns)
     missing = [column for column in chosen if column not in df.columns]
     if missing or not chosen:
@@ -54,9 +51,7 @@ def check_there(df: DataFrame, name: str, columns: str | Sequence[str]) -> tuple
 
 
 def check_columns(df: DataFrame, name: str, columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The columns as a tuple. Raises `ConfigError` for one that the DataFrame does not have, or by
-    whose type rows have no order.
-    """
+    """The columns as a tuple. Raises `ConfigError` for a missing one, or a type without order."""
     if columns is None:
         return ()
     chosen = check_there(df, name, columns)
@@ -85,8 +80,9 @@ def _missing(df: DataFrame, missing: Sequence[str]) -> str:
 
 
 def _unordered(kind: DataType, *, nested: bool) -> str | None:
-    """What a type is by which rows have no order; `nested` ones have one for Spark, but cannot be
-    compared as keys.
+    """Name the part of a type that has no order; `None` if all parts have one.
+
+    Spark orders `nested` types, but they cannot be compared as keys.
     """
     if isinstance(kind, UserDefinedType):
         kind = kind.sqlType()
@@ -98,68 +94,13 @@ def _unordered(kind: DataType, *, nested: bool) -> str | None:
     return {"map": "a map", "variant": "a variant"}.get(kind.typeName())
 
 
-def is_collated(df: DataFrame, key: Sequence[str]) -> bool:
-    """Whether Spark may hold two different texts of these columns for equal."""
-    kinds = (df.schema[name].dataType for name in key)
-    return any(getattr(kind, "collation", _BINARY) != _BINARY for kind in kinds)
-
-
 def column_of(name: str) -> Column:
-    """The column of exactly that name, which may hold dots and backticks."""
+    """The column of exactly this name, which may contain dots and backticks."""
     quoted = name.replace("`", "``")
     return functions.col(f"`{quoted}`")
-
-
-def keyed(
-    df: DataFrame,
-    key: str | Sequence[str],
-    *,
-    order_by: str | Sequence[str] | None = None,
-    buckets: int | None = None,
-) -> DataFrame:
-    """`df` with the rows of each key in one partition, together, in the order of `order_by`
-    (columns). Lazy.
-
-    `buckets` is the number of partitions (default: `spark.sql.shuffle.partitions`); it is always
-    given to Spark, which would otherwise merge partitions as it likes. Names are taken literally: a
-    dot or a backtick is part of a name. Raises `ConfigError` for columns that are not there, for
-    arrays, maps, structs and variants as `key`, for maps and variants in `order_by`, and for two
-    columns of one name.
-    """
-    # The literal tells this shuffle from one that the query has for the same key already, such as a
-    # window's: Spark would take that one for both, and it may merge its partitions, each time into
-    # others.
-    check_names(df)
-    keys, order = (
-        [column_of(column) for column in check_columns(df, *given)]
-        for given in (("key", key), ("order_by", order_by))
-    )
-    return df.repartition(bucket_count(df, buckets), *keys, functions.lit(0)).sortWithinPartitions(
-        *keys, *order
-    )
 
 
 def typed(df: DataFrame, columns: Sequence[str]) -> str:
     """The columns and Spark's names of their types, as text."""
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
     return ", ".join(f"{name} {types[name]}" for name in columns)
-
-
-def bucket_count(df: DataFrame, buckets: int | None) -> int:
-    """How many partitions keys are spread over."""
-    return checks.optional_count("buckets", buckets) or int(
-        df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200
-    )
-
-
-def with_bucket(df: DataFrame) -> DataFrame:
-    """`df` with the number of its partition as a column, right after `keyed`. A later `coalesce`
-    does not change it.
-    """
-    if BUCKET in df.columns:
-        raise checks.bad(
-            "df",
-            BUCKET,
-            "is the column that the number of a row's bucket travels in; name it otherwise",
-        )
-    return df.withColumn(BUCKET, functions.spark_partition_id())

@@ -23,7 +23,7 @@ _LABELS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class BarLayer:
     """One layer of the bars: what it is called, the class that colours it, and a value for each
     bar.
     """
@@ -33,7 +33,7 @@ class Series:
     values: Sequence[float]
 
 
-def bars(title: str, labels: Sequence[str], *series: Series, unit: str = "") -> str:
+def bars(title: str, labels: Sequence[str], *series: BarLayer, unit: str = "") -> str:
     """The picture of one or more layers of bars, one bar for each label."""
     highest = max(
         (sum(values) for values in zip(*(one.values for one in series), strict=True)), default=0.0
@@ -83,7 +83,7 @@ def _slot(count: int) -> float:
     return (WIDTH - LEFT - RIGHT) / max(count, 1)
 
 
-def _bars(labels: Sequence[str], series: Sequence[Series], top: float, unit: str) -> list[str]:
+def _bars(labels: Sequence[str], series: Sequence[BarLayer], top: float, unit: str) -> list[str]:
     slot = _slot(len(labels))
     width = max(slot * 0.8, 0.5) if slot < 60 else 48.0
     found: list[str] = []

@@ -1,8 +1,8 @@
-"""The run report as one page of HTML: everything is in the file, nothing is fetched, nothing runs.
+"""The run report as one self-contained page of HTML, without scripts or references.
 
-1. A page is made of a report's figures alone, and of Spark's own progress where there is one. It
-   shows no more rows than the report holds.
-2. What looks like a secret is covered, in settings, rows and messages alike, since pages are passed
+1. A page shows the figures of a report and, for a stream, Spark's own progress. It shows no more
+   rows than the report holds.
+2. Text that looks like a secret is masked in settings, rows and messages, since pages are passed
    on.
 3. Text comes from tables and users: the template escapes all of it.
 """
@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import MissingExtra
-from .bars import Series, bars, short
+from .bars import BarLayer, bars, short
 from .course import rates
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 COVER = "***"
 FIRST_ROWS = 5
-"""Rows that are shown of each kind of error."""
+"""Rows shown for each error type."""
 OUTCOMES = ("delivered", "duplicate", "dead_lettered", "failed")
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _NAMED = re.compile(
@@ -38,7 +38,7 @@ _NAMED = re.compile(
 
 
 def covered(text: object) -> str:
-    """The text with what looks like a secret covered."""
+    """Mask the parts of the text that look like secrets."""
     return _NAMED.sub(rf"\1{COVER}", _IN_ADDRESS.sub(f"{COVER}@", str(text)))
 
 
@@ -83,9 +83,7 @@ def write_page(report: SparkWriteReport) -> str:
 
 
 def report_html(report: SparkWriteReport) -> str:
-    """What a notebook shows of a report: without a style sheet of its own, since the notebook has
-    one.
-    """
+    """A report as a notebook shows it, without a style sheet: the notebook has one."""
     head, *body = report.table()
     colours: dict[str, str] = dict(
         zip(OUTCOMES, ("#2b6cb0", "#7fb2e0", "#d98a1f", "#c0392b"), strict=True)
@@ -113,86 +111,87 @@ def report_html(report: SparkWriteReport) -> str:
 
 
 def stream_page(stream: StreamReport, progress: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The page of a stream: a tally for each micro-batch, beside what the query says of it."""
+    """The page of a stream: one row for each micro-batch, with the query's own progress."""
     known = {int(each["batchId"]): each for each in progress}
     batches = sorted(stream.batches.items())
-    numbers = [str(number) for number, _ in batches]
-    reports = [report for _, report in batches]
-    pictures = [
-        ("Rows", "of each micro-batch", _outcomes(numbers, reports)),
-        (
-            "Seconds",
-            "from the first task's beginning to the last one's end, of each micro-batch",
-            bars(
-                "seconds of each micro-batch",
-                numbers,
-                Series("write", "delivered", [report.elapsed for report in reports]),
-                unit=" s",
-            ),
-        ),
-    ]
-    if known:
-        spent = [_milliseconds(known.get(number)) / 1000 for number, _ in batches]
-        pictures.append(
-            (
-                "Seconds of the query",
-                "what Spark took for each micro-batch in all",
-                _single("query", numbers, spent, " s"),
-            )
-        )
-        read = [
-            float(known.get(number, {}).get("inputRowsPerSecond") or 0.0) for number, _ in batches
-        ]
-        pictures.append(
-            (
-                "Rows that came in per second",
-                "by the query's own account",
-                _single("input", numbers, read, " rows/s"),
-            )
-        )
-    head = [
-        "batch",
-        "rows",
-        *OUTCOMES,
-        "stopped",
-        "retries",
-        "tasks",
-        "seconds",
-        *(["input rows", "query ms"] if known else []),
-    ]
-    body = [
-        [
-            str(number),
-            *(f"{getattr(report, name):,}" for name in ("rows",)),
-            *(f"{_sum(report, name):,}" for name in OUTCOMES),
-            f"{report.stopped:,}",
-            f"{report.retries:,}",
-            str(len(report.units)),
-            f"{report.elapsed:.2f}",
-            *(
-                [
-                    f"{known.get(number, {}).get('numInputRows', 0):,}",
-                    f"{_milliseconds(known.get(number)):,.0f}",
-                ]
-                if known
-                else []
-            ),
-        ]
-        for number, report in batches
-    ]
     whole = stream.total
     return _rendered(
         title="Stream to " + covered(whole.settings.get("sink", "a sink")),
         when=_when(min((unit.began_at for unit in whole.units if unit.began_at), default=0.0)),
         told=[("micro-batches", f"{stream.count:,}"), *_told(whole)],
         share=_share(whole),
-        pictures=pictures,
+        pictures=_stream_pictures(batches, known),
         dead=_dead(whole.dead_rows),
         dead_elsewhere=whole.dead_letters - whole.failed,
         settings=[(name, covered(value)) for name, value in whole.settings.items()],
-        table=[head, *body],
+        table=_stream_table(batches, known),
         table_name=f"The last {len(batches)} micro-batches",
     )
+
+
+def _stream_pictures(
+    batches: Sequence[tuple[int, SparkWriteReport]], known: Mapping[int, Mapping[str, Any]]
+) -> list[tuple[str, str, str]]:
+    """The name, note and picture of each figure."""
+    numbers = [str(number) for number, _ in batches]
+    reports = [report for _, report in batches]
+    elapsed = BarLayer("write", "delivered", [report.elapsed for report in reports])
+    pictures = [
+        ("Rows", "of each micro-batch", _outcomes(numbers, reports)),
+        (
+            "Seconds",
+            "from the first task's beginning to the last one's end, of each micro-batch",
+            bars("seconds of each micro-batch", numbers, elapsed, unit=" s"),
+        ),
+    ]
+    if not known:
+        return pictures
+    spent = [_milliseconds(known.get(number)) / 1000 for number, _ in batches]
+    read = [float(known.get(number, {}).get("inputRowsPerSecond") or 0.0) for number, _ in batches]
+    return [
+        *pictures,
+        (
+            "Seconds of the query",
+            "what Spark took for each micro-batch in all",
+            _single("query", numbers, spent, " s"),
+        ),
+        (
+            "Rows that came in per second",
+            "by the query's own account",
+            _single("input", numbers, read, " rows/s"),
+        ),
+    ]
+
+
+def _stream_table(
+    batches: Sequence[tuple[int, SparkWriteReport]], known: Mapping[int, Mapping[str, Any]]
+) -> list[list[str]]:
+    head = ["batch", "rows", *OUTCOMES, "stopped", "retries", "tasks", "seconds"]
+    body = [
+        [
+            str(number),
+            f"{report.rows:,}",
+            *(f"{_sum(report, name):,}" for name in OUTCOMES),
+            f"{report.stopped:,}",
+            f"{report.retries:,}",
+            str(len(report.units)),
+            f"{report.elapsed:.2f}",
+        ]
+        for number, report in batches
+    ]
+    if not known:
+        return [head, *body]
+    further = [
+        [
+            f"{known.get(number, {}).get('numInputRows', 0):,}",
+            f"{_milliseconds(known.get(number)):,.0f}",
+        ]
+        for number, _ in batches
+    ]
+    return [
+        [*head, "input rows", "query ms"],
+        *([*line, *more] for line, more in zip(body, further, strict=True)),
+    ]
 
 
 def _rendered(**values: object) -> str:
@@ -228,7 +227,7 @@ def _told(report: SparkWriteReport) -> list[tuple[str, str]]:
 
 
 def _share(report: SparkWriteReport) -> list[tuple[str, int, float]]:
-    """Each outcome, its rows, and its share of all in percent."""
+    """Each outcome with its rows and their percentage of all rows."""
     return [
         (name, rows, 100 * rows / report.rows) for name in OUTCOMES if (rows := _sum(report, name))
     ]
@@ -239,9 +238,7 @@ def _sum(report: SparkWriteReport, name: str) -> int:
 
 
 def _dead(rows: Sequence[DeadRow]) -> list[tuple[str, int, list[tuple[str, str]]]]:
-    """Each kind of error, how many rows came back with it, and the first of them with their
-    messages.
-    """
+    """Each error type, the number of its rows, and the first rows with their messages."""
     kinds: defaultdict[str, list[DeadRow]] = defaultdict(list)
     for row in rows:
         kinds[row.error_type].append(row)
@@ -255,14 +252,14 @@ def _dead(rows: Sequence[DeadRow]) -> list[tuple[str, int, list[tuple[str, str]]
 def _speed(width: float, speeds: Sequence[float]) -> str:
     labels = [f"{place * width:.3g} s" for place in range(len(speeds))]
     return (
-        bars("rows per second over time", labels, Series("rows/s", "delivered", speeds))
+        bars("rows per second over time", labels, BarLayer("rows/s", "delivered", speeds))
         if speeds
         else ""
     )
 
 
 def _single(name: str, labels: Sequence[str], values: Sequence[float], unit: str) -> str:
-    return bars(name, labels, Series(name, "plain", values), unit=unit)
+    return bars(name, labels, BarLayer(name, "plain", values), unit=unit)
 
 
 def _of_units(numbers: Sequence[str], units: Sequence[UnitReport], name: str, unit: str) -> str:
@@ -273,7 +270,10 @@ def _outcomes_of_units(numbers: Sequence[str], units: Sequence[UnitReport]) -> s
     return bars(
         "rows",
         numbers,
-        *(Series(name, name, [float(getattr(unit, name)) for unit in units]) for name in OUTCOMES),
+        *(
+            BarLayer(name, name, [float(getattr(unit, name)) for unit in units])
+            for name in OUTCOMES
+        ),
     )
 
 
@@ -282,7 +282,7 @@ def _outcomes(numbers: Sequence[str], reports: Sequence[SparkWriteReport]) -> st
         "rows",
         numbers,
         *(
-            Series(name, name, [float(_sum(report, name)) for report in reports])
+            BarLayer(name, name, [float(_sum(report, name)) for report in reports])
             for name in OUTCOMES
         ),
     )

@@ -1,18 +1,16 @@
-"""What becomes of a key's later rows when one of its rows has failed for good: they are left out,
-without a write of their own each.
+"""Policies for a key's later rows after one of its rows has failed for good.
 
-1. `skip` writes them all the same. `stop` leaves them out: they come back as dead rows,
-   `KeyStopped`. `park` gives them, in their order, to the stack's dead letters, `ParkedBehind`;
-   where there are none they come back as well.
-2. A sink that is `key_prefix_safe` leaves them out by itself, since it undoes what went in behind a
-   failed row before anybody sees it. It gets whole chunks, and costs nothing more while nothing
-   fails.
+1. `skip` writes them all the same. `stop` does not write them: they are returned as dead rows,
+   `KeyStopped`. `park` passes them, in their order, to the stack's dead letters, `ParkedBehind`;
+   without dead letters they are returned as well.
+2. A sink that is `key_prefix_safe` omits them itself: it undoes rows behind a failed one before
+   they are visible. It receives whole chunks, and costs nothing extra while no row fails.
 3. Any other sink is written to in *rounds*: the first row of every key of the chunk, then the
-   second of each, and so on, without the keys that have failed. As many writes as the longest key
-   has rows; chunks whose keys have one row each are one write.
-4. A key that goes on in the next chunk stays stopped there. That chunk is written after this one,
-   so this one's end is known.
-5. A row has failed when it comes back with an error, or has gone to the dead letters.
+   second of each, and so on, without the failed keys. The number of writes is the number of rows of
+   the longest key; a chunk whose keys have one row each takes one write.
+4. A key that continues in the next chunk stays stopped there. That chunk is written after this one,
+   when this one's result is known.
+5. A row has failed if it is returned with an error, or was passed to the dead letters.
 """
 
 from __future__ import annotations
@@ -45,10 +43,10 @@ POLICIES = ("skip", "park", "stop")
 
 
 class Keys(Sequence[object]):
-    """The keys of a chunk's rows, as tuples. Made at the first access, which only a failure causes.
+    """The keys of a chunk's rows, as tuples; built at the first access, after a failure only.
 
-    NaN stands as text, since it does not equal itself and is one key for Spark; a value that Python
-    has no object for is shown as text.
+    NaN becomes text, since it does not equal itself but is one key for Spark; so does a value that
+    Python cannot represent.
     """
 
     def __init__(self, rows: pa.RecordBatch, names: tuple[str, ...]) -> None:
@@ -77,24 +75,26 @@ def _key_values(column: Any) -> list[Any]:
     )
 
 
-class KeyOrder:
-    """The policy over the chunks of one unit, in their order."""
+class KeyFailurePolicy:
+    """Applies `on_key_failure` to the chunks of one unit, in their order."""
 
     def __init__(self, policy: OnKeyFailure, key: tuple[str, ...]) -> None:
         self._policy = policy
         self._key = key
         self._stopped_at: dict[int, KeyStopped] = {}
-        """By chunk: why its last key is stopped."""
+        """Why the last key of a chunk is stopped, by the chunk's number."""
 
     def keys(self, rows: pa.RecordBatch) -> Sequence[object] | None:
-        """The keys that the chunk's batch carries; `None` where nothing hangs on them."""
+        """The keys that the chunk's batch carries; `None` if they are not needed."""
         return None if self._policy == "skip" else Keys(rows, self._key)
 
     async def send(
         self, sink: Sink[Any], batch: ArrowBatch, chunk: Chunk
     ) -> tuple[dict[int, BaseException], int]:
-        """Write one chunk; return an error for each row that is nowhere, and how many were left out
-        behind others. Suspends.
+        """Write one chunk; suspends.
+
+        Returns the errors of rows that neither the destination nor the dead letters have, and the
+        number of rows skipped behind others.
         """
         if self._policy == "skip":
             return await send(sink, batch), 0
@@ -161,9 +161,7 @@ class KeyOrder:
     async def _park(
         self, sink: Sink[Any], batch: ArrowBatch, stopped: Mapping[int, KeyStopped]
     ) -> dict[int, BaseException]:
-        """Give these rows to the dead letters, in their order; return those that are still
-        nowhere.
-        """
+        """Pass these rows to the dead letters, in their order; return errors of those not taken."""
         indices = sorted(stopped)
         parked = [_parked(stopped[index]) for index in indices]
         around = _dead_letters(sink)
@@ -174,7 +172,7 @@ class KeyOrder:
 
 
 class _Refuses:
-    """A destination that takes nothing."""
+    """A destination that refuses every item."""
 
     def __init__(self, errors: Sequence[BaseException]) -> None:
         self._errors = errors
@@ -195,7 +193,7 @@ def _parked(stopped: KeyStopped) -> ParkedBehind:
 
 
 def _stop(batch: ArrowBatch, errors: Mapping[int, BaseException], index: int) -> KeyStopped | None:
-    """What stops the key of this row; `None` where it has not failed."""
+    """The error that stops the key of this row; `None` if the row has not failed."""
     error = errors.get(index)
     if error is None and batch.delivery.verdict(index) is Outcome.DEAD_LETTERED:
         error = batch.delivery.error(index)
@@ -203,7 +201,7 @@ def _stop(batch: ArrowBatch, errors: Mapping[int, BaseException], index: int) ->
 
 
 def _starts(rows: pa.RecordBatch, key: tuple[str, ...]) -> np.ndarray[Any, Any]:
-    """For each row where the rows of its key begin in this chunk."""
+    """For each row, the place in this chunk where the rows of its key begin."""
     places = np.arange(rows.num_rows)
     begins = np.concatenate(([True], key_changes(rows, key)))
     return np.maximum.accumulate(np.where(begins, places, 0))

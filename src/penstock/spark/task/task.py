@@ -1,13 +1,11 @@
-"""One task: its rows, chunk by chunk, through an opened sink. Runs on an executor, and knows
-nothing of Spark.
+"""The write of one partition: its rows, chunk by chunk, through an open sink. Independent of Spark.
 
 1. The main thread reads: it pulls record batches, which blocks, and cuts them into chunks. The
-   worker's loop writes: at most `window` chunks at a time. Nothing is read while the window is
-   full.
-2. A chunk that goes on with the key of the one before waits until that one has ended; other chunks
-   do not.
-3. Each chunk is a batch with a delivery of its own, whose host counts what is settled. A write has
-   to end before Spark loses patience: after `patience` seconds what backs off has one last try.
+   worker's loop writes at most `window` chunks concurrently. Reading stops while the window is full.
+2. A chunk that continues the key of the previous one waits until that one has ended; other chunks
+   do not wait.
+3. Each chunk is a batch with its own delivery, whose host counts outcomes. A write must end before
+   Spark gives the task up: after `patience` seconds of backoff, items have one last try.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from ..levels.units import marked
 from ..progress.course import Course
 from ..report import UnitReport
 from ..values.chunks import cut
-from .key_failure import KeyOrder
+from .key_failure import KeyFailurePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,20 +48,20 @@ WINDOW = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cuts:
-    """How a task's rows are cut, and how many chunks are written at the same time."""
+    """How a task's rows are cut into chunks, and how the chunks are written."""
 
     chunk_rows: int
     chunk_bytes: int
     window: int
     key: tuple[str, ...] = ()
     is_collated: bool = False
-    """Whether values of the key that differ may be one key for Spark."""
+    """Whether Spark may treat two different values of the key as equal."""
     on_key_failure: OnKeyFailure = "skip"
     patience: float = 300.0
     """Seconds from the first wait of a chunk until its last try."""
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
-        """The rows, cut."""
+        """Cut the rows into chunks."""
         return cut(
             batches,
             max_rows=self.chunk_rows,
@@ -74,7 +72,7 @@ class Cuts:
 
 
 class ChunkHost:
-    """The host of one chunk's delivery: there are no slots to share, only counts and patience."""
+    """The host of one chunk's delivery: counts outcomes and limits backoffs; there are no slots."""
 
     def __init__(self, patience: float) -> None:
         self.outcomes: Counter[Outcome] = Counter()
@@ -88,17 +86,17 @@ class ChunkHost:
 
     @property
     def clock(self) -> Clock:
-        """The loop's."""
+        """The clock of the loop."""
         return LOOP_CLOCK
 
     def settled(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
-        """Count."""
+        """Count the outcomes."""
         self.outcomes[outcome] += len(indices)
 
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
-        """Wait, but not beyond the patience, unless it is for a pace that was asked for."""
+        """Wait, but not beyond the patience, except for a pace that the destination requested."""
         if through_stop:
             await wait_until(LOOP_CLOCK, until, *signals)
             return
@@ -112,44 +110,44 @@ class ChunkHost:
         )  # one more try first
 
     async def take_slot(self) -> None:
-        """There are none."""
+        """Do nothing: there are no slots."""
 
     def give_slot(self) -> None:
-        """There are none."""
+        """Do nothing: there are no slots."""
 
     def force_slot(self) -> None:
-        """There are none."""
+        """Do nothing: there are no slots."""
 
     def watch(self, activity: object) -> None:
-        """Spark watches its tasks."""
+        """Do nothing: Spark supervises its tasks."""
 
     def unwatch(self, activity: object) -> None:
-        """Spark watches its tasks."""
+        """Do nothing: Spark supervises its tasks."""
 
     def throttled(self, until: float) -> None:
-        """Nobody adds."""
+        """Do nothing: there are no producers to slow down."""
 
     def heard(self, errors: Iterable[BaseException]) -> None:
-        """Nothing adapts."""
+        """Do nothing: limits do not adapt."""
 
     def reported(self, source: object, condition: Condition | None) -> None:
-        """The task fails with the error itself."""
+        """Do nothing: the task fails with the error itself."""
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """Count: a try that follows without a pause is one, too."""
+        """Count the retry; one without a pause counts as well."""
         self.retries += 1
 
 
 @dataclass(slots=True)
-class Written:
-    """One chunk when its write has ended."""
+class ChunkResult:
+    """The result of one chunk's write."""
 
     rows: int
     outcomes: Counter[Outcome]
     retries: int
     dead: list[tuple[dict[str, Any], BaseException]]
     stopped: int = 0
-    """Rows that were left out behind a failed one of their key, wherever they are."""
+    """Rows skipped behind a failed row of their key, parked or returned."""
 
 
 class Task:
@@ -166,20 +164,21 @@ class Task:
         self._free = threading.Semaphore(cuts.window)
         self._writing: set[asyncio.Task[Any]] = set()
         self._course = Course()
-        self._order = KeyOrder(cuts.on_key_failure, cuts.key)
+        self._order = KeyFailurePolicy(cuts.on_key_failure, cuts.key)
 
     def run(
         self,
         batches: Iterable[pa.RecordBatch],
         on_dead: Callable[[dict[str, Any], BaseException], None],
     ) -> UnitReport:
-        """Write every row; `on_dead` gets each that failed for good, and may raise. Blocks until
-        all writes have ended.
+        """Write every row; blocks until all writes have ended.
+
+        `on_dead` is called with each row that failed for good, and may raise.
         """
         began = self._worker.loop.time()
         counts: Counter[str] = Counter()
-        flying: list[Future[Written]] = []
-        before: Future[Written] | None = None
+        flying: list[Future[ChunkResult]] = []
+        before: Future[ChunkResult] | None = None
         cuts = self._cuts
         try:
             for chunk in marked(cuts.chunks(batches)):
@@ -207,13 +206,13 @@ class Task:
         return replace(report, skipped=False, marks=course.marks(counts["rows"]), **counts)
 
     async def _cut_all(self) -> None:
-        """Nothing of a task that has failed may go on writing beside the next attempt."""
+        """Cancel all writes of a failed task, so that none overlaps with the next attempt."""
         writing = [*self._writing]
         for write in writing:
             write.cancel()
         await asyncio.gather(*writing, return_exceptions=True)
 
-    async def _write(self, chunk: Chunk) -> Written:
+    async def _write(self, chunk: Chunk) -> ChunkResult:
         write = asyncio.current_task()
         assert write is not None
         self._writing.add(write)
@@ -224,10 +223,11 @@ class Task:
 
 
 async def write_chunk(
-    sink: Sink[Any], chunk: Chunk, *, name: str, patience: float, order: KeyOrder
-) -> Written:
-    """Write one chunk of what is called `name`; suspends until its write has ended. Raises
-    `CancelledError` only.
+    sink: Sink[Any], chunk: Chunk, *, name: str, patience: float, order: KeyFailurePolicy
+) -> ChunkResult:
+    """Write one chunk of the unit `name`; suspends until its write has ended.
+
+    Raises `CancelledError` only.
     """
     host = ChunkHost(patience)
     rows = chunk.rows.num_rows
@@ -239,7 +239,7 @@ async def write_chunk(
         keys=order.keys(chunk.rows),
     )
     errors, stopped = await order.send(sink, batch, chunk)
-    return Written(
+    return ChunkResult(
         rows,
         host.outcomes,
         host.retries,
@@ -249,9 +249,11 @@ async def write_chunk(
 
 
 def add_up(
-    counts: Counter[str], written: Written, on_dead: Callable[[dict[str, Any], BaseException], None]
+    counts: Counter[str],
+    written: ChunkResult,
+    on_dead: Callable[[dict[str, Any], BaseException], None],
 ) -> None:
-    """Add a chunk to the counts of its unit."""
+    """Add a chunk's result to the counts of its unit."""
     counts["rows"] += written.rows
     counts["chunks"] += 1
     counts["retries"] += written.retries

@@ -1,18 +1,17 @@
-"""One unit inside a task: its rows, chunk by chunk, in one transaction.
+"""The transaction of one unit: its rows, chunk by chunk.
 
 1. The main thread reads, as in `task`; a coroutine on the worker's loop holds the transaction and
-   writes. One chunk is written while the next is being read, and nothing else is held, but for the
-   buffer (3).
-2. Where the unit was committed before, its rows are read and counted, and nothing is written.
-   Another number of rows than the ledger has, or another sum of their hashes, is
+   writes. One chunk is written while the next is read. Nothing else is held, except the buffer (3).
+2. If the unit is already committed, its rows are read and counted, and nothing is written. Another
+   number of rows than in the ledger, or another sum of their hashes, raises
    `NonDeterministicReplay`.
-3. With its connection, everything that the transaction wrote is gone. So a unit is tried again from
-   its first chunk, inside the task, as long as all that was read of it fits into the buffer.
-   Otherwise the task fails, and Spark runs it again.
-4. A commit whose answer was lost is tried again in the same way: the ledger knows whether it was
+3. A lost connection loses everything its transaction wrote. So a unit is retried from its first
+   chunk, inside the task, as long as all its rows read so far fit into the buffer. Otherwise the
+   task fails, and Spark runs it again.
+4. A commit whose answer was lost is retried in the same way: the ledger shows whether it was
    applied.
-5. Only rows that are refused for good, and those left out behind them, are dead letters here. Any
-   other error ends the transaction: what it was may work in the next.
+5. Only rows refused for good, and rows skipped behind them, are dead letters here. Any other error
+   ends the transaction, since the next one may succeed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import asyncio
 import threading
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
@@ -30,7 +29,7 @@ from ..._core.transaction import Counts, transaction
 from ..levels.units import Remembered, Summed
 from ..progress.course import Course
 from ..report import UnitReport
-from .key_failure import KeyOrder
+from .key_failure import KeyFailurePolicy
 from .retries import transaction_retries
 from .task import add_up, write_chunk
 
@@ -42,37 +41,24 @@ if TYPE_CHECKING:
     from ..._core.sink import Sink
     from ..._core.transaction import Committed, Unit
     from ..values.chunks import Chunk
+    from .dead_rows import DeadRowBuffer
     from .task import Cuts
     from .worker import Worker
 
 
-class Letters(Protocol):
-    """Where the dead rows go."""
-
-    def clear(self) -> None:
-        """Another attempt begins."""
-        ...
-
-    def add(self, row: dict[str, Any], error: BaseException) -> None:
-        """Take one; raise to roll back."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A unit that is committed."""
+    """A committed unit."""
 
     counts: Counter[str]
     before: Committed | None
-    """What an earlier attempt had committed; then nothing was written."""
+    """The commit of an earlier attempt, if there was one; nothing was written then."""
     history: str
-    """The destination's, in that transaction."""
+    """The destination's history in that transaction."""
 
 
 class _Feed:
-    """Chunks on their way from the thread that reads to the coroutine that writes, one at a
-    time.
-    """
+    """Hands chunks from the reading thread to the writing coroutine, one at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -81,8 +67,9 @@ class _Feed:
         self._over = False
 
     def put(self, chunk: Chunk | None) -> bool:
-        """Hand over a chunk, or the end. Blocks while the one before is being written; says whether
-        anybody still takes them.
+        """Hand over a chunk, or the end (`None`); return False once closed.
+
+        Blocks while the previous chunk is being written.
         """
         self._free.acquire()
         if not self._over:
@@ -90,15 +77,15 @@ class _Feed:
         return not self._over
 
     async def take(self) -> Chunk | None:
-        """The next chunk."""
+        """Wait for the next chunk."""
         return await self._queue.get()
 
     def done(self) -> None:
-        """The chunk that was taken is written."""
+        """Report that the taken chunk is written."""
         self._free.release()
 
     def close(self, _: object) -> None:
-        """Nobody takes any more."""
+        """Accept no more chunks: the coroutine has ended."""
         self._over = True
         self._free.release()
 
@@ -114,7 +101,7 @@ class UnitTask:
         unit: Unit,
         *,
         buffer_bytes: int,
-        letters: Letters,
+        dead_rows: DeadRowBuffer,
         content_of: str = "",
     ) -> None:
         self._worker = worker
@@ -122,18 +109,19 @@ class UnitTask:
         self._cuts = cuts
         self._unit = unit
         self._buffer_bytes = buffer_bytes
-        self._letters = letters
+        self._dead_rows = dead_rows
         self._content_of = content_of
         self._writing: asyncio.Task[Any] | None = None
         self._course = Course()
         self.history = ""
-        """After `run`: the destination's, in the transaction that committed the unit or found it
-        committed.
+        """After `run`: the destination's history in the transaction that committed the unit, or
+        found it committed.
         """
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> UnitReport:
-        """Write every row and commit, or find that it is committed; blocks. Raises what ended the
-        last try, and what `Letters` raise.
+        """Write every row and commit, or find the unit committed; blocks.
+
+        Raises the error of the last try, and `DeadLettersError` for too many dead rows.
         """
         now = self._worker.loop.time
         began = now()
@@ -169,7 +157,7 @@ class UnitTask:
             raise
 
     async def _roll_back(self) -> None:
-        """Nothing of an attempt that has failed may go on beside the next."""
+        """End the failed attempt completely before the next begins."""
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
@@ -178,8 +166,8 @@ class UnitTask:
         self._writing = asyncio.current_task()
         counts: Counter[str] = Counter()
         self._course.begin_again()
-        order = KeyOrder(self._cuts.on_key_failure, self._cuts.key)
-        self._letters.clear()
+        order = KeyFailurePolicy(self._cuts.on_key_failure, self._cuts.key)
+        self._dead_rows.clear()
         async with transaction(self._sink, self._unit) as tx:
             before = tx.committed
             while (chunk := await feed.take()) is not None:
@@ -188,7 +176,7 @@ class UnitTask:
                         tx, chunk, name=self._unit.name, patience=self._cuts.patience, order=order
                     )
                     check_refused(self._sink, (error for _, error in written.dead))
-                    add_up(counts, written, self._letters.add)
+                    add_up(counts, written, self._dead_rows.add)
                     self._course.mark(counts["rows"])
                 else:
                     counts["rows"] += chunk.rows.num_rows
@@ -212,7 +200,7 @@ class UnitTask:
 
 
 def check_refused(sink: object, errors: Iterable[BaseException]) -> None:
-    """Raise the first error that is no refusal of a row for good: it may not come again."""
+    """Raise the first error that is not a permanent refusal of a row."""
     for error in errors:
         if (
             not isinstance(error, KeyStopped)
@@ -222,7 +210,7 @@ def check_refused(sink: object, errors: Iterable[BaseException]) -> None:
 
 
 def report_skipped(part: int, committed: Committed, *, rows: int) -> UnitReport:
-    """What is told of a unit that an earlier attempt had committed."""
+    """The report of a unit that an earlier attempt committed."""
     stored = committed.counts
     return UnitReport(
         partition=part,

@@ -1,22 +1,23 @@
-"""What a worker process of Spark keeps from one task to the next: an event loop on a thread of its
-own, and the sinks that are open there.
+"""State that a Spark worker process keeps between tasks: an event loop on a thread, and open sinks.
 
-1. Workers are forked from a daemon and then reused, so nothing is made at import, and what a parent
-   made is not used by its child.
-2. A sink stays open from one task to the next. It is closed when another one is opened and no task
-   uses it, so that the writes of a long session leave neither connections nor locked files behind.
+1. Workers are forked from a daemon and then reused. So nothing is made at import, and a child does
+   not use what its parent made.
+2. A sink stays open from task to task. It is closed when another sink is opened and no task uses
+   it, so that a long session accumulates neither connections nor locked files.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core.opening import opened
+from ..._core.runtime.loop_thread import LoopThread
 from ..values.travel import load
 
 if TYPE_CHECKING:
@@ -30,47 +31,73 @@ R = TypeVar("R")
 
 CLOSING_SECONDS = 5.0
 
+logger = logging.getLogger("penstock.spark")
 
-class _Kept:
-    """A sink that is open here, and how many tasks use it."""
+
+class _OpenSink:
+    """An open sink and the number of tasks that use it."""
 
     def __init__(self, sink: Sink[Any]) -> None:
         self.sink = sink
-        self.users = 0
-        self.open = AsyncExitStack()
+        self._users = 0
+        self._open = AsyncExitStack()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task uses it."""
+        return not self._users
+
+    async def open(self) -> None:
+        """Open the sink."""
+        await self._open.enter_async_context(opened(self.sink))
+
+    async def close(self) -> None:
+        """Close the sink."""
+        await self._open.aclose()
+
+    def acquire(self) -> None:
+        """Add a task."""
+        self._users += 1
+
+    def release(self) -> None:
+        """Remove a task."""
+        self._users -= 1
 
 
 class Worker:
-    """The loop of this process, and its open sinks."""
+    """The event loop and the open sinks of this process."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self.loop.run_forever, name="penstock spark", daemon=True
-        )
+        self._thread = LoopThread("penstock spark", logger=logger)
         self._thread.start()
-        self._kept: dict[bytes, _Kept] = {}
+        self._sinks: dict[bytes, _OpenSink] = {}
         self._lock = asyncio.Lock()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop."""
+        return self._thread.loop
+
     def start(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Run something on the loop; from any thread."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        """Start a coroutine on the loop; from any thread."""
+        return self._thread.spawn(work)
 
     @contextmanager
     def using(self, description: bytes) -> Generator[Sink[Any]]:
-        """The sink of a pickled description, open; other sinks that nobody uses are closed first.
-        Blocks while it is being opened.
+        """The open sink of a pickled description; idle other sinks are closed first.
+
+        Blocks while the sink opens.
         """
-        kept = self.start(self._taken(description)).result()
+        used = self.start(self._acquired(description)).result()
         try:
-            yield kept.sink
+            yield used.sink
         finally:
-            kept.users -= 1
+            used.release()
 
     @contextmanager
     def entered(self, context: AbstractAsyncContextManager[R]) -> Generator[R]:
-        """A context of the loop, for a thread that blocks meanwhile."""
+        """Enter an async context on the loop, for a thread that blocks meanwhile."""
         value = self.start(_enter(context)).result()
         try:
             yield value
@@ -80,38 +107,34 @@ class Worker:
         else:
             self.start(_leave(context, None)).result()
 
-    async def _taken(self, description: bytes) -> _Kept:
+    async def _acquired(self, description: bytes) -> _OpenSink:
         async with self._lock:
-            kept = self._kept.get(description)
-            if kept is None:
+            used = self._sinks.get(description)
+            if used is None:
                 await self._close_idle()
-                kept = _Kept(load(description))
-                await kept.open.enter_async_context(opened(kept.sink))
-                self._kept[description] = kept
-            kept.users += 1
-            return kept
+                used = _OpenSink(load(description))
+                await used.open()
+                self._sinks[description] = used
+            used.acquire()
+            return used
 
     async def _close_idle(self) -> None:
-        for description in [
-            description for description, kept in self._kept.items() if not kept.users
-        ]:
-            await self._kept.pop(description).open.aclose()
+        idle = [description for description, one in self._sinks.items() if one.is_idle]
+        for description in idle:
+            await self._sinks.pop(description).close()
 
     async def _close_all(self) -> None:
-        for kept in self._kept.values():
-            await kept.open.aclose()
+        for one in self._sinks.values():
+            await one.close()
 
     def close(self) -> None:
-        """Close the sinks and the loop; in the process that made them."""
+        """Close the sinks and end the loop; does nothing in a forked child."""
         if os.getpid() != self.pid:
             return
         try:
             self.start(self._close_all()).result(CLOSING_SECONDS)
         finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(CLOSING_SECONDS)
-            if not self._thread.is_alive():
-                self.loop.close()
+            self._thread.end(CLOSING_SECONDS)
 
 
 async def _enter(context: AbstractAsyncContextManager[R]) -> R:
