@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from gatherers import Plain
 
 from helpers import Gated, Recording
 from penstock import (
@@ -29,7 +30,6 @@ from penstock import (
     stack,
 )
 from penstock._core.batch import Reason
-from penstock.batcher.gathering.plain import PlainAccumulator
 from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -218,8 +218,8 @@ async def test_receipts_and_flushes_survive_a_cut(fake_clock: FakeClock) -> None
         sink, limits=Limits(max_items=10, max_pending_items=1000), adaptive=Adaptive(min_items=1)
     ) as batcher:
         receipts = [await batcher.submit(number) for number in range(40)]
-        batcher._engine.accumulator.resize(3, fake_clock.now())
-        batcher._engine.refresh()
+        batcher._dispatcher.gathering.shape.resize(3)
+        batcher._dispatcher.advance(fake_clock.now())
         flushing = asyncio.create_task(batcher.flush())
         await fake_clock.run_until_idle()
         assert not flushing.done()
@@ -231,20 +231,20 @@ async def test_receipts_and_flushes_survive_a_cut(fake_clock: FakeClock) -> None
 
 
 def test_a_cut_keeps_sizes_receipts_and_times() -> None:
-    accumulator = PlainAccumulator[str](max_items=5, max_bytes=None, max_delay=1.0, sized=True)
+    gatherer = Plain[str](max_items=5, max_bytes=None, max_delay=1.0, sized=True)
     for number, item in enumerate("abcde"):
-        accumulator.offer(item, number, None, 1.0 + number)
+        gatherer.offer_one(item, number, None, 1.0 + number)
     for item in "fg":
-        accumulator.offer(item, 1, None, 7.0)
-    accumulator.resize(2, 8.0)
-    taken = [accumulator.take(8.0) for _ in range(5)]
+        gatherer.offer_one(item, 1, None, 7.0)
+    gatherer.resize(2, 8.0)
+    taken = [gatherer.take(8.0) for _ in range(5)]
     assert [batch.items for batch in taken if batch] == [["a", "b"], ["c", "d"], ["e"], ["f", "g"]]
     assert [batch.sizes for batch in taken if batch] == [[0, 1], [2, 3], [4], [1, 1]]
     assert [batch.bytes for batch in taken if batch] == [1, 5, 4, 2]
     assert [batch.oldest_at for batch in taken if batch] == [1.0, 1.0, 1.0, 7.0]
     assert [batch.number for batch in taken if batch] == [1, 1, 1, 2]
     assert {batch.reason for batch in taken if batch} == {Reason.SIZE}
-    assert accumulator.queued == 0
+    assert gatherer.queued == 0
 
 
 def test_a_blocking_batcher_adapts_too() -> None:

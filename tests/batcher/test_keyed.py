@@ -593,7 +593,7 @@ def _many_keys(count: int) -> None:
             await clock.run_until_idle()
             gc.collect()
             assert len(gc.get_objects()) <= before + 100  # 10,000 keys would show
-            accumulator: Any = batcher._engine.accumulator
+            accumulator: Any = batcher._dispatcher.gathering.gatherer
             assert not accumulator.lanes.active
             assert not accumulator._earlier
             assert not accumulator._reasons

@@ -85,7 +85,7 @@ def test_pause_holds_the_key_until_it_is_resumed(*, prefix_safe: bool, dead_lett
             assert setting.sink.applied["a"] == [0, 2, 3, 4, 5]
             assert batcher.stats().held_keys == 0
             assert await batcher.flush()
-        assert not batcher._engine.accumulator.lanes.active  # type: ignore[attr-defined]
+        assert not batcher._dispatcher.gathering.gatherer.active  # type: ignore[attr-defined]
 
     on_virtual_time(main)
     assert not setting.sink.broken

@@ -324,8 +324,8 @@ class Run(Observer):
             self.broken.append(f"{set(held) - self.stopped} are held, and have not failed")
         if self.tenants:
             shares = {
-                share.tenant: share.inside
-                for share in batcher._engine.accumulator._shares.values()  # type: ignore[attr-defined]
+                share.tenant: share.ledger.inside
+                for share in batcher._dispatcher.gathering.gatherer.queues()  # type: ignore[attr-defined]
             }
             known = {
                 lane.tenant: sum(held[each] for each in held if each.tenant == lane.tenant)

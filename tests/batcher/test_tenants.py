@@ -386,7 +386,7 @@ async def test_who_gives_up_waiting_leaves_no_tenant_behind(fake_clock: FakeCloc
         sink.release()
         await batcher.flush()
         await fake_clock.run_until_idle()
-        assert len(batcher._engine.accumulator) == 0  # type: ignore[arg-type]
+        assert len(batcher._dispatcher.gathering.gatherer) == 0  # type: ignore[arg-type]
 
 
 # -- with keys, in threads, and wrongly ------------------------------------------------------------
@@ -469,7 +469,7 @@ async def test_what_finds_no_room_leaves_no_tenant_behind(
         sink.release()
         await batcher.flush()
         await fake_clock.run_until_idle()
-        assert len(batcher._engine.accumulator) == 0  # type: ignore[arg-type]
+        assert len(batcher._dispatcher.gathering.gatherer) == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tries", [1, 3])
@@ -492,8 +492,8 @@ async def test_a_cap_holds_for_who_waits_for_several_tenants(
 
         async def together(number: int) -> None:
             await batcher.add_many([*some("a", 3, 10 * number), *some("b", 3, 10 * number)])
-            for share in batcher._engine.accumulator._shares.values():  # type: ignore[attr-defined]
-                inside[share.tenant] = max(inside[share.tenant], share.inside)
+            for share in batcher._dispatcher.gathering.gatherer.queues():  # type: ignore[attr-defined]
+                inside[share.tenant] = max(inside[share.tenant], share.ledger.inside)
 
         await asyncio.gather(*(together(number) for number in range(3 * tries)))
     assert max(inside.values()) <= 5
@@ -566,7 +566,7 @@ def _come_once(count: int, key: Callable[[int], object] | None) -> None:
             await clock.run_until_idle()
             gc.collect()
             assert len(gc.get_objects()) <= before + 100
-            accumulator: Any = batcher._engine.accumulator
+            accumulator: Any = batcher._dispatcher.gathering.gatherer
             assert len(accumulator) == 0
             assert batcher.tally().delivered == count + 100
 

@@ -58,14 +58,14 @@ IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)
 
 
 def let_go(batcher: Any, lane: Lane) -> int:
-    held: int = (batcher.unpark if batcher._on_key_failure == "park" else batcher.resume)(
+    held: int = (batcher.unpark if batcher._setup.on_key_failure == "park" else batcher.resume)(
         lane.key, tenant=lane.tenant
     )
     return held
 
 
 def tenants_inside(batcher: Batcher[Item]) -> int:
-    return len(batcher._engine.accumulator)  # type: ignore[arg-type]
+    return len(batcher._dispatcher.gathering.gatherer)  # type: ignore[arg-type]
 
 
 # -- what is held, and what is not -----------------------------------------------------------------

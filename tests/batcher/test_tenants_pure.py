@@ -8,15 +8,21 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from gatherers import OfTenants, gathering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock._core.batch import Reason
+from penstock._core.ledger import Ledger
 from penstock._core.order.keys import identity
-from penstock.batcher import Limits, Tenants
-from penstock.batcher.gathering.arrange import arranged
-from penstock.batcher.gathering.plain import Accumulator, Sealed
-from penstock.batcher.gathering.tenants import Share, TenantAccumulator, Tenanted, TenantKey
+from penstock.batcher import Limits
+from penstock.batcher.gathering.add_group import AddGroup
+from penstock.batcher.gathering.gatherer import Holding, Shape
+from penstock.batcher.gathering.gathering import Gathering
+from penstock.batcher.gathering.pack import Pack, Sealed
+from penstock.batcher.gathering.tenant_queue import TenantKey, TenantQueue
+from penstock.batcher.gathering.tenants import TenantGatherer
+from penstock.batcher.reservations import tenant_reservations
 
 Item = tuple[str, int]
 
@@ -28,28 +34,20 @@ def house(
     sized: bool = False,
     serial: bool = False,
     evicts: bool = False,
-    **caps: int,
-) -> TenantAccumulator[Item]:
-    def own(whole: TenantAccumulator[Item]) -> Tenanted[Item]:
-        return Tenanted(whole, max_bytes=100 if sized else None, max_delay=1.0, sized=sized)
-
-    return TenantAccumulator(
-        own,
+    cap_items: int | None = None,
+) -> OfTenants[Item]:
+    return OfTenants(
+        Shape(size, 100 if sized else None, 1.0, sized),
         tenant=lambda item: item[0],
-        key=lambda _: None,
         weight=lambda tenant: (weights or {}).get(tenant, 1.0),
-        max_items=size,
-        max_bytes=100 if sized else None,
-        sized=sized,
         serial=serial,
-        holds_keys=False,
         evicts=evicts,
-        **caps,
+        cap_items=cap_items,
     )
 
 
 def fill(
-    acc: TenantAccumulator[Item],
+    acc: OfTenants[Item],
     tenant: str,
     count: int,
     *,
@@ -58,16 +56,16 @@ def fill(
     start: int = 0,
 ) -> None:
     for number in range(start, start + count):
-        acc.offer((tenant, number), size, None, now, acc.identity((tenant, number)))
+        acc.offer_one((tenant, number), size, None, now, acc.identity((tenant, number)))
 
 
 def drained(
-    acc: TenantAccumulator[Item], now: float = 0.0, most: int = 1_000_000
+    acc: OfTenants[Item], now: float = 0.0, most: int = 1_000_000
 ) -> list[Sealed[Item]]:
     batches: list[Sealed[Item]] = []
     while len(batches) < most and (batch := acc.take(now)) is not None:
         batches.append(batch)
-        acc.done(batch, [])
+        acc.done(batch)
     return batches
 
 
@@ -182,11 +180,11 @@ def test_with_one_worker_a_tenant_has_one_batch_in_flight() -> None:
     assert first is not None
     assert second is not None
     assert (first.tenant, second.tenant, acc.take(0.0)) == ("a", "b", None)
-    acc.done(first, [])
+    acc.done(first)
     third = acc.take(0.0)
     assert third is not None
     assert third.items[0] == ("a", 5)
-    acc.done(third, [])
+    acc.done(third)
     assert acc.take(0.5) is None, "its last batch is open, and not due"
     assert acc.due_at() == 1.0
     assert [batch.items[0] for batch in drained(acc, 1.0)] == [("a", 10)]
@@ -198,24 +196,24 @@ def test_what_became_due_behind_a_flight_goes_when_it_lands() -> None:
     first = acc.take(0.0)
     assert first is not None
     assert acc.take(5.0) is None
-    acc.done(first, [])
+    acc.done(first)
     assert [batch.items[0] for batch in drained(acc, 5.0)] == [("a", 5)]
 
 
 def test_a_cap_is_a_tenants_own() -> None:
     acc = house(cap_items=10)
     fill(acc, "a", 10)
-    wants = {
-        want.name: want
-        for want in acc.wants([acc.identity(("a", 1)), acc.identity(("b", 1))], [0, 0])
-    }
-    full, free = wants["a"], wants["b"]
+    keys = (acc.identity(("a", 1)), acc.identity(("b", 1)))
+    group = AddGroup((("a", 1), ("b", 1)), keys=keys)
+    whole = Gathering(acc, acc.shape, Pack[Item](sized=False))
+    needed = {one.key.tenant: one for one in tenant_reservations(whole, group, acc.ledger)}
+    full, free = needed["a"], needed["b"]
     assert (full.items, full.fits, free.fits) == (1, False, True)
     assert len(acc) == 1, "asking makes no entry"
     batch = acc.take(0.0)
     assert batch is not None
     assert not full.fits, "what is in flight is inside"
-    acc.done(batch, [])
+    acc.done(batch)
     assert full.fits
 
 
@@ -243,14 +241,14 @@ def test_nothing_is_lost_or_mixed_and_nothing_stays(seed: int, serial: bool) -> 
             if serial:
                 assert len({each.tenant for each in flying}) == len(flying)
         elif action < 0.9 and flying:
-            acc.done(flying.pop(dice.randrange(len(flying))), [])
+            acc.done(flying.pop(dice.randrange(len(flying))))
         elif action < 0.95:
             acc.seal(dice.choice([Reason.MANUAL, Reason.PRESSURE]), now)
         elif acc.queued:
             ages = {
-                share.tenant: age
-                for share in acc._shares.values()
-                if (age := share.accumulator.oldest_at) is not None
+                queue.tenant: age
+                for queue in acc.queues()
+                if (age := queue.gatherer.snapshot().oldest_at) is not None
             }
             evicted = acc.evict_oldest()
             assert evicted is not None
@@ -263,7 +261,7 @@ def test_nothing_is_lost_or_mixed_and_nothing_stays(seed: int, serial: bool) -> 
         while (batch := acc.take(now)) is not None:
             flying.append(batch)
             sent.setdefault(str(batch.tenant), []).extend(item[1] for item in batch.items)
-        acc.done(flying.pop(0), [])
+        acc.done(flying.pop(0))
     assert {tenant: numbers for tenant, numbers in sent.items() if numbers} == {
         t: n for t, n in offered.items() if n
     }
@@ -288,7 +286,7 @@ def come_once(count: int) -> None:
     drained(acc, 1e9)
     gc.collect()
     assert len(acc) == 0
-    assert not [each for each in gc.get_objects() if isinstance(each, Share)]
+    assert not [each for each in gc.get_objects() if isinstance(each, TenantQueue)]
 
 
 def test_tenants_are_told_apart_as_keys_are() -> None:
@@ -300,53 +298,53 @@ def test_tenants_are_told_apart_as_keys_are() -> None:
 # -- held keys -------------------------------------------------------------------------------------
 
 
-def with_held(held: int) -> Accumulator[Item]:
+def offer(acc: Any, item: Item, now: float) -> None:
+    acc.offer(AddGroup((item,), keys=(acc.identity(item),)), now)
+
+
+def with_held(held: int) -> tuple[TenantGatherer[Item], Holding, Ledger]:
     """A tenant `held` of which the first of each of so many keys has failed, with as many more
     behind them.
     """
-    acc: Accumulator[Item] = arranged(
-        Limits(max_items=5, workers=4),
-        sized=False,
+    made, ledger = gathering(
+        limits=Limits(max_items=5, workers=4),
         key=lambda item: item[1],
         tenant=lambda item: item[0],
-        tenants=Tenants(),
-        repeats=False,
-        evicts=False,
         on_key_failure="pause",
-        max_parked_items=1,
     )
+    acc, holds = made.gatherer, made.holds
+    assert isinstance(acc, TenantGatherer)
+    assert holds is not None
     for number in range(held):
-        acc.offer(("held", number), 0, None, 0.0, acc.identity(("held", number)))
+        offer(acc, ("held", number), 0.0)
     while (batch := acc.take(10.0)) is not None:
-        acc.stop(batch, range(len(batch.items)))
-        acc.done(batch, range(len(batch.items)))
+        holds.stop(batch, range(len(batch.items)))
+        acc.done(batch)
     for number in range(held):
-        acc.offer(("held", number), 0, None, 10.0, acc.identity(("held", number)))
-    return acc
+        offer(acc, ("held", number), 10.0)
+    return acc, holds, ledger
 
 
 def test_a_tenant_of_which_all_is_held_has_no_turn() -> None:
     """batcher/4b.6: it is not even looked at."""
-    acc = with_held(12)
-    assert (acc.held_keys, acc.held, acc.queued) == (12, 12, 12)
+    acc, holds, ledger = with_held(12)
+    assert (holds.keys, holds.items, ledger.queued) == (12, 12, 12)
     assert (acc.is_ready, acc.due_at(), acc.take(99.0)) == (False, None, None)
-    assert isinstance(acc, TenantAccumulator)
-    assert not acc._ring
-    assert acc.let_go(TenantKey("held", 3), 100.0) == 1
+    assert not acc._turns._ring
+    assert holds.let_go(TenantKey("held", 3), 100.0) == 1
     batch = acc.take(100.0)
     assert batch is not None
     assert batch.items == [("held", 3)]
-    assert (acc.held_keys, acc.held) == (11, 11)
+    assert (holds.keys, holds.items) == (11, 11)
 
 
 def test_what_one_tenant_holds_costs_the_others_no_turn() -> None:
     """batcher/4b.6: they send the same, in the same order, as without it."""
     sent: list[list[object]] = []
     for held in (0, 100):
-        acc = with_held(held)
+        acc, _, _ = with_held(held)
         for number in range(300):
-            item = ("abc"[number % 3], number)
-            acc.offer(item, 0, None, 20.0, acc.identity(item))
+            offer(acc, ("abc"[number % 3], number), 20.0)
         batches: list[object] = []
         while (batch := acc.take(30.0)) is not None:
             batches.append((batch.tenant, batch.items))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.chaos.storm import KEYS, Row
 
 from penstock import Adaptive, Outcome, Tenants
-from penstock.batcher.gathering.tenants import TenantAccumulator
+from penstock.batcher.gathering.tenants import TenantGatherer
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -87,17 +87,15 @@ class Lanes:
 
     def check(self, batcher: Batcher[Row]) -> None:
         """No tenant has more inside than it may."""
-        house = batcher._engine.accumulator
-        for share in house._shares.values() if isinstance(house, TenantAccumulator) else ():
-            if self.cap is not None and share.inside > self.cap:
-                self.broken.append(f"tenant {share.tenant} has {share.inside} inside")
+        house = batcher._dispatcher.gathering.gatherer
+        for share in house.queues() if isinstance(house, TenantGatherer) else ():
+            if self.cap is not None and share.ledger.inside > self.cap:
+                self.broken.append(f"tenant {share.tenant} has {share.ledger.inside} inside")
 
     def check_left(self, batcher: Batcher[Row]) -> None:
         """Nothing is left but the keys that are held."""
-        engine = batcher._engine
-        assert engine.slots.used == 0
-        if isinstance(engine.accumulator, TenantAccumulator):
-            assert all(
-                share.accumulator.held_keys and not share.inside
-                for share in engine.accumulator._shares.values()
-            )
+        dispatcher = batcher._dispatcher
+        assert dispatcher.slots.used == 0
+        tenants = dispatcher.gathering.gatherer
+        if isinstance(tenants, TenantGatherer):
+            assert all(one.held_keys and not one.ledger.inside for one in tenants.queues())

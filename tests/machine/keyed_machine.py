@@ -12,8 +12,8 @@ from tests.machine.machine import BatcherMachine, measure
 from tests.machine.setting import rests
 
 from penstock import Capabilities, KeyFailedError, Receipt, stack
-from penstock.batcher.gathering.keyed import KeyedAccumulator
-from penstock.batcher.gathering.tenants import TenantAccumulator
+from penstock.batcher.gathering.keyed import KeyedGatherer
+from penstock.batcher.gathering.tenants import TenantGatherer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,31 +123,31 @@ class KeyedMachine(BatcherMachine):
         self._check_left()
 
     def _check_left(self) -> None:
-        engine = self.batcher._engine
-        accumulator: Any = engine.accumulator
-        each = [accumulator]
-        if isinstance(accumulator, TenantAccumulator):
-            each = [share.accumulator for share in accumulator._shares.values()]
+        dispatcher = self.batcher._dispatcher
+        gatherer: Any = dispatcher.gathering.gatherer
+        each = [gatherer]
+        if isinstance(gatherer, TenantGatherer):
+            each = [queue.gatherer for queue in gatherer.queues()]
             idle = [
-                share.tenant
-                for share in accumulator._shares.values()
-                if not share.accumulator.held_keys or share.inside or share.room.granted
+                queue.tenant
+                for queue in gatherer.queues()
+                if not queue.held_keys or queue.ledger.inside or queue.ledger.granted
             ]
             assert not idle, f"left: tenants {idle}"
         for part in each:
-            if isinstance(part, KeyedAccumulator):
+            if isinstance(part, KeyedGatherer):
                 held = {
                     key
-                    for key, lane in part.lanes.lanes()
+                    for key, lane in part._lanes.lanes()
                     if lane.held and not lane.going and not lane.length
                 }
-                assert part.lanes.active == held, f"left: keys {part.lanes.active - held}"
-        assert engine.slots.used == 0, f"left: {engine.slots.used} slots"
-        assert (engine.room.waiting, engine.room.granted) == (0, 0), (
-            f"left: room {vars(engine.room)}"
+                assert part.active == held, f"left: keys {part.active - held}"
+        assert dispatcher.slots.used == 0, f"left: {dispatcher.slots.used} slots"
+        assert (dispatcher.ledger.waiting, dispatcher.ledger.granted) == (0, 0), (
+            f"left: room {dispatcher.ledger.waiting} {dispatcher.ledger.granted}"
         )
-        assert engine.room.bytes_inside == 0 or self.keyed.last_resort != "none", (
-            f"left: {engine.room.bytes_inside} bytes"
+        assert dispatcher.ledger.bytes == 0 or self.keyed.last_resort != "none", (
+            f"left: {dispatcher.ledger.bytes} bytes"
         )
 
 

@@ -147,7 +147,7 @@ class KeyedModel(Model):
 
     def aside(self) -> set[int]:
         """What a shutdown keeps for its last resort."""
-        return {leftover.item for leftover in self.batcher._engine.held or ()}
+        return {leftover.item for leftover in self.batcher._dispatcher.books.held or ()}
 
     def queued(self) -> list[int]:
         aside = self.aside()
@@ -169,7 +169,7 @@ class KeyedModel(Model):
             flight.batch.id: flight.backing_off
             and flight.cut_cause is None
             and self.setting.has_keys
-            for flight in self.batcher._engine.flights
+            for flight in self.batcher._dispatcher.flights
         }
         for name, items in self.flights.items():
             own = [item for item in items if self.setting.line(item) == line]
@@ -201,7 +201,7 @@ class KeyedModel(Model):
 
     def accept(self, items: Sequence[int]) -> None:
         super().accept(items)
-        self.came_at.update(dict.fromkeys(items, self.batcher._engine.clock.now()))
+        self.came_at.update(dict.fromkeys(items, self.batcher._dispatcher.clock.now()))
 
     def launched(self, batch: Batch[Any]) -> None:
         """A worker has taken a batch."""
@@ -251,12 +251,12 @@ class KeyedModel(Model):
 
     def _check_turns(self, tenant: int, amount: int) -> None:
         """A tenant that could send is passed over for a turn of each other."""
-        house: Any = self.batcher._engine.accumulator
+        house: Any = self.batcher._dispatcher.gathering.gatherer
         serial = self.setting.workers == 1 and not self.setting.has_keys
         ready = {
             share.tenant
-            for share in house._shares.values()
-            if share.accumulator.is_ready and not (serial and share.flying)
+            for share in house.queues()
+            if share.gatherer.is_ready and not (serial and share.flying)
         }
         self.passed = {other: self.passed.get(other, {}) for other in ready if other != tenant}
         most = 5 if self.setting.sized else self.setting.max_items
@@ -375,7 +375,7 @@ class KeyedModel(Model):
         """A worker is free: nothing that may go waits for anything but the end of its batch's
         time.
         """
-        if self.batcher._engine._gave_up:
+        if self.batcher._dispatcher.lifecycle.gave_up:
             return  # what is left ends without a call
         runnable = self.runnable()
         by_tenant: dict[int | None, list[int]] = defaultdict(list)
@@ -383,14 +383,14 @@ class KeyedModel(Model):
             by_tenant[self.setting.tenant(item) if self.setting.has_tenants else None].append(item)
         for items in by_tenant.values():
             assert len(items) < stats.max_items, f"idle: {items} would fill a batch: {stats}"
-        now = self.batcher._engine.clock.now()
+        now = self.batcher._dispatcher.clock.now()
         for item in runnable:
             age = now - self.came_at[item]
             assert age < self.setting.max_delay, f"idle: item {item} is due: {stats}"
             assert not any(item in fence for fence in self.fences), (
                 f"idle: a flush waits for item {item}: {stats}"
             )
-        assert not (runnable and self.batcher._engine.room.waiting), (
+        assert not (runnable and self.batcher._dispatcher.ledger.waiting), (
             f"idle: a producer waits, and {runnable} linger: {stats}"
         )
         assert not (runnable and stats.state == "closing"), (

@@ -398,7 +398,7 @@ class BatcherMachine(RuleBasedStateMachine):
             if hasattr(self, "yield_every"):
                 engine.YIELD_EVERY = self.yield_every
             if hasattr(self, "batcher"):
-                self.batcher._state = (
+                self.batcher._lifecycle.state = (
                     "closed"  # what a planted bug leaves inside is no loss to warn of
                 )
 
@@ -424,7 +424,7 @@ class BatcherMachine(RuleBasedStateMachine):
         assert self.batcher.report is report
         assert self.ends(report) == ends
         assert not self.clock.leftovers(), f"left behind for ever: {self.clock.leftovers()}"
-        assert not self.batcher._engine._stop_signal._waiters
+        assert not self.batcher._lifecycle._stop_signal._waiters
         assert [*self.complaints, *self.destination.broken, *self.model.broken] == []
         for task in self.listeners:
             assert task.done()

@@ -1,0 +1,188 @@
+"""Gatherers by themselves, each on a ledger of its own, for the tests of what they decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock import Batcher, Reason
+from penstock._core.ledger import Ledger
+from penstock._core.order.parking import Parking
+from penstock.batcher.gathering.add_group import AddGroup
+from penstock.batcher.gathering.gatherer import Shape
+from penstock.batcher.gathering.gathering import Gathering
+from penstock.batcher.gathering.keyed import KeyedGatherer
+from penstock.batcher.gathering.make import gathering_for
+from penstock.batcher.gathering.numbers import Numbers
+from penstock.batcher.gathering.pack import Pack
+from penstock.batcher.gathering.plain import PlainGatherer
+from penstock.batcher.gathering.tenants import TenantGatherer, TenantRules
+from penstock.batcher.gathering.window import Window
+from penstock.batcher.setup import checked_setup
+from penstock.sinks import MemorySink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from penstock.batcher.gathering.pack import Leftover
+    from penstock.batcher.receipt import ReceiptBase
+
+T = TypeVar("T")
+
+ROOMY = 1 << 40
+
+
+class OneByOne:
+    """What tests ask of any of them."""
+
+    offer: Any
+    seal: Any
+    shape: Shape
+    ledger: Ledger
+    numbers: Numbers
+
+    def offer_one(
+        self,
+        item: Any,
+        size: int,
+        receipt: ReceiptBase | None,
+        now: float,
+        key: Hashable = None,
+    ) -> Sequence[Leftover[Any]]:
+        """Offer one item, as the slow path does."""
+        self.ledger.close_window()
+        failed: Sequence[Leftover[Any]] = self.offer(
+            AddGroup((item,), (size,), (receipt,), (key,)), now
+        )
+        return failed
+
+    def resize(self, max_items: int, now: float) -> None:
+        """As adaptive control does."""
+        self.shape.resize(max_items)
+        self.seal(Reason.SIZE, now)
+
+    @property
+    def queued(self) -> int:
+        return self.ledger.queued
+
+    @property
+    def queued_bytes(self) -> int:
+        return self.ledger.queued_bytes
+
+    @property
+    def last_number(self) -> int:
+        return self.numbers.last
+
+
+class Plain(OneByOne, PlainGatherer[T]):
+    """Arrival order."""
+
+    def __init__(
+        self, *, max_items: int, max_bytes: int | None, max_delay: float, sized: bool
+    ) -> None:
+        self.shape = Shape(max_items, max_bytes, max_delay, sized)
+        self.ledger = Ledger(ROOMY, None)
+        self.numbers = Numbers()
+        self.pack: Pack[T] = Pack(sized=sized)
+        super().__init__(self.shape, self.pack, self.ledger, self.numbers)
+
+    @property
+    def items(self) -> list[T]:
+        return self.pack.items
+
+    @property
+    def receipts(self) -> dict[int, Any]:
+        return self.pack.receipts
+
+
+class Keyed(OneByOne, KeyedGatherer[T]):
+    """Order per key. `woken` collects the calls of `wake`."""
+
+    def __init__(
+        self,
+        *,
+        key: Callable[[T], object],
+        max_items: int,
+        max_bytes: int | None = None,
+        max_delay: float = 1.0,
+        sized: bool = False,
+        repeats: bool = False,
+        evicts: bool = True,
+        parking: Parking | None = None,
+    ) -> None:
+        self.shape = Shape(max_items, max_bytes, max_delay, sized)
+        self.ledger = Ledger(ROOMY, None)
+        self.numbers = Numbers()
+        self.window = Window(self.ledger)
+        self.woken: list[bool] = []
+        self.raised_errors: list[BaseException] = []
+        super().__init__(
+            self.shape,
+            self.ledger,
+            self.numbers,
+            self.window,
+            key=key,
+            repeats=repeats,
+            evicts=evicts,
+            parking=parking or Parking("skip", 1000),
+            wake=self.woke,
+            on_error=self.raised_errors.append,
+        )
+
+    def woke(self, at_once: bool) -> float:
+        self.woken.append(at_once)
+        return self._now
+
+    @property
+    def items(self) -> Any:
+        return self.pack.items
+
+    @property
+    def lanes(self) -> Any:
+        return self._lanes
+
+
+class OfTenants(OneByOne, TenantGatherer[T]):
+    """Tenants, each with a plain gatherer."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        tenant: Callable[[T], object],
+        weight: Callable[[Any], float],
+        serial: bool = False,
+        evicts: bool = False,
+        cap_items: int | None = None,
+    ) -> None:
+        self.shape = shape
+        self.ledger = Ledger(ROOMY, None)
+        self.numbers = Numbers()
+        rules: TenantRules[T] = TenantRules(
+            self._one,
+            tenant=tenant,
+            key=lambda _: None,
+            weight=weight,
+            serial=serial,
+            evicts=evicts,
+            cap_items=cap_items,
+        )
+        super().__init__(rules, shape, self.ledger, self.numbers)
+
+    def _one(self, ledger: Ledger) -> Gathering[T]:
+        pack: Pack[T] = Pack(sized=self.shape.sized)
+        return Gathering(PlainGatherer(self.shape, pack, ledger, self.numbers), self.shape, pack)
+
+
+def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
+    """What a batcher with these arguments has, and its ledger."""
+    setup = checked_setup(Batcher, MemorySink[Any](), **options)
+    ledger = Ledger(ROOMY, None)
+    made = gathering_for(
+        setup,
+        ledger,
+        Numbers(),
+        Window(ledger),
+        wake=lambda _: 0.0,
+        on_error=lambda _: None,
+    )
+    return made, ledger
