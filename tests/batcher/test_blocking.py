@@ -35,6 +35,7 @@ from penstock import (
     Outcome,
     PermanentError,
 )
+from penstock.batcher.setup import Setup, checked_setup
 from penstock.batcher.threads import thread_run
 from penstock.batcher.threads.inbox import Inbox, InboxEntry
 from penstock.batcher.threads.inbox_batcher import InboxBatcher
@@ -302,9 +303,8 @@ async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(
         return 1
 
     limits = Limits(max_pending_bytes=100)
-    batcher: InboxBatcher[str] = InboxBatcher(
-        Plain(), wake=lambda: None, limits=limits, size_of=size_of
-    )
+    setup: Setup[str] = checked_setup(BlockingBatcher, Plain(), limits=limits, size_of=size_of)
+    batcher: InboxBatcher[str] = InboxBatcher(setup, wake=lambda: None)
     await batcher.open()
     await batcher.let_in(("item",), (None,), None)
     assert beside == [False]

@@ -8,6 +8,7 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gatherers import Keyed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keyed_help import Destination, Gate, Item, key_of
@@ -25,8 +26,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock._core.order.parking import Parking
-from penstock.batcher.gathering.keyed import KeyedAccumulator, Waiting
+from penstock.batcher.gathering.eras import Waiting
 from penstock.retry import Backoff
 from penstock.testing import FakeClock
 
@@ -593,10 +593,10 @@ def _many_keys(count: int) -> None:
             await clock.run_until_idle()
             gc.collect()
             assert len(gc.get_objects()) <= before + 100  # 10,000 keys would show
-            accumulator: Any = batcher._dispatcher.gathering.gatherer
-            assert not accumulator.lanes.active
-            assert not accumulator._earlier
-            assert not accumulator._reasons
+            gatherer: Any = batcher._dispatcher.gathering.gatherer
+            assert not gatherer.active
+            assert not gatherer._eras._waiting
+            assert not gatherer._eras._reasons
             assert batcher.tally().delivered == count + 1000
 
     on_virtual_time(main)
@@ -679,21 +679,13 @@ def test_a_hot_key_has_at_most_three_items_looked_at_for_each(
     """consumer/4.5: in whatever batches they go, and however many wait."""
     monkeypatch.setattr(penstock.batcher.gathering.keyed, "Waiting", Looked)
     Looked.looks = 0
-    accumulator: KeyedAccumulator[Item] = KeyedAccumulator(
-        key=key_of,
-        max_items=50,
-        max_bytes=None,
-        max_delay=1.0,
-        sized=False,
-        repeats=repeats,
-        evicts=False,
-        parking=Parking("skip", 1),
-    )
-    accumulator.offer_all([Item("hot", number) for number in range(count)], 0.0)
+    gatherer = Keyed[Item](key=key_of, max_items=50, repeats=repeats, evicts=False)
+    for number in range(count):
+        gatherer.offer_one(Item("hot", number), 0, None, 0.0, "hot")
     went: list[Item] = []
-    while (batch := accumulator.take(10.0)) is not None:
+    while (batch := gatherer.take(10.0)) is not None:
         went += batch.items
-        accumulator.done(batch, [])
+        gatherer.done(batch)
     assert went == [Item("hot", number) for number in range(count)]
     assert 0 < Looked.looks <= 3 * count
 
@@ -701,7 +693,7 @@ def test_a_hot_key_has_at_most_three_items_looked_at_for_each(
 @settings(max_examples=60, deadline=None)
 @given(keys=st.lists(st.integers(0, 3), max_size=40), max_items=st.integers(1, 5))
 def test_one_worker_and_one_key_is_arrival_order(keys: list[int], max_items: int) -> None:
-    """B-T14: the keyed accumulator with everything under one key does what a single worker does."""
+    """B-T14: the keyed gatherer with everything under one key does what a single worker does."""
     sink = Destination(prefix_safe=True)
     spec = [Item("k", number) for number in range(len(keys))]
 
@@ -722,31 +714,22 @@ def test_a_batch_that_has_become_too_large_is_cut_between_keys() -> None:
     """consumer/C:Ba3: batches may become smaller while one waits; what is behind the cut and has
     its key before it waits for that.
     """
-    accumulator: KeyedAccumulator[Item] = KeyedAccumulator(
-        key=key_of,
-        max_items=6,
-        max_bytes=None,
-        max_delay=1.0,
-        sized=True,
-        repeats=True,
-        evicts=False,
-        parking=Parking("skip", 1),
-    )
+    gatherer = Keyed[Item](key=key_of, max_items=6, sized=True, repeats=True, evicts=False)
     for item in items(*"aabacb"):
-        accumulator.offer(item, 1, None, 0.0, accumulator.identity(item))
-    accumulator.resize(3, 0.0)
-    first, second = accumulator.take(0.0), accumulator.take(0.0)
+        gatherer.offer_one(item, 1, None, 0.0, gatherer.identity(item))
+    gatherer.resize(3, 0.0)
+    first, second = gatherer.take(0.0), gatherer.take(0.0)
     assert first is not None
     assert second is not None
     assert first.items == items("a", "a", "b")
     assert (second.items, second.keys, second.bytes) == ([Item("c", 0)], ["c"], 1)
-    assert accumulator.take(10.0) is None
-    assert (accumulator.queued, accumulator.queued_bytes) == (2, 2)
-    accumulator.done(first, [])
-    third = accumulator.take(10.0)
+    assert gatherer.take(10.0) is None
+    assert (gatherer.queued, gatherer.queued_bytes) == (2, 2)
+    gatherer.done(first)
+    third = gatherer.take(10.0)
     assert third is not None
     assert third.items == [Item("a", 2), Item("b", 1)]
-    accumulator.done(second, [])
-    accumulator.done(third, [])
-    assert not accumulator.lanes.active
-    assert not accumulator.queued
+    gatherer.done(second)
+    gatherer.done(third)
+    assert not gatherer.lanes.active
+    assert not gatherer.queued

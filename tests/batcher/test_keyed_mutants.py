@@ -16,9 +16,9 @@ import penstock.retry.retrying
 import penstock.sinks.decorators.dead_letter
 from penstock._core.order.lanes import Lane, Lanes
 from penstock._core.order.parking import Parking
-from penstock.batcher.dispatch import Engine
-from penstock.batcher.gathering.keyed import KeyedAccumulator
-from penstock.batcher.gathering.tenants import TenantAccumulator
+from penstock.batcher.dispatch import Dispatcher
+from penstock.batcher.gathering.key_holds import KeyHolds
+from penstock.batcher.gathering.tenants import TenantGatherer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,24 +29,26 @@ SEEDS = 400
 def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """All keys of a batch are let go as soon as any of them waits."""
 
-    def backs_off(self: Engine[Any], flight: Any) -> None:
-        self.accumulator.settled(flight.sealed, range(len(flight.batch)))
+    def backs_off(self: Dispatcher[Any], flight: Any) -> None:
+        self.window.close()
+        self.gathering.gatherer.done(flight.sealed, range(len(flight.batch)))
 
-    monkeypatch.setattr(Engine, "backs_off", backs_off)
+    monkeypatch.setattr(Dispatcher, "backs_off", backs_off)
 
 
 def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the write goes on."""
-    real = Engine.item_settled
+    real = Dispatcher.settled
 
-    def item_settled(
-        self: Engine[Any], flight: Any, indices: Any, outcome: Any, details: Any
+    def settled(
+        self: Dispatcher[Any], flight: Any, indices: Any, outcome: Any, details: Any
     ) -> None:
         real(self, flight, indices, outcome, details)
         if flight.cut_cause is not None:
-            self.accumulator.settled(flight.sealed, indices)
+            self.window.close()
+            self.gathering.gatherer.done(flight.sealed, indices)
 
-    monkeypatch.setattr(Engine, "item_settled", item_settled)
+    monkeypatch.setattr(Dispatcher, "settled", settled)
 
 
 def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,22 +84,30 @@ def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPat
 
 def a_key_goes_on_behind_what_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """And behind what failed for good, whatever the policy."""
-    monkeypatch.setattr(KeyedAccumulator, "stop", lambda self, batch, indices: None)
+    monkeypatch.setattr(KeyHolds, "stop", lambda self, batch, indices: None)
 
 
 def a_tenant_is_forgotten_with_its_held_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once nothing of it is inside."""
 
-    def forget(self: TenantAccumulator[Any], share: Any) -> None:
-        if not share.inside and not share.room.waiting and not share.room.granted:
-            self._shares.pop(share.tenant, None)
+    def forget(self: TenantGatherer[Any], queue: Any) -> None:
+        ledger = queue.ledger
+        if not ledger.inside and not ledger.waiting and not ledger.granted:
+            self._queues.pop(queue.tenant, None)
 
-    monkeypatch.setattr(TenantAccumulator, "forget", forget)
+    monkeypatch.setattr(TenantGatherer, "forget", forget)
 
 
 def what_fails_behind_its_key_keeps_its_tenants_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is rejected, and still counts as inside of its tenant."""
-    monkeypatch.setattr(TenantAccumulator, "_left", lambda self, share, items, size: None)
+    real = KeyHolds.look_at
+
+    def look_at(self: KeyHolds[Any], key: Any) -> None:
+        before = self._ledger.queued
+        real(self, key)
+        self._ledger._queued += before - self._ledger.queued
+
+    monkeypatch.setattr(KeyHolds, "look_at", look_at)
 
 
 TWO_WRITES = "in two writes at once"

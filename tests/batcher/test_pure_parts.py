@@ -12,8 +12,6 @@ from penstock.batcher.receipt import Receipt
 from penstock.batcher.slots import FifoSlots
 
 
-
-
 def drained(gatherer: Plain[int], now: float) -> list[Sealed[int]]:
     taken: list[Sealed[int]] = []
     while (sealed := gatherer.take(now)) is not None:
@@ -50,9 +48,7 @@ def test_batches_hold_every_item_once_in_order_within_the_limits(
 
 def test_the_oldest_item_can_be_given_up_without_confusing_the_receipts() -> None:
     """Sealed batches first, then the open one; the rest keep their receipts."""
-    gatherer: Plain[int] = Plain(
-        max_items=2, max_bytes=None, max_delay=1.0, sized=True
-    )
+    gatherer: Plain[int] = Plain(max_items=2, max_bytes=None, max_delay=1.0, sized=True)
     receipts = [Receipt() for _ in range(5)]
     for item in range(5):
         gatherer.offer_one(item, 10, receipts[item], 0.0)

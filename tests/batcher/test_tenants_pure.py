@@ -59,9 +59,7 @@ def fill(
         acc.offer_one((tenant, number), size, None, now, acc.identity((tenant, number)))
 
 
-def drained(
-    acc: OfTenants[Item], now: float = 0.0, most: int = 1_000_000
-) -> list[Sealed[Item]]:
+def drained(acc: OfTenants[Item], now: float = 0.0, most: int = 1_000_000) -> list[Sealed[Item]]:
     batches: list[Sealed[Item]] = []
     while len(batches) < most and (batch := acc.take(now)) is not None:
         batches.append(batch)

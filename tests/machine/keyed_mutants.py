@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from tests.machine.destination import Act
 
-from penstock import Adaptive, Batcher, Reason
+from penstock import Adaptive, Batcher
 from penstock._core.order.lanes import Lane, Lanes
 from penstock._core.order.parking import Parking
-from penstock.batcher.dispatch import Engine
+from penstock.batcher.books import Bookkeeper
+from penstock.batcher.dispatch import Dispatcher
 from penstock.batcher.flight import Flight
-from penstock.batcher.gathering.keyed import KeyedAccumulator
-from penstock.batcher.gathering.plain import PlainAccumulator
-from penstock.batcher.gathering.tenants import TenantAccumulator
+from penstock.batcher.gathering.eras import Eras
+from penstock.batcher.gathering.key_holds import KeyHolds
+from penstock.batcher.gathering.keyed import KeyedGatherer
+from penstock.batcher.gathering.plain import PlainGatherer
+from penstock.batcher.gathering.tenant_queue import TenantQueue
+from penstock.batcher.gathering.tenants import TenantGatherer
+from penstock.batcher.gathering.turns import Turns
 from penstock.batcher.slots import FifoSlots
 
 if TYPE_CHECKING:
@@ -62,8 +67,9 @@ def a_key_is_free_at_its_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def heard(self: Flight[Any], errors: Any) -> None:
         real(self, errors)
-        engine: Any = self._engine
-        engine.accumulator.settled(self.sealed, range(len(self.batch)))
+        host: Any = self._host
+        host.window.close()
+        host.gathering.gatherer.done(self.sealed, range(len(self.batch)))
 
     monkeypatch.setattr(Flight, "heard", heard)
 
@@ -72,10 +78,11 @@ def a_key_is_free_at_its_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """All keys of a batch are let go as soon as any of them waits."""
 
-    def backs_off(self: Engine[Any], flight: Any) -> None:
-        self.accumulator.settled(flight.sealed, range(len(flight.batch)))
+    def backs_off(self: Dispatcher[Any], flight: Any) -> None:
+        self.window.close()
+        self.gathering.gatherer.done(flight.sealed, range(len(flight.batch)))
 
-    monkeypatch.setattr(Engine, "backs_off", backs_off)
+    monkeypatch.setattr(Dispatcher, "backs_off", backs_off)
 
 
 @mutant(
@@ -89,16 +96,17 @@ def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the write goes on."""
-    real = Engine.item_settled
+    real = Dispatcher.settled
 
-    def item_settled(
-        self: Engine[Any], flight: Any, indices: Any, outcome: Any, details: Any
+    def settled(
+        self: Dispatcher[Any], flight: Any, indices: Any, outcome: Any, details: Any
     ) -> None:
         real(self, flight, indices, outcome, details)
         if flight.cut_cause is not None:
-            self.accumulator.settled(flight.sealed, indices)
+            self.window.close()
+            self.gathering.gatherer.done(flight.sealed, indices)
 
-    monkeypatch.setattr(Engine, "item_settled", item_settled)
+    monkeypatch.setattr(Dispatcher, "settled", settled)
 
 
 @mutant("order", kind="keys")
@@ -130,16 +138,7 @@ def what_is_put_back_goes_to_the_end_of_its_lane(monkeypatch: pytest.MonkeyPatch
 @mutant("a flush says|idle: a flush", kind="keys", prefix_safe=False, overflow="block")
 def a_fence_leaves_out_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The era ends for the open batch only, so a flush returns too early."""
-    real = KeyedAccumulator.seal
-
-    def seal(self: KeyedAccumulator[Any], reason: Reason, now: float) -> None:
-        if reason is not Reason.MANUAL:
-            real(self, reason, now)
-            return
-        real(self, Reason.PRESSURE, now)
-        self.last_number += 1
-
-    monkeypatch.setattr(KeyedAccumulator, "seal", seal)
+    monkeypatch.setattr(Eras, "end", lambda self, era, reason, waiting: None)
 
 
 @mutant(
@@ -197,15 +196,15 @@ def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
     strikes them off.
     """
     shared: dict[int, Parking] = {}
-    real = Batcher._new_engine
+    real = Batcher._new_dispatcher
 
-    def new_engine(self: Batcher[Any]) -> Any:
+    def new_dispatcher(self: Batcher[Any]) -> Any:
         shared.clear()
         return real(self)
 
-    monkeypatch.setattr(Batcher, "_new_engine", new_engine)
+    monkeypatch.setattr(Batcher, "_new_dispatcher", new_dispatcher)
     monkeypatch.setattr(
-        "penstock.batcher.gathering.arrange.Parking",
+        "penstock.batcher.gathering.make.Parking",
         lambda policy, most: shared.setdefault(most, Parking(policy, most)),
     )
 
@@ -213,7 +212,7 @@ def tenants_share_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant("stopped", kind="keys", policy="pause")
 def a_key_goes_on_behind_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the policy."""
-    monkeypatch.setattr(Engine, "_stops_keys", lambda self, flight, outcome: False)
+    monkeypatch.setattr(Bookkeeper, "stops_keys", lambda self, flight, outcome: False)
 
 
 @mutant(
@@ -241,7 +240,7 @@ def what_is_inside_of_a_failed_key_stays(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def a_key_that_is_let_go_leaves_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so, and holds it still."""
-    monkeypatch.setattr(KeyedAccumulator, "let_go", lambda self, key, now: 0)
+    monkeypatch.setattr(KeyHolds, "let_go", lambda self, key, now: 0)
 
 
 @mutant(
@@ -255,7 +254,7 @@ def a_key_that_is_let_go_leaves_its_lane(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def what_is_handed_back_stops_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes after it is sent, while it is unsent."""
-    monkeypatch.setattr(KeyedAccumulator, "stop", lambda self, batch, indices: None)
+    monkeypatch.setattr(KeyHolds, "stop", lambda self, batch, indices: None)
 
 
 # -- tenants ---------------------------------------------------------------------------------------
@@ -264,71 +263,68 @@ def what_is_handed_back_stops_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant("mixed", kind="tenants", cap_items=None, cap_bytes=None)
 def tenants_share_an_open_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has one open takes all that comes."""
-    real = TenantAccumulator.share
+    real = TenantGatherer.queue
 
-    def share(self: TenantAccumulator[Any], belonging: Any) -> Any:
-        opened = (share for share in self._shares.values() if share.accumulator.open_items)
-        return next(opened, None) or real(self, belonging)
+    def queue(self: TenantGatherer[Any], key: Any) -> Any:
+        opened = (one for one in self.queues() if one.gatherer.snapshot().open_items)
+        return next(opened, None) or real(self, key)
 
-    monkeypatch.setattr(TenantAccumulator, "share", share)
+    monkeypatch.setattr(TenantGatherer, "queue", queue)
 
 
 @mutant("order|a batch out of order", kind="tenants", workers=1)
 def closed_batches_go_last_in_first_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest sealed batch of a tenant is taken first."""
-    real = PlainAccumulator.take
+    real = PlainGatherer.take
 
-    def take(self: PlainAccumulator[Any], now: float) -> Any:
-        self._sealed.rotate(1)
+    def take(self: PlainGatherer[Any], now: float) -> Any:
+        self._queue.batches.rotate(1)
         return real(self, now)
 
-    monkeypatch.setattr(PlainAccumulator, "take", take)
+    monkeypatch.setattr(PlainGatherer, "take", take)
 
 
 @mutant("cap", kind="tenants", cap_items=3, overflow="block")
 def a_cap_counts_what_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in flight or backs off does not count."""
-    real = TenantAccumulator.take
+    real = TenantGatherer.take
 
-    def take(self: TenantAccumulator[Any], now: float) -> Any:
+    def take(self: TenantGatherer[Any], now: float) -> Any:
         batch: Any = real(self, now)
         if batch is not None:
-            batch.share.inside -= len(batch.items)
+            batch.owner.ledger.landed(len(batch.items), 0)
         return batch
 
-    real_done = TenantAccumulator.done
+    real_done = TenantGatherer.done
 
-    def done(self: TenantAccumulator[Any], batch: Any, failed: Any) -> None:
-        batch.share.inside += len(batch.items)
-        real_done(self, batch, failed)
+    def done(self: TenantGatherer[Any], batch: Any, ended: Any = None, back: Any = ()) -> Any:
+        if ended is None:
+            batch.owner.ledger.landed(-len(batch.items), 0)
+        return real_done(self, batch, ended, back)
 
-    monkeypatch.setattr(TenantAccumulator, "take", take)
-    monkeypatch.setattr(TenantAccumulator, "done", done)
+    monkeypatch.setattr(TenantGatherer, "take", take)
+    monkeypatch.setattr(TenantGatherer, "done", done)
 
 
 @mutant("idle|left: tenants", kind="tenants", cap_items=3, overflow="drop_oldest")
 def a_cap_is_not_given_back_by_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a tenant's part shrinks for good."""
-    real = TenantAccumulator.evict_from
+    real = TenantGatherer.evict_from
 
-    def evict_from(self: TenantAccumulator[Any], share: Any) -> Any:
-        evicted = real(self, share)
+    def evict_from(self: TenantGatherer[Any], queue: Any) -> Any:
+        evicted = real(self, queue)
         if evicted is not None:
-            share.inside += 1
+            queue.ledger.in_flight += 1
         return evicted
 
-    monkeypatch.setattr(TenantAccumulator, "evict_from", evict_from)
+    monkeypatch.setattr(TenantGatherer, "evict_from", evict_from)
 
 
 @mutant("idle|the shutdown waits", kind="tenants", cap_items=3, overflow="block")
 def room_of_a_tenant_comes_free_and_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for it waits for ever."""
 
-    def left(self: TenantAccumulator[Any], share: Any, items: int, size: int) -> None:
-        share.inside -= items
-        share.room.bytes_inside -= size
-
-    monkeypatch.setattr(TenantAccumulator, "_left", left)
+    monkeypatch.setattr(TenantQueue, "grant", lambda self, now: None)
 
 
 @mutant(
@@ -347,32 +343,26 @@ def a_turn_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Credit is given anew before it is used up: whoever has the turn keeps it while it has
     something to send.
     """
-    real = TenantAccumulator.take
+    real = Turns.first
 
-    def take(self: TenantAccumulator[Any], now: float) -> Any:
+    def first(self: Turns[Any], quantum: float) -> Any:
         if self._ring:
-            next(iter(self._ring)).credit = self.max_items + 1
-        return real(self, now)
+            self._credit[next(iter(self._ring))] = quantum + 1
+        return real(self, quantum)
 
-    monkeypatch.setattr(TenantAccumulator, "take", take)
+    monkeypatch.setattr(Turns, "first", first)
 
 
 @mutant("exclusive", kind="tenants", workers=1)
 def a_tenant_has_two_batches_in_flight_with_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second goes while the first backs off."""
-    real = TenantAccumulator.take
-
-    def take(self: TenantAccumulator[Any], now: float) -> Any:
-        self._serial = False
-        return real(self, now)
-
-    monkeypatch.setattr(TenantAccumulator, "take", take)
+    monkeypatch.setattr(TenantGatherer, "_is_busy", lambda self, queue: False)
 
 
 @mutant("left: tenants", kind="tenants")
 def an_idle_tenant_keeps_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """One for everybody who ever came."""
-    monkeypatch.setattr(TenantAccumulator, "forget", lambda self, share: None)
+    monkeypatch.setattr(TenantGatherer, "forget", lambda self, queue: None)
 
 
 # -- adaptive control ------------------------------------------------------------------------------
@@ -417,7 +407,8 @@ def a_slot_leaks_when_the_limit_has_shrunk(monkeypatch: pytest.MonkeyPatch) -> N
 def a_batch_is_cut_through_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the size has shrunk, the parts of what was sealed larger have a key in common."""
 
-    def cut(self: KeyedAccumulator[Any], batch: Any, at: int) -> Any:
-        return self._pick(batch, range(at)), self._pick(batch, range(at, len(batch.items)))
+    def cut(self: KeyedGatherer[Any], batch: Any, at: int) -> Any:
+        self._queue.batches.appendleft(batch.pick(range(at, len(batch.items))))
+        return batch.pick(range(at))
 
-    monkeypatch.setattr(KeyedAccumulator, "_cut", cut)
+    monkeypatch.setattr(KeyedGatherer, "_cut", cut)

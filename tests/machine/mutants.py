@@ -10,18 +10,24 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import penstock.retry.retrying
-from penstock import Batcher, Outcome, Reason
+from penstock import Outcome, Reason
 from penstock._core.clock import Signal
 from penstock._core.delivery import states
 from penstock._core.delivery.delivery import Delivery
-from penstock._core.ledger import Room
+from penstock._core.ledger import Ledger
 from penstock._core.send import _write
-from penstock.batcher.dispatch import Engine
+from penstock.batcher.alarm import Alarm
+from penstock.batcher.books import Bookkeeper
+from penstock.batcher.dispatch import Dispatcher
 from penstock.batcher.drain import Drain
+from penstock.batcher.fence import Fences
 from penstock.batcher.flight import Flight
-from penstock.batcher.gathering import plain as accumulator
+from penstock.batcher.gathering import pack
 from penstock.batcher.gathering.add_group import AddGroup
-from penstock.batcher.gathering.plain import Evicted, PlainAccumulator
+from penstock.batcher.gathering.pack import Evicted
+from penstock.batcher.gathering.plain import PlainGatherer
+from penstock.batcher.intake import Intake
+from penstock.batcher.lifecycle import Lifecycle
 from penstock.batcher.slots import FifoSlots
 from penstock.retry.series import RetrySeries
 
@@ -46,130 +52,127 @@ def mutant(plant: Mutant) -> Mutant:
 @mutant
 def a_cancelled_add_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It returns as if its item were in."""
-    real = Batcher._accept
+    real = Intake.add
 
-    async def accept(self: Batcher[Any], items: Any, receipts: Any, timeout: Any) -> None:
+    async def add(self: Intake[Any], items: Any, receipts: Any, seconds: Any) -> None:
         try:
-            await real(self, items, receipts, timeout)
+            await real(self, items, receipts, seconds)
         except asyncio.CancelledError:
             return
 
-    monkeypatch.setattr(Batcher, "_accept", accept)
+    monkeypatch.setattr(Intake, "add", add)
 
 
 @mutant
 def an_item_is_doubled_on_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in, and its producer, who was told that it is not, offers it again."""
-    real = Batcher._accept
+    real = Intake.add
 
-    async def accept(self: Batcher[Any], items: Any, receipts: Any, timeout: Any) -> None:
+    async def add(self: Intake[Any], items: Any, receipts: Any, seconds: Any) -> None:
         try:
-            await real(self, items, receipts, timeout)
+            await real(self, items, receipts, seconds)
         except asyncio.CancelledError:
-            self._engine.accept(AddGroup(items, (0,) * len(items), receipts, (None,) * len(items)))
+            self._dispatcher.accept(AddGroup(items, None, receipts))
             raise
 
-    monkeypatch.setattr(Batcher, "_accept", accept)
+    monkeypatch.setattr(Intake, "add", add)
 
 
 @mutant
 def a_granted_room_is_kept_by_who_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger shrinks for good."""
 
-    def leave(self: Room, waiter: Any) -> None:
-        task = asyncio.current_task()
-        if waiter.granted and not (task is not None and task.cancelling()):
-            self.used(waiter)
-        elif waiter in self._waiters:
-            self._waiters.remove(waiter)
+    real = Ledger.leave
 
-    monkeypatch.setattr(Room, "leave", leave)
+    def leave(self: Ledger, waiter: Any) -> None:
+        task = asyncio.current_task()
+        if not (waiter.granted and task is not None and task.cancelling()):
+            real(self, waiter)
+
+    monkeypatch.setattr(Ledger, "leave", leave)
 
 
 @mutant
 def who_gives_up_waiting_does_not_hand_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A big one at the head leaves, and those behind who would fit go on waiting."""
-    real = Engine.room_freed
+    real = Ledger.grant
 
-    def room_freed(self: Engine[Any]) -> None:
+    def grant(self: Ledger) -> None:
         task = asyncio.current_task()
         if task is None or not task.cancelling():
             real(self)
 
-    monkeypatch.setattr(Engine, "room_freed", room_freed)
+    monkeypatch.setattr(Ledger, "grant", grant)
 
 
 @mutant
 def a_waiter_is_overtaken_by_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever fits is served."""
 
-    def grant(self: Room, inside: int) -> None:
+    def grant(self: Ledger) -> None:
         for waiter in list(self._waiters):
-            if not waiter.future.done() and self.fits(inside, waiter.items, waiter.bytes):
+            if not waiter.future.done() and self.fits(waiter.items, waiter.bytes):
                 self._waiters.remove(waiter)
-                waiter.granted = True
                 self._granted_items += waiter.items
                 self._granted_bytes += waiter.bytes
-                waiter.future.set_result(None)
+                waiter.grant()
 
-    monkeypatch.setattr(Room, "grant", grant)
+    monkeypatch.setattr(Ledger, "grant", grant)
 
 
 @mutant
 def a_waiter_is_overtaken_by_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever comes while it waits and fits goes in."""
-    monkeypatch.setattr(
-        Engine, "admits", lambda self, items, size: self.room.fits(self.inside, items, size)
-    )
+    monkeypatch.setattr(Ledger, "admits", Ledger.fits)
 
 
 @mutant
 def a_wake_up_is_lost_at_a_full_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Items that fail make room, and nobody is told."""
-    real = Engine.item_settled
+    real = Dispatcher.settled
 
-    def item_settled(
-        self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
+    def settled(
+        self: Dispatcher[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
     ) -> None:
-        accepting = self.accepting
-        self.accepting = accepting and outcome.is_success
+        accepting = self.lifecycle.accepting
+        self.lifecycle.accepting = accepting and outcome.is_success
         real(self, flight, indices, outcome, details)
-        self.accepting = accepting
+        self.lifecycle.accepting = accepting
 
-    monkeypatch.setattr(Engine, "item_settled", item_settled)
+    monkeypatch.setattr(Dispatcher, "settled", settled)
 
 
 @mutant
 def waiting_producers_make_no_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait out the linger though a worker is idle."""
     monkeypatch.setattr(
-        Engine,
+        Dispatcher,
         "_take_early",
-        lambda self, now: None if not self.stopping else _take_stopping(self, now),
+        lambda self, now: None if not self.lifecycle.stopping else _take_stopping(self, now),
     )
 
 
-def _take_stopping(engine: Engine[Any], now: float) -> Any:
-    engine.accumulator.seal(Reason.SHUTDOWN, now)
-    return engine.accumulator.take(now)
+def _take_stopping(dispatcher: Dispatcher[Any], now: float) -> Any:
+    dispatcher.gathering.gatherer.seal(Reason.SHUTDOWN, now)
+    return dispatcher.gathering.gatherer.take(now)
 
 
 @mutant
 def room_in_bytes_comes_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a batch is settled in parts, each part gives all of it back."""
-    real = Engine.item_settled
+    real = Dispatcher.settled
 
-    def item_settled(
-        self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
+    def settled(
+        self: Dispatcher[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
     ) -> None:
         sizes = flight.sealed.sizes
         if sizes is not None:
-            self.room.bytes_inside -= sum(
+            self.ledger.bytes -= sum(
                 size for index, size in enumerate(sizes) if index not in indices
             )
         real(self, flight, indices, outcome, details)
 
-    monkeypatch.setattr(Engine, "item_settled", item_settled)
+    monkeypatch.setattr(Dispatcher, "settled", settled)
 
 
 # -- overflow --------------------------------------------------------------------------------------
@@ -178,15 +181,16 @@ def room_in_bytes_comes_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant
 def a_dropped_item_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the tally, not in the receipts."""
-    real = Engine.evict_for
+    real = Dispatcher.evict_for
 
-    def evict_for(self: Engine[Any], bound: Any) -> list[Any]:
-        before = self.counts[Outcome.DROPPED]
-        gone = real(self, bound)
-        self.counts[Outcome.DROPPED] += self.counts[Outcome.DROPPED] - before
+    def evict_for(self: Dispatcher[Any], reservation: Any) -> list[Any]:
+        counts = self.ledger.outcomes
+        before = counts[Outcome.DROPPED]
+        gone = real(self, reservation)
+        counts[Outcome.DROPPED] += counts[Outcome.DROPPED] - before
         return gone
 
-    monkeypatch.setattr(Engine, "evict_for", evict_for)
+    monkeypatch.setattr(Dispatcher, "evict_for", evict_for)
 
 
 @mutant
@@ -202,21 +206,21 @@ def receipts_stay_where_they_were_when_the_oldest_item_goes(
             items.pop(0), sizes.pop(0) if sizes is not None else 0, receipts.pop(0, None)
         )
 
-    monkeypatch.setattr(accumulator, "_pop_first", pop_first)
+    monkeypatch.setattr(pack, "_pop_first", pop_first)
 
 
 @mutant
 def the_newest_goes_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the batch that is open."""
-    real = PlainAccumulator.evict_oldest
+    real = PlainGatherer.evict_oldest
 
-    def evict_oldest(self: PlainAccumulator[Any]) -> Any:
-        if self._sealed or len(self.items) < 2:
-            return real(self)
-        self.items.insert(0, self.items.pop())
+    def evict_oldest(self: PlainGatherer[Any]) -> Any:
+        items = self._pack.items
+        if not self._queue and len(items) > 1:
+            items.insert(0, items.pop())
         return real(self)
 
-    monkeypatch.setattr(PlainAccumulator, "evict_oldest", evict_oldest)
+    monkeypatch.setattr(PlainGatherer, "evict_oldest", evict_oldest)
 
 
 # -- batches, slots and timers ---------------------------------------------------------------------
@@ -225,38 +229,39 @@ def the_newest_goes_in_place_of_the_oldest(monkeypatch: pytest.MonkeyPatch) -> N
 @mutant
 def batches_go_last_in_first_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest sealed batch is taken first."""
-    real = PlainAccumulator.take
+    real = PlainGatherer.take
 
-    def take(self: PlainAccumulator[Any], now: float) -> Any:
-        self._sealed.rotate(1)
+    def take(self: PlainGatherer[Any], now: float) -> Any:
+        self._queue.batches.rotate(1)
         return real(self, now)
 
-    monkeypatch.setattr(PlainAccumulator, "take", take)
+    monkeypatch.setattr(PlainGatherer, "take", take)
 
 
 @mutant
 def a_due_batch_is_forgotten_while_workers_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is asked for when the timer fires, and never again."""
-    real = PlainAccumulator.take
+    real = PlainGatherer.take
 
-    def take(self: PlainAccumulator[Any], now: float) -> Any:
-        if not self._sealed and self.items and now > self._oldest_at + self._max_delay:
+    def take(self: PlainGatherer[Any], now: float) -> Any:
+        due = self.due_at()
+        if not self._queue and due is not None and now > due:
             return None
         return real(self, now)
 
-    monkeypatch.setattr(PlainAccumulator, "take", take)
+    monkeypatch.setattr(PlainGatherer, "take", take)
 
 
 @mutant
 def a_slot_leaks_after_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is cut keeps its slot for ever."""
-    real = Engine._landed
+    real = Dispatcher._landed
 
-    def landed(self: Engine[Any], flight: Any, task: Any) -> None:
+    def landed(self: Dispatcher[Any], flight: Any, task: Any) -> None:
         flight.has_slot = flight.has_slot and flight.cut_cause is None
         real(self, flight, task)
 
-    monkeypatch.setattr(Engine, "_landed", landed)
+    monkeypatch.setattr(Dispatcher, "_landed", landed)
 
 
 @mutant
@@ -288,26 +293,20 @@ def two_batches_share_a_slot_after_a_backoff(monkeypatch: pytest.MonkeyPatch) ->
 @mutant
 def one_worker_lets_others_go_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """And loses the order."""
-    monkeypatch.setattr(Engine, "keeps_slot", False)
+    monkeypatch.setattr(Dispatcher, "keeps_slot", False)
 
 
 @mutant
 def a_timer_is_left_after_a_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """It fires after the close, on nothing."""
 
-    monkeypatch.setattr(Flight, "ended", lambda self: None)
+    monkeypatch.setattr(Flight, "ended", lambda self, task: None)
 
 
 @mutant
 def the_linger_goes_on_after_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its timer is forgotten and not cancelled."""
-    real = Engine.stop_accepting
-
-    def stop_accepting(self: Engine[Any], *, admit_waiting: bool = False) -> None:
-        self._timer = None
-        real(self, admit_waiting=admit_waiting)
-
-    monkeypatch.setattr(Engine, "stop_accepting", stop_accepting)
+    monkeypatch.setattr(Alarm, "cancel", lambda self: None)
 
 
 @mutant
@@ -356,8 +355,9 @@ def a_late_completion_changes_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
     def settle(self: Delivery, indices: Any, outcome: Outcome, details: Any = None) -> None:
         books: Any = self._books
         if self.closed and books is not None:
-            books._engine.counts[Outcome.UNKNOWN] -= len(indices)
-            books._engine.counts[outcome] += len(indices)
+            counts = books._host.ledger.outcomes
+            counts[Outcome.UNKNOWN] -= len(indices)
+            counts[outcome] += len(indices)
         real(self, indices, outcome, details)
 
     monkeypatch.setattr(Delivery, "settle", settle)
@@ -388,10 +388,10 @@ def an_earlier_doubt_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant
 def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for an item that failed waits for ever."""
-    real = Engine.item_settled
+    real = Dispatcher.settled
 
-    def item_settled(
-        self: Engine[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
+    def settled(
+        self: Dispatcher[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
     ) -> None:
         receipts = flight.sealed.receipts
         if not outcome.is_success:
@@ -399,7 +399,7 @@ def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None
         real(self, flight, indices, outcome, details)
         flight.sealed.receipts = receipts
 
-    monkeypatch.setattr(Engine, "item_settled", item_settled)
+    monkeypatch.setattr(Dispatcher, "settled", settled)
 
 
 # -- fences and shutting down ----------------------------------------------------------------------
@@ -408,50 +408,40 @@ def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None
 @mutant
 def a_fence_leaves_out_the_newest_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush returns too early."""
-    real = Engine.fence
+    real = Fences.add
 
-    def fence(self: Engine[Any]) -> Any:
-        self.accumulator.last_number -= 1
-        try:
-            return real(self)
-        finally:
-            self.accumulator.last_number += 1
-
-    monkeypatch.setattr(Engine, "fence", fence)
+    monkeypatch.setattr(Fences, "add", lambda self, number: real(self, number - 1))
 
 
 @mutant
 def who_waits_for_room_is_not_told_of_the_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     """And waits for ever."""
 
-    def turn_away(self: Engine[Any]) -> None:
-        self.admitting = False
-
-    monkeypatch.setattr(Engine, "turn_away", turn_away)
+    monkeypatch.setattr(Dispatcher, "turn_away", lambda self: self.lifecycle.stop_accepting())
 
 
 @mutant
 def backoffs_go_on_in_a_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is woken for the last try."""
 
-    def begin_stop(self: Engine[Any]) -> None:
+    def begin_stop(self: Lifecycle) -> None:
         self.stopping = True
 
-    monkeypatch.setattr(Engine, "begin_stop", begin_stop)
+    monkeypatch.setattr(Lifecycle, "begin_stop", begin_stop)
 
 
 @mutant
 def unsent_items_are_counted_and_not_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a last resort did not take them."""
-    real = Engine.end
+    real = Bookkeeper.end
 
-    def end(self: Engine[Any], items: Any, outcome: Outcome, cause: Any) -> None:
+    def end(self: Bookkeeper[Any], items: Any, outcome: Outcome, cause: Any) -> None:
         unsent = list(self.unsent)
         real(self, items, outcome, cause)
         if cause is not None and self.held is not None:
             self.unsent[:] = unsent
 
-    monkeypatch.setattr(Engine, "end", end)
+    monkeypatch.setattr(Bookkeeper, "end", end)
 
 
 @mutant
@@ -477,4 +467,4 @@ def a_deaf_write_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant
 def the_end_of_a_flight_wakes_no_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sits until its deadline."""
-    monkeypatch.setattr(Drain, "_wake", lambda self: None)
+    monkeypatch.setattr(Dispatcher, "notify", lambda self: self.advance(self.clock.now()))
