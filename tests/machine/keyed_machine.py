@@ -56,7 +56,7 @@ class KeyedMachine(BatcherMachine):
             return
         receipts = tuple(Receipt() for _ in items)
         try:
-            await self.batcher._accept(items, receipts, timeout)
+            await self.batcher._intake.add(items, receipts, timeout)
         except KeyFailedError:
             if not self.lines.lines(items) & self.lines.stopped:
                 self.lines.broken.append(

@@ -21,7 +21,7 @@ from tests.machine.setting import MOST_ITEMS, STACKS, Setting, acts, rests, sett
 
 from penstock import Batcher, ItemFailed, Outcome, ShutdownReport, stack
 from penstock._core.delivery.delivery import GRACE
-from penstock.batcher import dispatch as engine
+from penstock.batcher.gathering import window
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class BatcherMachine(RuleBasedStateMachine):
         )
         # Who lets others run before it asks for room has no place in line yet, and the laws cannot
         # see that it does not wait.
-        self.yield_every, engine.YIELD_EVERY = engine.YIELD_EVERY, sys.maxsize
+        self.yield_every, window.YIELD_EVERY = window.YIELD_EVERY, sys.maxsize
         self.clock.loop.set_exception_handler(
             lambda loop, context: self.complaints.append(str(context))
         )
@@ -396,7 +396,7 @@ class BatcherMachine(RuleBasedStateMachine):
         finally:
             self.clock.close()
             if hasattr(self, "yield_every"):
-                engine.YIELD_EVERY = self.yield_every
+                window.YIELD_EVERY = self.yield_every
             if hasattr(self, "batcher"):
                 self.batcher._lifecycle.state = (
                     "closed"  # what a planted bug leaves inside is no loss to warn of

@@ -114,7 +114,7 @@ class Flight(Generic[T]):
         )
         host.slots.take()
         self.begin_try()
-        self.watch(self.batch.delivery)
+        self.batch.delivery.new_stretch()
 
     def start(
         self, task: asyncio.Task[dict[int, BaseException]]
