@@ -71,6 +71,14 @@ class TransactionalSink(Protocol):
         ...
 
 
+@runtime_checkable
+class RefusesRetry(Protocol):
+    """A sink that a `Retry` around it would make send delivered items again."""
+
+    refuses_retry: str
+    """The reason, for the error message."""
+
+
 Classifier = Callable[[BaseException], ErrorClass | None]
 """Tells the class of an error, or `None` for one it does not know."""
 
