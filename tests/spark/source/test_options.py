@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from penstock import ConfigError
-from penstock._clients.postgres.url import dsn_of, table_name
+from penstock._clients.postgres.dsn import dsn_of
+from penstock._clients.postgres.names import table_name
 from penstock.spark._option_table import OPTIONS, options_as_markdown
 from penstock.spark._options import prepared
 from penstock.spark._travel import description, load
