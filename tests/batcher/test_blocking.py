@@ -35,8 +35,8 @@ from penstock import (
     Outcome,
     PermanentError,
 )
-from penstock.batcher.threads import blocking
-from penstock.batcher.threads.inbox import Entry, Inbox
+from penstock.batcher.threads import thread_run
+from penstock.batcher.threads.inbox import Inbox, InboxEntry
 from penstock.batcher.threads.inbox_batcher import InboxBatcher
 from penstock.testing import FakeClock
 
@@ -150,7 +150,7 @@ def test_the_loop_is_woken_once_for_many_items() -> None:
     inbox: Inbox[int] = Inbox(lambda: woken.append(1))
     inbox.lend(10, 0)
     assert [inbox.put(item) for item in range(12)] == [True] * 10 + [False] * 2
-    assert inbox.put_all([Entry(1, 0, None)]) is False
+    assert inbox.put_all([InboxEntry(1, 0, None)]) is False
     assert len(woken) == 1
     assert inbox.take()[0] == list(range(10))
     assert not inbox.put(10), "what was taken has used the room up"
@@ -171,7 +171,7 @@ def test_an_item_may_come_in_between_any_two_steps(operation: str) -> None:
         inbox.put("first")
         operations: dict[str, Callable[[], Any]] = {
             "put": partial(inbox.put, "item"),
-            "put_all": partial(inbox.put_all, [Entry("item", 1, None)]),
+            "put_all": partial(inbox.put_all, [InboxEntry("item", 1, None)]),
             "take": inbox.take,
             "lend": partial(inbox.lend, 10, 10),
         }
@@ -298,7 +298,7 @@ async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(
     beside: list[bool] = []
 
     def size_of(item: str) -> int:
-        beside.append(batcher.inbox.put_all([Entry("beside", 1, None)]))
+        beside.append(batcher.inbox.put_all([InboxEntry("beside", 1, None)]))
         return 1
 
     limits = Limits(max_pending_bytes=100)
@@ -308,7 +308,7 @@ async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(
     await batcher.open()
     await batcher.let_in(("item",), (None,), None)
     assert beside == [False]
-    assert batcher.inbox.put_all([Entry("after", 1, None)])
+    assert batcher.inbox.put_all([InboxEntry("after", 1, None)])
     report = await batcher.shut_down(1.0, admit_waiting=False)
     assert report.tally.delivered == 2
 
@@ -506,7 +506,7 @@ def test_a_loop_that_is_stuck_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
     """An `async def` that blocks stops the loop itself: the shutdown ends all the same, and says
     what to change.
     """
-    monkeypatch.setattr(blocking, "SLACK", 0.05)
+    monkeypatch.setattr(thread_run, "SLACK", 0.05)
     gate, called = threading.Event(), threading.Event()
 
     async def write(batch: Batch[str]) -> None:

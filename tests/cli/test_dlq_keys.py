@@ -27,8 +27,8 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.cli._named import named_sink
 from penstock.cli.dlq.replay import LEFT, Replay, ReplayRules
+from penstock.cli.named import named_sink
 from penstock.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
 from penstock.letters.store import Unreadable
 from penstock.sinks import FileSink

@@ -23,7 +23,7 @@ from penstock.batcher.gathering import plain as accumulator
 from penstock.batcher.gathering.add_group import AddGroup
 from penstock.batcher.gathering.plain import Evicted, PlainAccumulator
 from penstock.batcher.slots import FifoSlots
-from penstock.retry.series import Series
+from penstock.retry.series import RetrySeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,8 +279,8 @@ def a_slot_is_granted_to_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 def two_batches_share_a_slot_after_a_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes back goes on at once, with or without a slot."""
 
-    async def take_slot(self: Flight[Any], delivery: Delivery) -> None:
-        self.force_slot(delivery)
+    async def take_slot(self: Flight[Any]) -> None:
+        self.force_slot()
 
     monkeypatch.setattr(Flight, "take_slot", take_slot)
 
@@ -335,16 +335,16 @@ def a_signal_remembers_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant
 def a_settled_item_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next try takes the whole batch."""
-    real = Series.after
+    real = RetrySeries.after
 
-    def after(self: Series, *arguments: Any, **options: Any) -> Any:
+    def after(self: RetrySeries, *arguments: Any, **options: Any) -> Any:
         before = self.pending
         classes = real(self, *arguments, **options)
         if self.pending:
             self.pending = before
         return classes
 
-    monkeypatch.setattr(Series, "after", after)
+    monkeypatch.setattr(RetrySeries, "after", after)
     monkeypatch.setattr(penstock.retry.retrying, "send", _write)
 
 
@@ -354,10 +354,10 @@ def a_late_completion_changes_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
     real = Delivery.settle
 
     def settle(self: Delivery, indices: Any, outcome: Outcome, details: Any = None) -> None:
-        host: Any = self._host
-        if self.closed and host is not None:
-            host._engine.counts[Outcome.UNKNOWN] -= len(indices)
-            host._engine.counts[outcome] += len(indices)
+        books: Any = self._books
+        if self.closed and books is not None:
+            books._engine.counts[Outcome.UNKNOWN] -= len(indices)
+            books._engine.counts[outcome] += len(indices)
         real(self, indices, outcome, details)
 
     monkeypatch.setattr(Delivery, "settle", settle)

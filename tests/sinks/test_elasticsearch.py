@@ -27,7 +27,7 @@ from penstock.retry import Backoff
 from penstock.sinks import ElasticsearchSink
 from penstock.testing import EmbeddedOpenSearch
 from penstock.testing import embedded_opensearch as start_opensearch
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

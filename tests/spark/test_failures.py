@@ -27,9 +27,9 @@ from penstock import (
 from penstock._core.order.stopped import stopped_behind
 from penstock.sinks import FileSink, PostgresSink
 from penstock.spark import DeadLettersError, write_dataframe
-from penstock.spark._chunks import cut
-from penstock.spark._failures import KeyOrder
-from penstock.spark._task import write_chunk
+from penstock.spark.task.key_failure import KeyFailurePolicy
+from penstock.spark.task.task import write_chunk
+from penstock.spark.values.chunks import cut
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ def written(
     )
 
     async def run() -> Any:
-        order = KeyOrder(policy, ("k",))
+        order = KeyFailurePolicy(policy, ("k",))
         chunks = cut([table] if rows else [], max_rows=chunk_rows, max_bytes=1 << 20, key=("k",))
         ended = [
             await write_chunk(sink, chunk, name="u", patience=1.0, order=order) for chunk in chunks

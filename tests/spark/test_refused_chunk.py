@@ -16,12 +16,16 @@ import pyarrow as pa
 
 from penstock import Batch, DeadLetter, RefusedError, Retry, RowBatch, UnavailableError, send, stack
 from penstock._core.delivery.delivery import Delivery
-from penstock.spark._partition import Partition
-from penstock.spark._task import ChunkHost, Cuts
-from penstock.spark._travel import description
+from penstock.spark.task.partition import Partition
+from penstock.spark.task.task import ChunkHost, Cuts
+from penstock.spark.values.travel import description
 
 if TYPE_CHECKING:
     from penstock.testing import FakeClock
+
+
+def delivery_of(rows: int, host: ChunkHost) -> Delivery:
+    return Delivery(rows, books=host, slots=host)
 
 
 async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(
@@ -40,12 +44,12 @@ async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(
         taken.extend(batch)
 
     sink = stack(refuse, Retry(), DeadLetter(take))
-    errors = await send(sink, RowBatch([1, 2], delivery=Delivery(2, host=ChunkHost(300.0))))
+    errors = await send(sink, RowBatch([1, 2], delivery=delivery_of(2, ChunkHost(300.0))))
     assert errors == {0: error, 1: error}
     assert "to repair: grant INSERT" in str(error)
     assert fake_clock.now() == 0.0
     error = UnavailableError("gone")
-    assert len(await send(sink, RowBatch([1, 2], delivery=Delivery(2, host=ChunkHost(300.0))))) == 2
+    assert len(await send(sink, RowBatch([1, 2], delivery=delivery_of(2, ChunkHost(300.0))))) == 2
     assert fake_clock.now() >= 300.0
     assert taken == []
 
@@ -80,7 +84,7 @@ async def test_a_try_that_follows_without_a_pause_is_counted(fake_clock: FakeClo
     assert (
         await send(
             stack(take, Retry(backoff=tenacity.wait_none())),
-            RowBatch([1, 2], delivery=Delivery(2, host=host)),
+            RowBatch([1, 2], delivery=delivery_of(2, host)),
         )
         == {}
     )

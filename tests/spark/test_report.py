@@ -22,9 +22,9 @@ from penstock.spark import (
     foreach_batch,
     write_dataframe,
 )
-from penstock.spark._bars import Series, bars, short
-from penstock.spark._course import MOST, Course, rates
-from penstock.spark._page import covered
+from penstock.spark.progress.bars import BarLayer, bars, short
+from penstock.spark.progress.course import MOST, Course, rates
+from penstock.spark.progress.page import covered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -217,7 +217,7 @@ def test_a_course_keeps_a_bounded_number_of_marks() -> None:
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=50))
 def test_bars_stay_inside_their_picture(values: list[float]) -> None:
     picture = ET.fromstring(
-        bars("t", [str(n) for n in range(len(values))], Series("a", "plain", values))
+        bars("t", [str(n) for n in range(len(values))], BarLayer("a", "plain", values))
     )
     for bar in picture.iter("rect"):
         assert float(bar.get("y", "-1")) >= 9.9

@@ -29,10 +29,10 @@ from penstock import (
 from penstock._core.function_sink import as_sink
 from penstock.sinks import FileSink, PostgresSink
 from penstock.spark import write_dataframe
-from penstock.spark._chunks import cut
-from penstock.spark._failures import KeyOrder
-from penstock.spark._task import write_chunk
-from penstock.spark._zone import in_zone, spelt
+from penstock.spark.task.key_failure import KeyFailurePolicy
+from penstock.spark.task.task import write_chunk
+from penstock.spark.values.chunks import cut
+from penstock.spark.values.zone import in_zone, spelt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,7 +220,7 @@ def test_keys_that_are_equal_for_spark_are_one_key(kind: str) -> None:
     key as well.
     """
     rows = pa.record_batch({"k": KEYS[kind], "bad": [True] + [False] * 5})
-    order = KeyOrder("stop", ("k",))
+    order = KeyFailurePolicy("stop", ("k",))
     chunks = list(cut([rows], max_rows=2, max_bytes=1 << 20, key=("k",)))
     assert [chunk.continues for chunk in chunks] == [False, True, kind == "nothing"]
     sink = as_sink(refuses_bad)

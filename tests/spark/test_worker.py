@@ -9,7 +9,7 @@ from pyspark import cloudpickle
 
 from penstock import RefusedError
 from penstock.sinks import FileSink
-from penstock.spark._worker import Worker
+from penstock.spark.task.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ from aiokafka.structs import TopicPartition
 from penstock._maven import fetch
 from penstock.testing import EmbeddedKafka, EmbeddedUnavailable
 from penstock.testing import embedded_kafka as start_kafka
-from penstock.testing._java_server import JAVA
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.java import PROGRAMS
+from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,7 +203,7 @@ def test_a_broker_that_is_not_ours_is_used_and_not_ended(
 def test_a_home_gives_the_jars(
     running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "libs").symlink_to(fetch(JAVA / "kafka.xml"))
+    (tmp_path / "libs").symlink_to(fetch(PROGRAMS / "kafka.xml"))
     monkeypatch.setenv("PENSTOCK_KAFKA_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with start_kafka() as server:

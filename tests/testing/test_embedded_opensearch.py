@@ -14,7 +14,7 @@ import pytest
 
 from penstock.testing import EmbeddedOpenSearch, EmbeddedUnavailable
 from penstock.testing import embedded_opensearch as start_opensearch
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

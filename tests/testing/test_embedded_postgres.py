@@ -14,7 +14,7 @@ import pytest
 
 from penstock.testing import EmbeddedPostgres, EmbeddedUnavailable, skip_or_fail
 from penstock.testing import embedded_postgres as start_postgres
-from penstock.testing._require import is_required, there_or_skip
+from penstock.testing.servers.require import is_required, there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -140,7 +140,7 @@ async def test_two_servers_at_once_have_settings_and_data_of_their_own(
 async def test_it_starts_from_a_folder_that_others_may_not_enter(
     real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.testing._postgres._is_open", lambda _folder: False)
+    monkeypatch.setattr("penstock.testing.servers.postgres._is_open", lambda _folder: False)
     with start_postgres({"fsync": "off"}) as server:
         assert server._binaries.is_relative_to(server._folder.path)
         async with connected(server) as connection:

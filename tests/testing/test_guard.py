@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from penstock.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
-from penstock.testing._processes import wait_gone
+from penstock.testing.servers.processes import wait_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

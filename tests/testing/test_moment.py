@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.testing import FakeClock
-from penstock.testing._moment import Act, Holders, Move, decide
+from penstock.testing.clock.moment import Act, Holders, Move, decide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,7 +29,7 @@ from .._core.function_sink import as_sink
 from .._core.ledger import Waiter
 from .._core.opening import opened
 from .._core.order.keys import identity
-from .._core.runtime import process_fork as forks
+from .._core.runtime import process_fork
 from .._core.runtime.loops import running_loop
 from .._core.sink import capabilities_of
 from . import log
@@ -256,7 +256,7 @@ class Batcher(Generic[T]):
         except BaseException:
             self._state = "new"
             raise
-        forks.watch(self)
+        process_fork.watch(self)
         self._loop = asyncio.get_running_loop()
         if isinstance(engine.clock, LoopClock):
             engine.clock = LoopClock(
@@ -594,7 +594,7 @@ class Batcher(Generic[T]):
 
     def after_fork(self) -> None:
         """This is a forked child: what is inside belongs to the parent."""
-        forks.leave_to_parent(self._engine, self._drain, self._opened)
+        process_fork.leave_to_parent(self._engine, self._drain, self._opened)
         self._engine, self._drain, self._opened, self.report = self._new_engine(), None, None, None
         self._state = "forked"
 

@@ -1,12 +1,12 @@
-"""The states of a batcher's destinations, and when a log line is due about them. Pure.
+"""The states of a batcher's destinations, and the times of the log lines about them. Pure.
 
-1. Each decorator that knows a destination (a retry, a breaker) reports it; a stack may have
+1. Each decorator that knows a destination (a retry, a breaker) reports its state; a stack may have
    several.
-2. A destination that becomes unavailable, refused, throttled, or is kept off by a breaker, is told
-   of once, then each `EVERY` seconds, and once more when it is available again.
-3. A trouble that comes back within `FLAP` seconds of its end is not told of again unless it lasts:
-   one item that is refused alone makes many of them in a second. Throttling comes and goes as a
-   matter of course, so for it the time is `EVERY` seconds after the last line.
+2. A trouble (unavailable, refusing, throttling, or behind an open breaker) is logged once, then
+   every `EVERY` seconds, and once more when it has ended.
+3. A trouble that returns within `FLAP` seconds of its end is not logged again unless it lasts: a
+   single refused item causes many of them in a second. Throttling comes and goes normally, so for
+   it the time is `EVERY` seconds after the last line.
 """
 
 from __future__ import annotations
@@ -22,21 +22,29 @@ if TYPE_CHECKING:
 EVERY = 60.0
 """Seconds between two lines about the same trouble."""
 FLAP = 5.0
-"""Seconds."""
+"""Seconds in which a trouble that returns counts as the same."""
 NEVER = -float("inf")
 
 
 @dataclass(slots=True)
 class Trouble:
-    """One destination that is not available."""
+    """A destination that is not available."""
 
     condition: Condition
     since: float
-    """When it stopped being available."""
+    """The time since which it is not available."""
     due: float
-    """When the next line about it is due."""
+    """The time of the next line about it."""
     is_quiet: bool = False
-    """Whether its beginning was not told of."""
+    """Whether its beginning was not logged."""
+
+    def update(self, condition: Condition) -> None:
+        """Note a newer reason for the same state."""
+        self.condition = condition
+
+    def logged(self, now: float) -> None:
+        """Note that a line about it was logged."""
+        self.due, self.is_quiet = now + EVERY, False
 
 
 class Conditions:
@@ -51,7 +59,7 @@ class Conditions:
 
     @property
     def worst(self) -> Trouble | None:
-        """The trouble to show where there is room for one."""
+        """The trouble of the worst state."""
         return max(
             self.troubles.values(),
             key=lambda trouble: SEVERITY[trouble.condition.state],
@@ -65,11 +73,11 @@ class Conditions:
         return DestinationState.AVAILABLE if worst is None else worst.condition.state
 
     def begins(self, source: Hashable, condition: Condition, now: float) -> Trouble | None:
-        """A destination is not available; return the trouble if a log line is due now."""
+        """Note that a destination is not available; return the trouble if a log line is due now."""
         self._count(now)
         known = self.troubles.get(source)
         if known is not None and known.condition.state is condition.state:
-            known.condition = condition
+            known.update(condition)
             return None
         state = condition.state
         told, ended = self._told.get(state, NEVER), self._ended.get(state, NEVER)
@@ -90,7 +98,7 @@ class Conditions:
         return trouble
 
     def ends(self, source: Hashable, now: float) -> Trouble | None:
-        """A destination is available; return its trouble if a log line about its end is due."""
+        """Note that a destination is available; return its trouble if a log line is due about it."""
         self._count(now)
         known = self.troubles.pop(source, None)
         if known is None:
@@ -100,20 +108,20 @@ class Conditions:
 
     @property
     def next_reminder(self) -> float | None:
-        """When a trouble that goes on is told of again; `None` without trouble."""
+        """The time of the next line about a lasting trouble; `None` without any."""
         return min((trouble.due for trouble in self.troubles.values()), default=None)
 
     def remind(self, now: float) -> list[Trouble]:
-        """The troubles to tell of again now."""
+        """The lasting troubles to log now."""
         due = [trouble for trouble in self.troubles.values() if now >= trouble.due]
         for trouble in due:
-            trouble.due, trouble.is_quiet = now + EVERY, False
+            trouble.logged(now)
             self._told[trouble.condition.state] = now
         return due
 
     def seconds(self, now: float) -> Mapping[DestinationState, float]:
-        """For how long, in all, the worst state was which; without the time when all destinations
-        were available.
+        """Total seconds of each worst state, without those in which all destinations were
+        available.
         """
         self._count(now)
         return dict(self._seconds)

@@ -421,7 +421,7 @@ class Engine(Generic[T]):
         self.flights.add(flight)
         self._flying += len(sealed.items)
         self.flushes[sealed.reason.value] = self.flushes.get(sealed.reason.value, 0) + 1
-        flight.watch(flight.batch.delivery)
+        flight.batch.delivery.new_stretch()
         loop = asyncio.get_running_loop()
         flight.task = loop.create_task(
             self._fly(flight), name=f"penstock flush {batch_id}", context=self._context.copy()

@@ -55,8 +55,8 @@ class Engine(Protocol[T]):
 
 
 class Flight(Generic[T]):
-    """A batch between being taken by a worker and the end of its write. The host of its
-    delivery.
+    """A batch between being taken by a worker and the end of its write. The books and
+    slots of its delivery.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Flight(Generic[T]):
         """The try that is under way, where somebody adapts to it."""
         self._engine = engine
         self._stretch = stretch
-        self._timers: dict[Delivery, TimerHandle] = {}
+        self._timers: dict[object, TimerHandle] = {}
         self._verdict: TimerHandle | None = None
         self.batch = RowBatch(
             tuple(sealed.items),
@@ -101,7 +101,7 @@ class Flight(Generic[T]):
                 sealed_at=sealed.sealed_at,
                 tenant=sealed.tenant,
             ),
-            delivery=Delivery(len(sealed.items), host=self),
+            delivery=Delivery(len(sealed.items), books=self, slots=self),
             keys=sealed.keys,
             sizes=sealed.sizes,
         )
@@ -118,7 +118,7 @@ class Flight(Generic[T]):
 
     # -- cutting -----------------------------------------------------------------------------------
 
-    def watch(self, activity: Delivery) -> None:
+    def watch(self, activity: object) -> None:
         """A new stretch begins: cut the write if it lasts longer than the flush timeout."""
         self.unwatch(activity)
         if self.cut_cause is None:
@@ -126,7 +126,7 @@ class Flight(Generic[T]):
                 self.clock.now() + self._stretch, self._timed_out
             )
 
-    def unwatch(self, activity: Delivery) -> None:
+    def unwatch(self, activity: object) -> None:
         """The stretch has ended."""
         timer = self._timers.pop(activity, None)
         if timer is not None:
@@ -161,7 +161,7 @@ class Flight(Generic[T]):
             self.task.cancel()
         self._verdict = self.clock.call_at(verdict_at, self.batch.delivery.close)
 
-    # -- the delivery's host -----------------------------------------------------------------------
+    # -- the delivery's books and slots -----------------------------------------------------------
 
     @property
     def clock(self) -> Clock:
@@ -184,11 +184,7 @@ class Flight(Generic[T]):
         return True
 
     def settled(
-        self,
-        delivery: Delivery,
-        indices: Sequence[int],
-        outcome: Outcome,
-        details: Mapping[int, object] | None,
+        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
         """Book outcomes."""
         self._engine.item_settled(self, indices, outcome, details)
@@ -197,7 +193,7 @@ class Flight(Generic[T]):
         """Wait out a backoff, or until a shutdown begins."""
         await self._engine.pause(until, *signals, through_stop=through_stop)
 
-    def give_slot(self, delivery: Delivery) -> None:
+    def give_slot(self) -> None:
         """A backoff begins: the slot serves others unless total order needs it."""
         self.backing_off = True
         self._engine.try_ends(self, rests=True)
@@ -207,7 +203,7 @@ class Flight(Generic[T]):
             self._engine.slots.give()
             self._engine.slot_given()
 
-    async def take_slot(self, delivery: Delivery) -> None:
+    async def take_slot(self) -> None:
         """The backoff is over: wait for a slot."""
         while not self.has_slot:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -229,7 +225,7 @@ class Flight(Generic[T]):
             self._engine.slot_given()
         self.has_slot = True
 
-    def force_slot(self, delivery: Delivery) -> None:
+    def force_slot(self) -> None:
         """A backoff was left by an exception: go on at once, over the limit if need be."""
         if not self.has_slot:
             self.has_slot = True

@@ -1,10 +1,11 @@
-"""Reports the state of the destination by log lines, observers and `stats()`. A thin shell around
+"""Reports the destination's state in log lines, to observers and in `stats()`: a thin shell around
 `Conditions`.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,16 +30,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.batcher")
 
 _BEGINS = {
-    DestinationState.THROTTLED: "the destination throttles",
-    DestinationState.CIRCUIT_OPEN: "the circuit breaker has opened and keeps writes from the "
-    "destination",
-    DestinationState.UNAVAILABLE: "the destination is unavailable",
-    DestinationState.REFUSED: "the destination refuses every write",
+    DestinationState.THROTTLED: "the destination has been throttling",
+    DestinationState.CIRCUIT_OPEN: "the open circuit breaker has kept writes from the destination",
+    DestinationState.UNAVAILABLE: "the destination has been unavailable",
+    DestinationState.REFUSED: "the destination has refused every write",
 }
 
 
-class Watched(Protocol):
-    """What the monitor reads of its batcher."""
+class MonitoredBatcher(Protocol):
+    """The batcher's side that the monitor reads."""
 
     clock: Clock
     name: str
@@ -46,7 +46,7 @@ class Watched(Protocol):
 
     @property
     def inside(self) -> int:
-        """Items that do not have their outcome."""
+        """Items without an outcome."""
         ...
 
     @property
@@ -56,9 +56,9 @@ class Watched(Protocol):
 
 
 class Monitor:
-    """Watches one batcher's destinations."""
+    """The states and errors of one batcher's destinations."""
 
-    def __init__(self, batcher: Watched, sink: Sink[Any]) -> None:
+    def __init__(self, batcher: MonitoredBatcher, sink: Sink[Any]) -> None:
         self._batcher = batcher
         self._classify = getattr(sink, "classify", None)
         self._conditions = Conditions()
@@ -66,12 +66,12 @@ class Monitor:
         self._is_closed = False
         self._last_error: tuple[float, ErrorStats] | None = None
         self.retries = 0
-        """How often a batch was sent again."""
+        """The number of retries of batches."""
 
-    # -- what decorators tell ----------------------------------------------------------------------
+    # -- reports of decorators and writes ----------------------------------------------------------
 
     def reported(self, source: object, condition: Condition | None) -> None:
-        """A decorator tells the state of its destination; `None`: it is available."""
+        """Note the state of a decorator's destination; `None` is available."""
         if condition is None and not self._conditions.troubles:
             return
         now, before = self._batcher.clock.now(), self._conditions.state
@@ -88,22 +88,20 @@ class Monitor:
             self._tell_state()
 
     def retrying(self, batch: Batch[Any], kind: ErrorClass, items: int, delay: float) -> None:
-        """A batch is to be sent again."""
+        """Count a retry of a batch, and tell observers."""
         self.retries += 1
         self._batcher.observers.tell(
             lambda observer: observer.on_retry(batch, kind.value, items, delay)
         )
 
     def heard(self, errors: Iterable[BaseException]) -> None:
-        """A write has ended with these errors."""
+        """Note the first error of a write, and its class."""
         error = next(iter(errors), None)
-        if error is None or isinstance(
-            error, StoppedError
-        ):  # what was given up says nothing about the destination
+        if error is None or isinstance(error, StoppedError):  # which is not the destination's
             return
         try:
             kind = classified(error, self._classify)
-        except Exception:  # a classifier that raises knows nothing
+        except Exception:  # a classifier that raises lists nothing
             kind = ErrorClass.UNLISTED
         if kind is not ErrorClass.STOPPED:
             shown = ErrorStats(
@@ -115,7 +113,7 @@ class Monitor:
             self._last_error = (self._batcher.clock.now(), shown)
 
     def close(self) -> None:
-        """The batcher has closed: no reminder follows."""
+        """Stop the reminders: the batcher has closed."""
         self._is_closed = True
         self._disarm()
 
@@ -124,7 +122,7 @@ class Monitor:
             self._timer.cancel()
             self._timer = None
 
-    # -- what others ask ---------------------------------------------------------------------------
+    # -- questions ---------------------------------------------------------------------------------
 
     def destination(self, now: float) -> DestinationStats:
         """The worst state of all destinations."""
@@ -144,30 +142,19 @@ class Monitor:
         if self._last_error is None:
             return None
         at, shown = self._last_error
-        return ErrorStats(
-            error_type=shown.error_type,
-            error_class=shown.error_class,
-            message=shown.message,
-            age=max(0.0, now - at),
-        )
+        return replace(shown, age=max(0.0, now - at))
 
     def last_error_since(self, when: float) -> str:
-        """Type and text of the last error of any write, if that was not before `when`; otherwise
-        empty.
-        """
-        return (
-            ""
-            if self._last_error is None or self._last_error[0] < when
-            else self._last_error[1].message
-        )
+        """Type and text of the last error of any write since `when`; empty without one."""
+        if self._last_error is None or self._last_error[0] < when:
+            return ""
+        return self._last_error[1].message
 
     def seconds(self, now: float) -> Mapping[DestinationState, float]:
-        """For how long the destination was in which state other than available, since the batcher
-        opened.
-        """
+        """Seconds in each state other than available, since the batcher opened."""
         return self._conditions.seconds(now)
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- reporting ---------------------------------------------------------------------------------
 
     def _tell_state(self) -> None:
         worst = self._conditions.worst
@@ -190,14 +177,9 @@ class Monitor:
 
     def _log_trouble(self, trouble: Trouble, now: float) -> None:
         condition, seconds = trouble.condition, now - trouble.since
-        began = datetime.fromtimestamp(self._batcher.clock.wall_time() - seconds, UTC).isoformat(
-            timespec="seconds"
-        )
-        repair = (
-            condition.repair
-            if condition.repair and condition.repair not in condition.reason
-            else ""
-        )
+        wall_time = self._batcher.clock.wall_time() - seconds
+        began = datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="seconds")
+        repair = condition.repair if condition.repair not in condition.reason else ""
         say(
             logger,
             logging.ERROR if condition.state is DestinationState.REFUSED else logging.WARNING,

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "tune":
             return tune(options)
         if options.command == "pipeline":
-            from ._pipeline import pipeline
+            from .pipeline.commands import pipeline
 
             return pipeline(options)
         from ..demo.demo import demo

@@ -23,7 +23,7 @@ import asyncpg
 import psutil
 
 from .._core.clock import LOOP_CLOCK
-from ..cli._spark import cancel, has_java
+from ..spark.driver.session import cancel, has_java
 from ..spark.pipeline import Destination, Layer, Pipeline, Source, SparkSettings, Step, Write
 from .flights import FlightFile
 from .proof import CONNECT_SECONDS, Finding

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 
 from .._clients.postgres.names import qualified, quoted
 from .._core import told
-from ..sinks import DeadLetterRecord
 from .letter import INTERRUPTED, PENDING, NoLetterError, letter_of
+from .record import DeadLetterRecord
 from .store import StoreError, Unreadable
 from .text import without_secrets
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from .._core import checks
 from .._core.patience import LONGEST_ASKED
+from .._core.retry_policy import RetryPolicy
 from .._core.sink import walk
-from .backoff import Backoff, WaitStrategy
+from .backoff import Backoff, StrategyBackoff, WaitStrategy
+from .batch_retry import RetrySettings
 from .retrying import RetrySink
-from .series import Rules
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -87,15 +88,8 @@ class Retry:
         max_retry_after: float | timedelta = LONGEST_ASKED,
         rng: random.Random | None = None,
     ) -> None:
-        self.rules = Rules(
-            attempts=checks.count("attempts", attempts),
-            unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
-            resend_unknown=resend_unknown,
-            max_seconds=checks.optional_seconds("max_seconds", max_seconds),
-        )
         if budget is not None and not callable(getattr(budget, "withdraw", None)):
             raise checks.bad("budget", budget, "must be a RetryBudget(...)")
-        self.budget = budget
         if backoff is not None and not callable(backoff):
             raise checks.bad(
                 "backoff", backoff, "must be a Backoff(...), or one of tenacity's wait objects"
@@ -106,11 +100,20 @@ class Retry:
                 classify,
                 "must be a function from an exception to an ErrorClass or None",
             )
-        self.backoff: Backoff | WaitStrategy = backoff or Backoff(rng=rng or random.Random())
-        self.classify = classify
-        self.on_refused = checks.choice("on_refused", on_refused, ("wait", "dead_letter"))
-        self.max_retry_after = checks.seconds("max_retry_after", max_retry_after)
-        self.give_up_after = checks.optional_seconds("give_up_after", give_up_after)
+        refused = checks.choice("on_refused", on_refused, ("wait", "dead_letter"))
+        strategy = StrategyBackoff(backoff or Backoff(rng=rng or random.Random()))
+        policy = RetryPolicy(
+            attempts=checks.count("attempts", attempts),
+            unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
+            resend_unknown=resend_unknown,
+            max_seconds=checks.optional_seconds("max_seconds", max_seconds),
+            give_up_after=checks.optional_seconds("give_up_after", give_up_after),
+            max_retry_after=checks.seconds("max_retry_after", max_retry_after),
+            backoff=strategy,
+        )
+        self.settings = RetrySettings(
+            policy, strategy, budget, classify, gives_up_refused=refused == "dead_letter"
+        )
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
         """Wrap `sink`. Raises `ConfigError` around a sink that would send again what has
@@ -120,7 +123,7 @@ class Retry:
             reason = getattr(part, "refuses_retry", None)
             if reason is not None:
                 raise checks.bad("Retry around", part, reason)
-        return RetrySink(sink, self)
+        return RetrySink(sink, self.settings)
 
     def __repr__(self) -> str:
-        return f"Retry(attempts={self.rules.attempts})"
+        return repr(self.settings)

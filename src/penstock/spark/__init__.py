@@ -22,9 +22,9 @@ __all__ = [
 ]
 
 try:
-    from ._driver import keyed
-    from ._jars import connector_jars
-    from ._register import Registration, register
+    from .driver.keys import keyed
+    from .jars import connector_jars
+    from .registration import Registration, register
     from .report import DeadLettersError, DeadRow, SparkWriteReport, StreamReport, UnitReport
     from .streaming import foreach_batch
     from .write import write_dataframe

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import PenstockError
-from ._page import report_html, stream_page, write_page
+from .progress.page import report_html, stream_page, write_page
 
 if TYPE_CHECKING:
     import os

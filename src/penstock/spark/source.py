@@ -22,12 +22,14 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 
 from .._core.checks import bad
 from .._core.errors import PenstockError
-from ._option_table import WRITING, read_options
-from ._options import prepared
-from ._partition import HOPELESS, SHOWN, Partition, read_report
-from ._travel import Traveller, description, load
-from ._trial import try_out
-from ._types import check_types
+from .driver.trial import try_out
+from .options.sinks import prepared
+from .options.table import WRITING, read_options
+from .task.dead_rows import DEAD_ROWS_MARGIN, DEAD_ROWS_SHOWN
+from .task.lines import read_report
+from .task.partition import Partition
+from .values.travel import Traveller, description, load
+from .values.types import check_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,9 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.types import StructType
 
-    from ._options import Way
-    from ._partition import Line
+    from .options.sinks import WriteSettings
     from .report import SparkWriteReport
+    from .task.lines import Line
 else:
     DataSourceStreamArrowWriter = getattr(
         datasource, "DataSourceStreamArrowWriter", object
@@ -51,7 +53,7 @@ QUERY, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class CommitMessage(WriterCommitMessage):
     """What a task tells the commit."""
 
     lines: tuple[Line, ...]
@@ -63,33 +65,35 @@ class Plan:
 
     sink: bytes
     """Its description."""
-    way: Way
+    way: WriteSettings
     arrived: Accumulator[Any] | None = None
     """Takes a report's lines back to the driver, by the name of the write."""
 
-    def run(self, write: str, batches: Iterator[pa.RecordBatch]) -> Written:
+    def run(self, write: str, batches: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition."""
-        stop_at = self.way.max_dead_letters + HOPELESS
-        lines = Partition(self.sink, self.way.cuts, write, keep=SHOWN, stop_at=stop_at).run(batches)
+        stop_at = self.way.max_dead_letters + DEAD_ROWS_MARGIN
+        lines = Partition(
+            self.sink, self.way.cuts, write, keep=DEAD_ROWS_SHOWN, stop_at=stop_at
+        ).run(batches)
         if self.arrived is not None:
             self.arrived.add({write: lines})
-        return Written(tuple(lines))
+        return CommitMessage(tuple(lines))
 
-    def commit(self, what: str, messages: Iterable[Written | None]) -> None:
+    def commit(self, what: str, messages: Iterable[CommitMessage | None]) -> None:
         """Log the report. Raises `DeadLettersError` for more dead letters than allowed."""
         report = _merged(messages)
         logger.info("%s: %s", what, report)
         if report.failed > self.way.max_dead_letters:
             report.raise_for_dead_letters()
 
-    def abort(self, what: str, messages: Iterable[Written | None]) -> None:
+    def abort(self, what: str, messages: Iterable[CommitMessage | None]) -> None:
         """Log what stays."""
         logger.warning(
             "%s was given up; what its tasks had written stays: %s", what, _merged(messages)
         )
 
 
-def _merged(messages: Iterable[Written | None]) -> SparkWriteReport:
+def _merged(messages: Iterable[CommitMessage | None]) -> SparkWriteReport:
     return read_report(
         line for message in messages if message is not None for line in message.lines
     )
@@ -103,7 +107,7 @@ class BatchWriter(Traveller, DataSourceArrowWriter):
         self._plan = plan
         self._write = uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition; runs on an executor."""
         return self._plan.run(self._write, iterator)
 
@@ -123,7 +127,7 @@ class StreamWriter(Traveller, DataSourceStreamArrowWriter):
         self._name = name
         self._plan = plan
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition of a micro-batch; runs on an executor."""
         return self._plan.run("-".join(_micro_batch()), iterator)
 

@@ -1,17 +1,13 @@
-"""Test your own code as Penstock tests itself: a fake clock, scripted sinks, real servers that
-start from packages.
-"""
+"""Tools to test your own code: a fake clock, scripted sinks, real servers started from packages."""
 
 from .._core.clock import LoopClock
 from .._core.public import publish
-from ._clock import FakeClock
-from ._kafka import EmbeddedKafka, embedded_kafka
-from ._load import Destination, LoadedSink, Sample, Scenario, Simulated, simulate
-from ._moment import WouldHang
-from ._opensearch import EmbeddedOpenSearch, embedded_opensearch
-from ._postgres import EmbeddedPostgres, embedded_postgres
-from ._require import EmbeddedUnavailable, skip_or_fail
-from ._sinks import (
+from .clock.clock import FakeClock
+from .clock.moment import WouldHang
+from .load.destination import Destination, LoadedSink
+from .load.samples import Sample
+from .load.simulation import Scenario, Simulated, simulate
+from .scripted import (
     BlockingSink,
     Call,
     DedupSink,
@@ -27,6 +23,10 @@ from ._sinks import (
     partial,
     slow,
 )
+from .servers.kafka import EmbeddedKafka, embedded_kafka
+from .servers.opensearch import EmbeddedOpenSearch, embedded_opensearch
+from .servers.postgres import EmbeddedPostgres, embedded_postgres
+from .servers.require import EmbeddedUnavailable, skip_or_fail
 
 __all__ = [
     "BlockingSink",

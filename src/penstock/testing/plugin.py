@@ -1,9 +1,9 @@
 """The pytest plugin: fixtures `fake_clock`, `real_clock`, `embedded_postgres`,
 `embedded_opensearch` and `embedded_kafka`.
 
-An `async def` test that asks for `fake_clock`, itself or through a fixture, runs on that clock's
-virtual loop; one that asks for `real_clock` runs on a loop of its own. Other async tests are left
-to other plugins. Nothing but the standard library is loaded before a fixture needs it.
+An `async def` test that uses `fake_clock`, itself or through a fixture, runs on that clock's
+virtual loop; one that uses `real_clock` runs on a loop of its own. The plugin ignores other async
+tests. It loads only the standard library until a fixture needs more.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .._core.clock import LoopClock
-from ._clock import FakeClock
-from ._require import there_or_skip
+from .clock.clock import FakeClock
+from .servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ._kafka import EmbeddedKafka
-    from ._opensearch import EmbeddedOpenSearch
-    from ._postgres import EmbeddedPostgres
+    from .servers.kafka import EmbeddedKafka
+    from .servers.opensearch import EmbeddedOpenSearch
+    from .servers.postgres import EmbeddedPostgres
 
 _failed = pytest.StashKey[bool]()
 
 
 @pytest.fixture
 def fake_clock(request: pytest.FixtureRequest) -> Iterator[FakeClock]:
-    """A fresh clock on a virtual loop, closed after the test; a test that passes fails all the same
-    if it leaves a task or a timer.
-    """
+    """A new clock on a virtual loop, closed after the test, which fails if it leaves a task or timer."""
     with FakeClock() as clock:
         yield clock
         leftovers = [] if _failed in request.node.stash else clock.leftovers()
@@ -42,16 +40,17 @@ def fake_clock(request: pytest.FixtureRequest) -> Iterator[FakeClock]:
 
 @pytest.fixture
 def real_clock() -> LoopClock:
-    """The real time."""
+    """The real clock."""
     return LoopClock()
 
 
 @pytest.fixture(scope="session")
 def embedded_postgres() -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL server for the whole test run, without durability. Skips where it cannot be had,
-    unless `PENSTOCK_REQUIRE` names it.
+    """A PostgreSQL server for the whole test run, without durability.
+
+    Skips if it is not available, unless `PENSTOCK_REQUIRE` names it (`postgres`).
     """
-    from ._postgres import embedded_postgres as start
+    from .servers.postgres import embedded_postgres as start
 
     with there_or_skip("postgres", start({"fsync": "off"})) as server:
         yield server
@@ -59,10 +58,11 @@ def embedded_postgres() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture(scope="session")
 def embedded_opensearch() -> Iterator[EmbeddedOpenSearch]:
-    """An OpenSearch server for the whole test run. Skips where it cannot be had, unless
-    `PENSTOCK_REQUIRE` names it (`opensearch`).
+    """An OpenSearch server for the whole test run.
+
+    Skips if it is not available, unless `PENSTOCK_REQUIRE` names it (`opensearch`).
     """
-    from ._opensearch import embedded_opensearch as start
+    from .servers.opensearch import embedded_opensearch as start
 
     with there_or_skip("opensearch", start()) as server:
         yield server
@@ -70,10 +70,11 @@ def embedded_opensearch() -> Iterator[EmbeddedOpenSearch]:
 
 @pytest.fixture(scope="session")
 def embedded_kafka() -> Iterator[EmbeddedKafka]:
-    """A Kafka broker for the whole test run. Skips where it cannot be had, unless
-    `PENSTOCK_REQUIRE` names it (`kafka`).
+    """A Kafka broker for the whole test run.
+
+    Skips if it is not available, unless `PENSTOCK_REQUIRE` names it (`kafka`).
     """
-    from ._kafka import embedded_kafka as start
+    from .servers.kafka import embedded_kafka as start
 
     with there_or_skip("kafka", start()) as server:
         yield server
@@ -81,7 +82,7 @@ def embedded_kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run async tests that ask for one of our clocks."""
+    """Run async tests that use one of these clocks."""
     fixtures: dict[str, Any] = pyfuncitem.funcargs
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None

@@ -14,7 +14,7 @@ from penstock import ConfigError, Counts, RowBatch, StagesLost, Unit, send
 from penstock._core.staging import Begun, Epoch, Stage, staged
 from penstock.sinks import PostgresSink
 from penstock.testing import embedded_postgres as server_of_its_own
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

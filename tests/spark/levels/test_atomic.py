@@ -31,12 +31,12 @@ from penstock._core.decorator import WrappingSink
 from penstock._core.staging import Epoch, staged
 from penstock.sinks import PostgresSink
 from penstock.spark import DeadLettersError, SparkWriteReport, write_dataframe
-from penstock.spark._atomic import write_atomically
-from penstock.spark._content import Content
-from penstock.spark._runs import Ran
+from penstock.spark.driver.content import Content
+from penstock.spark.levels.atomic import write_atomically
+from penstock.spark.levels.runs import Ran
 from penstock.spark.report import UnitReport
 from penstock.testing import embedded_postgres
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.require import there_or_skip
 
 from .conftest import INVERSIONS, TABLES, WHOLE, rows
 

@@ -16,13 +16,14 @@ from tests.spark.sql import query
 from penstock import UnknownOutcomeError
 from penstock.sinks import PostgresSink
 from penstock.spark import SparkWriteReport
-from penstock.spark._partition import Partition, read_histories, read_report
-from penstock.spark._runs import Ran, write_units
-from penstock.spark._task import Cuts
-from penstock.spark._travel import description
-from penstock.spark._units import BUCKET, Units
+from penstock.spark.levels.runs import Ran, write_units
+from penstock.spark.levels.units import BUCKET, Units
+from penstock.spark.task.lines import read_histories, read_report
+from penstock.spark.task.partition import Partition
+from penstock.spark.task.task import Cuts
+from penstock.spark.values.travel import description
 from penstock.testing import embedded_postgres
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.require import there_or_skip
 
 from .conftest import TABLES
 

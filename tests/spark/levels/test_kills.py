@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 from penstock.testing import embedded_postgres
-from penstock.testing._require import there_or_skip
+from penstock.testing.servers.require import there_or_skip
 
 from .alone import run
 

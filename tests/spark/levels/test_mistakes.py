@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 from penstock import Batch, ConfigError
 from penstock.sinks import MemorySink
 from penstock.spark import foreach_batch
-from penstock.spark._levels import level
+from penstock.spark.levels.level import level
 
 
 class Plain:

@@ -24,12 +24,13 @@ from penstock import (
 )
 from penstock.sinks import PostgresSink
 from penstock.spark import foreach_batch, write_dataframe
-from penstock.spark._content import Content
-from penstock.spark._driver import keyed, typed, with_bucket
-from penstock.spark._partition import Partition
-from penstock.spark._task import Cuts
-from penstock.spark._travel import description
-from penstock.spark._units import Units
+from penstock.spark.driver.columns import typed
+from penstock.spark.driver.content import Content
+from penstock.spark.driver.keys import keyed, with_bucket
+from penstock.spark.levels.units import Units
+from penstock.spark.task.partition import Partition
+from penstock.spark.task.task import Cuts
+from penstock.spark.values.travel import description
 
 from .conftest import WHOLE, rows
 

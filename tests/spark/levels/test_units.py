@@ -23,12 +23,12 @@ from penstock import (  # noqa: E402
     WriteResult,
 )
 from penstock.sinks import MemorySink  # noqa: E402
-from penstock.spark._partition import Letters  # noqa: E402
-from penstock.spark._task import Cuts, Task  # noqa: E402
-from penstock.spark._unit_task import UnitTask  # noqa: E402
-from penstock.spark._units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
-from penstock.spark._worker import Worker  # noqa: E402
+from penstock.spark.levels.units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
 from penstock.spark.report import DeadLettersError  # noqa: E402
+from penstock.spark.task.dead_rows import DeadRowBuffer  # noqa: E402
+from penstock.spark.task.task import Cuts, Task  # noqa: E402
+from penstock.spark.task.unit_task import UnitTask  # noqa: E402
+from penstock.spark.task.worker import Worker  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -108,10 +108,10 @@ def run(
     most: float = 0,
     bucket: int = 2,
 ) -> UnitReport:
-    letters = Letters(bucket, 20, most)
-    return UnitTask(here, sink, CUTS, UNITS.unit(bucket), buffer_bytes=buffer, letters=letters).run(
-        given_rows
-    )
+    letters = DeadRowBuffer(bucket, 20, most)
+    return UnitTask(
+        here, sink, CUTS, UNITS.unit(bucket), buffer_bytes=buffer, dead_rows=letters
+    ).run(given_rows)
 
 
 def numbers(sink: MemorySink[Any]) -> list[int]:
@@ -185,9 +185,9 @@ def test_other_rows_under_the_same_name_are_refused(here: Worker) -> None:
         run(here, sink, rows(34))
     changed = Units(application="job", version=7, buckets=5, key=("key",), in_transactions=True)
     with pytest.raises(UnitRefused):
-        UnitTask(here, sink, CUTS, changed.unit(2), buffer_bytes=0, letters=Letters(2, 20, 0)).run(
-            rows(33)
-        )
+        UnitTask(
+            here, sink, CUTS, changed.unit(2), buffer_bytes=0, dead_rows=DeadRowBuffer(2, 20, 0)
+        ).run(rows(33))
 
 
 def test_two_attempts_at_the_same_time_have_one_effect(here: Worker) -> None:
@@ -238,7 +238,7 @@ def test_a_unit_that_does_not_fit_is_left_to_spark(here: Worker) -> None:
 
 
 def test_tries_come_to_an_end(here: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.spark._again.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("penstock.spark.task.retries.FIRST_WAIT", 0.001)
     sink = Broken(at_chunk=0, times=100)
     with pytest.raises(TransactionLost):
         run(here, sink, rows(5))
@@ -267,7 +267,7 @@ def test_reading_that_fails_leaves_nothing(here: Worker) -> None:
 
     with pytest.raises(OSError, match="shuffle"):
         UnitTask(
-            here, sink, CUTS, UNITS.unit(2), buffer_bytes=1 << 20, letters=Letters(2, 20, 0)
+            here, sink, CUTS, UNITS.unit(2), buffer_bytes=1 << 20, dead_rows=DeadRowBuffer(2, 20, 0)
         ).run(breaking())
     assert sink.items == []
     assert run(here, sink, rows(33)).delivered == 33
@@ -317,7 +317,7 @@ def test_units_without_transactions_send_the_same_write_keys(here: Worker) -> No
                 sent.add(batch.write_key)
 
         Task(here, Keys(), CUTS, unit=UNITS.unit(3).name, partition=3).run(
-            rows(40, at_once=at_once), Letters(3, 20, 0).add
+            rows(40, at_once=at_once), DeadRowBuffer(3, 20, 0).add
         )
         keys.append(sent)
     assert keys[0] == keys[1]
@@ -339,7 +339,7 @@ def test_other_rows_under_an_old_name_have_another_write_key(here: Worker) -> No
 
     for hashes in ([7, -7, 3], [3, 7, -7], [7, -7, 4], [5, -5, 4]):
         Task(here, Keys(), CUTS, unit=UNITS.unit(3).name, partition=3).run(
-            hashed(hashes), Letters(3, 20, 0).add
+            hashed(hashes), DeadRowBuffer(3, 20, 0).add
         )
     assert keys == ["job:7:3-0-0000000000000003"] * 2 + ["job:7:3-0-0000000000000004"] * 2
     assert taken[:3] == [{"key": 1, "number": place} for place in range(3)]

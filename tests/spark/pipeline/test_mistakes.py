@@ -394,7 +394,7 @@ def test_what_nobody_reads_is_doubted() -> None:
 
 def test_without_sqlglot_the_sql_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlglot", None)
-    monkeypatch.setattr("penstock.spark.pipeline._check.can_read", lambda: False)
+    monkeypatch.setattr("penstock.spark.pipeline.check.can_read", lambda: False)
     pipeline = declared(steps={"even": Step(sql="SELECT * FROM nowhere")})
     assert pipeline.mistakes() == ()
     assert "the SQL was not looked at" in str(pipeline.doubts()[0])

@@ -22,7 +22,7 @@ from penstock.spark.pipeline import (
     Watermark,
     Write,
 )
-from penstock.spark.pipeline._sinks import KINDS, LAYERS
+from penstock.spark.pipeline.sinks import KINDS, LAYERS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "run-a-pipeline.md").read_text(
     encoding="utf-8"
@@ -87,9 +87,9 @@ def test_a_pipeline_can_say_whatever_a_write_takes() -> None:
     """Its choices are those of `write_dataframe`, and nothing of it is left out."""
     pytest.importorskip("pyspark")
     from penstock.spark import write_dataframe
-    from penstock.spark._failures import OnKeyFailure
-    from penstock.spark._levels import DeliveryLevel, WriteMode
-    from penstock.spark.write import DeadLetters
+    from penstock.spark.driver.job import DeadLetters
+    from penstock.spark.levels.level import DeliveryLevel, WriteMode
+    from penstock.spark.task.key_failure import OnKeyFailure
 
     own = get_type_hints(Write)
     assert set(signature(write_dataframe).parameters) - ELSEWHERE <= set(own)

@@ -13,9 +13,9 @@ pytest.importorskip("pyspark")
 from penstock import ConfigError
 from penstock._clients.postgres.dsn import dsn_of
 from penstock._clients.postgres.names import table_name
-from penstock.spark._option_table import OPTIONS, options_as_markdown
-from penstock.spark._options import prepared
-from penstock.spark._travel import description, load
+from penstock.spark.options.sinks import prepared
+from penstock.spark.options.table import OPTIONS, options_as_markdown
+from penstock.spark.values.travel import description, load
 
 SECRET = "h1dden"
 COLUMNS = ("id", "name", "version")

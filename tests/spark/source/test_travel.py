@@ -17,7 +17,7 @@ from pyspark import cloudpickle as pysparks
 
 from penstock import Batch, NotPicklableError, stack
 from penstock.spark import write_dataframe
-from penstock.spark._travel import Traveller, description, load
+from penstock.spark.values.travel import Traveller, description, load
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,7 +23,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..clock import LOOP_CLOCK, Signal, wait_until
 from ..errors import CircuitOpenError, ResultMismatch, StoppedError, UnknownOutcomeError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..condition import Condition
     from ..errors import ErrorClass
     from .fork import Fork
+    from .host import Books, Slots
 
 Settled = Callable[[Sequence[int], Outcome, Mapping[int, object] | None], None]
 
@@ -68,83 +69,16 @@ class Tries:
     last_at: float
 
 
-class Host(Protocol):
-    """What a delivery needs from its batcher."""
-
-    @property
-    def clock(self) -> Clock:
-        """Where the time comes from."""
-        ...
-
-    @property
-    def deadline(self) -> float | None:
-        """When writes will be cut, once a shutdown has begun."""
-        ...
-
-    @property
-    def stopping(self) -> bool:
-        """Whether a shutdown has begun."""
-        ...
-
-    @property
-    def waits_for_repair(self) -> bool:
-        """Whether a destination that refuses everything is waited for until it is repaired."""
-        ...
-
-    def settled(
-        self,
-        delivery: Delivery,
-        indices: Sequence[int],
-        outcome: Outcome,
-        details: Mapping[int, object] | None,
-    ) -> None:
-        """These items have their final outcome."""
-
-    async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
-        """Return when the clock reads `until`, when one of `signals` fires, or when a shutdown
-        begins, unless that is waited through.
-        """
-
-    def give_slot(self, delivery: Delivery) -> None:
-        """The batch is nowhere near its destination: others may have its flush slot."""
-
-    async def take_slot(self, delivery: Delivery) -> None:
-        """Wait for a flush slot, ahead of fresh batches."""
-
-    def force_slot(self, delivery: Delivery) -> None:
-        """Take a flush slot at once, over the limit if need be."""
-
-    def watch(self, activity: Delivery) -> None:
-        """A stretch of work begins on this activity: the flush timeout counts from now."""
-
-    def unwatch(self, activity: Delivery) -> None:
-        """The stretch has ended."""
-
-    def throttled(self, until: float) -> None:
-        """The destination asked for a pause."""
-
-    def heard(self, errors: Iterable[BaseException]) -> None:
-        """A write, or a part of one, has ended with these errors, whatever becomes of its items."""
-
-    def reported(self, source: object, condition: Condition | None) -> None:
-        """A decorator tells the state of its destination; `None`: it is available."""
-
-    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """So many items of the batch are to be sent again after `delay` seconds, because of errors
-        of this class.
-        """
-
-
 class Delivery:
     """The progress of one sealed batch, or of one branch of it."""
 
     __slots__ = (
         "_activities",
         "_beside",
+        "_books",
         "_closed",
         "_errors",
         "_forks",
-        "_host",
         "_hurried",
         "_hurry",
         "_idle",
@@ -156,6 +90,7 @@ class Delivery:
         "_parent",
         "_partly",
         "_settled_by",
+        "_slots",
         "_state",
         "_tries",
         "contradictions",
@@ -169,7 +104,8 @@ class Delivery:
         self,
         size: int,
         *,
-        host: Host | None = None,
+        books: Books | None = None,
+        slots: Slots | None = None,
         parent: Delivery | None = None,
         labels: tuple[str, ...] = (),
     ) -> None:
@@ -181,7 +117,8 @@ class Delivery:
         """How many items were settled after this delivery had been closed."""
         self.keeps_prefix = False
         """Whether an item goes no further than the one before it of its key; see `prefix`."""
-        self._host = host
+        self._books = books
+        self._slots = slots
         self._parent = parent
         self._state = bytearray(size)
         self._left = size
@@ -232,30 +169,30 @@ class Delivery:
     @property
     def clock(self) -> Clock:
         """The batcher's clock; the running loop's outside a batcher."""
-        host = self._root._host
-        return LOOP_CLOCK if host is None else host.clock
+        slots = self._root._slots
+        return LOOP_CLOCK if slots is None else slots.clock
 
     @property
     def deadline(self) -> float | None:
         """When writes will be cut, once a shutdown has begun."""
-        host = self._root._host
-        return None if host is None else host.deadline
+        slots = self._root._slots
+        return None if slots is None else slots.deadline
 
     @property
     def stopping(self) -> bool:
         """Whether a shutdown has begun, or this branch is not waited for any more: backoffs are
         shortened, or end.
         """
-        host = self._root._host
-        return (host is not None and host.stopping) or self.is_hurried
+        slots = self._root._slots
+        return (slots is not None and slots.stopping) or self.is_hurried
 
     @property
     def waits_for_repair(self) -> bool:
         """Whether a destination that refuses everything is waited for. Not outside a batcher, where
         no log would tell of the wait.
         """
-        host = self._root._host
-        return host is not None and host.waits_for_repair
+        slots = self._root._slots
+        return slots is not None and slots.waits_for_repair
 
     @property
     def is_hurried(self) -> bool:
@@ -405,9 +342,9 @@ class Delivery:
         """A write, or a part of one, has ended with these errors, whatever becomes of its items:
         what they say about load is the batcher's.
         """
-        host = self._root._host
-        if host is not None:
-            host.heard(errors)
+        books = self._root._books
+        if books is not None:
+            books.heard(errors)
 
     def interrupted(self, indices: Iterable[int]) -> None:
         """A write of these items was cancelled: those still at the destination may have been
@@ -488,8 +425,8 @@ class Delivery:
         self._left -= len(indices)
         if self._settled_by is not None:
             self._settled_by(indices, outcome, details)
-        elif self._host is not None:
-            self._host.settled(self, indices, outcome, details)
+        elif self._books is not None:
+            self._books.settled(indices, outcome, details)
 
     def _not_settled(self, indices: Sequence[int], code: int) -> list[int]:
         state = self._state
@@ -517,7 +454,7 @@ class Delivery:
         """The batcher is done with this batch. Host and batch hold each other, so its items would
         otherwise wait for the garbage collector.
         """
-        self._host = None
+        self._books = self._slots = None
 
     # -- forks -------------------------------------------------------------------------------------
 
@@ -579,26 +516,26 @@ class Delivery:
             return True
         self._mark(indices, _WAITING)
         root = self._root
-        host = root._host
+        slots = root._slots
         signals = (*signals, *(delivery._hurry for delivery in self._way()))
-        if host is None:
+        if slots is None:
             await wait_until(self.clock, when, *signals)
             return self.is_hurried
-        host.unwatch(self._activity)
-        root._rest(host)
+        slots.unwatch(self._activity)
+        root._rest(slots)
         try:
-            await host.pause(when, *signals, through_stop=through_stop)
+            await slots.pause(when, *signals, through_stop=through_stop)
             if self._is_asked_to_wait(not_before, lasts) and not began_stopping:
-                await host.pause(not_before, *signals, through_stop=True)
+                await slots.pause(not_before, *signals, through_stop=True)
             if self.closed:
                 raise asyncio.CancelledError
-            await host.take_slot(root)
+            await slots.take_slot()
         except BaseException:
-            host.force_slot(root)
+            slots.force_slot()
             raise
         finally:
             root._idle -= 1
-            host.watch(self._activity)
+            slots.watch(self._activity)
         return self.is_hurried if through_stop else not self.has_time(lasts)
 
     def _next_try(
@@ -641,10 +578,10 @@ class Delivery:
             return False
         return not_before <= latest_try(deadline, lasts)
 
-    def _rest(self, host: Host) -> None:
+    def _rest(self, slots: Slots) -> None:
         self._idle += 1
         if self._idle == self._activities:
-            host.give_slot(self)
+            slots.give_slot()
 
     @property
     def lets_pass(self) -> bool:
@@ -667,38 +604,38 @@ class Delivery:
         `ended_beside` was called for its first.
         """
         root = self._root
-        host = root._host
+        slots = root._slots
         self._activity._beside += len(lines)
         root._activities += len(lines) - 1
         for first, *others in lines:
             first._line = None
             for branch in others:
                 branch._line = first
-        if host is not None:
-            host.unwatch(self._activity)
+        if slots is not None:
+            slots.unwatch(self._activity)
             for first, *_ in lines:
-                host.watch(first)
+                slots.watch(first)
 
     def ended_beside(self, branch: Delivery) -> None:
         """A line has ended; with the last of them the activity that had started them goes on."""
         root = self._root
-        host = root._host
+        slots = root._slots
         self._activity._beside -= 1
-        if host is not None:
-            host.unwatch(branch)
+        if slots is not None:
+            slots.unwatch(branch)
         if not self._activity._beside:
-            if host is not None:
-                host.watch(self._activity)
+            if slots is not None:
+                slots.watch(self._activity)
             return
         root._activities -= 1
-        if host is not None and root._idle == root._activities:
-            host.give_slot(root)
+        if slots is not None and root._idle == root._activities:
+            slots.give_slot()
 
     def new_stretch(self) -> None:
         """Another destination comes next: the flush timeout counts from now."""
-        host = self._root._host
-        if host is not None:
-            host.watch(self._activity)
+        slots = self._root._slots
+        if slots is not None:
+            slots.watch(self._activity)
 
     def listen(self, listener: Callable[[float], None]) -> None:
         """Have `listener` called with the end of each pause that a destination on this delivery, or
@@ -714,15 +651,15 @@ class Delivery:
         """Tell the batcher the state of a destination, as `source` knows it; `None`: it is
         available.
         """
-        host = self._root._host
-        if host is not None:
-            host.reported(source, condition)
+        books = self._root._books
+        if books is not None:
+            books.reported(source, condition)
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
         """Tell the batcher that so many items are to be sent again after `delay` seconds."""
-        host = self._root._host
-        if host is not None:
-            host.retrying(kind, items, delay)
+        books = self._root._books
+        if books is not None:
+            books.retrying(kind, items, delay)
 
     def throttled(self, until: float) -> None:
         """Pass on the end of a pause that the destination asks for, to the decorators that listen
@@ -738,6 +675,6 @@ class Delivery:
         for delivery in (*self._way(), self._root):
             for listener in delivery._listeners:
                 listener(until)
-        host = self._root._host
-        if host is not None:
-            host.throttled(until)
+        books = self._root._books
+        if books is not None:
+            books.throttled(until)

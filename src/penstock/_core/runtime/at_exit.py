@@ -1,9 +1,9 @@
-"""What runs on a thread of its own is ended before the interpreter stops threads.
+"""Objects with a thread of their own, ended before the interpreter stops threads.
 
-`atexit` comes too late for it: by then `concurrent.futures` takes no more work, so a sink that is a
-plain function could not write. The hook of `threading` comes before; the one registered last comes
-first, and that of `concurrent.futures` is registered as its thread pool is imported: here, before
-ours.
+`atexit` is too late: by then `concurrent.futures` takes no more work, so a sink that is a plain
+function could not write. The exit hooks of `threading` run earlier, the last registered one first.
+`concurrent.futures` registers its own when its thread pool is imported, so that happens here, before
+ours is registered.
 """
 
 from __future__ import annotations
@@ -20,33 +20,31 @@ from ..text import repr_of
 logger = logging.getLogger("penstock.batcher")
 
 INTERRUPTS = 1000
-"""How often the end of one thing may be interrupted before it is given up; each time it has to end
-at once.
-"""
+"""Interrupts of one object's end that are swallowed; each makes it end at once."""
 
 
-class Ends(Protocol):
-    """Something to be ended at exit."""
+class EndsAtExit(Protocol):
+    """An object to end at the interpreter's exit."""
 
     def end_at_exit(self) -> None:
-        """End, within a bound of its own."""
+        """End, within a time limit of its own."""
         ...
 
 
-_running: dict[int, Ends] = {}
+_running: dict[int, EndsAtExit] = {}
 _registered: list[bool] = []
 
 
-def enter(thing: Ends) -> None:
-    """End this one at exit, unless it leaves before."""
+def enter(thing: EndsAtExit) -> None:
+    """End `thing` at exit, unless it leaves before."""
     _running[id(thing)] = thing
     if not _registered:
         _registered.append(True)
         threading._register_atexit(_end_all)  # type: ignore[attr-defined]  # noqa: SLF001  # see above
 
 
-def leave(thing: Ends) -> None:
-    """Not this one."""
+def leave(thing: EndsAtExit) -> None:
+    """Do not end `thing` at exit any more."""
     _running.pop(id(thing), None)
 
 
@@ -54,14 +52,12 @@ def _end_all() -> None:
     for thing in list(_running.values()):
         try:
             _end(thing)
-        except BaseException as error:  # the others are still to be ended
+        except BaseException as error:  # the others still have to end
             say(logger, logging.ERROR, "%s could not be ended at exit", repr_of(thing), error=error)
 
 
-def _end(thing: Ends) -> None:
-    """End it. An interrupt means *now*: the shutdown has been told so, and is waited for all the
-    same.
-    """
+def _end(thing: EndsAtExit) -> None:
+    """End it. An interrupt makes a running shutdown end at once; it is still waited for."""
     for _ in range(INTERRUPTS):
         with contextlib.suppress(KeyboardInterrupt):
             thing.end_at_exit()

@@ -1,57 +1,74 @@
-"""An event loop on a thread of its own, for programs that have none.
+"""An event loop on a thread of its own.
 
-The main thread may be interrupted at any moment while it waits for the loop, and the loop must not
-notice. So both share raw locks only: what `Future`, `Event` and `Condition` hold while they are
-waited for could stay held for ever, and the loop would wait for it.
+A signal may interrupt a thread at any moment while it waits for the loop, and the loop must not
+notice. So both share raw locks only: the locks inside a `Future`, `Event` or `Condition` could stay
+held for ever, and the loop would wait for them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import logging
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ...batcher import log
 from ..clock import LOOP_CLOCK
 from ..errors import ClosedError
+from ..say import say
 from .run import run_on_new_loop
 
 if TYPE_CHECKING:
-    import contextvars
     from collections.abc import Awaitable, Callable, Coroutine
+    from concurrent.futures import Future
 
 R = TypeVar("R")
 
 
-class Answer(Generic[R]):
-    """What one thread waits for, and the loop gives, once."""
+async def _nothing() -> None:
+    """No opening, or no closing."""
 
-    __slots__ = ("_arrived", "_error", "_value", "is_given", "is_unwanted", "task")
+
+class LoopCall(Generic[R]):
+    """A thread's call into the loop: its task there, and its result, which arrives once."""
+
+    __slots__ = ("_arrived", "_error", "_value", "is_abandoned", "is_done", "task")
 
     def __init__(self) -> None:
         self._arrived = threading.Lock()
         self._arrived.acquire()
         self._value: R | None = None
         self._error: BaseException | None = None
-        self.is_given = False
-        self.is_unwanted = False
-        """Whether the thread waits no longer."""
+        self.is_done = False
+        self.is_abandoned = False
+        """Whether the thread has stopped waiting."""
         self.task: asyncio.Task[R] | None = None
 
-    def give(self, value: R | None = None, error: BaseException | None = None) -> None:
-        """Wake the thread; only the first answer counts. The loop's to call."""
-        if not self.is_given:
-            self._value, self._error, self.is_given = value, error, True
+    def begin(self, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
+        """Start the task; on the loop."""
+        self.task = asyncio.get_running_loop().create_task(work, name=name)
+        return self.task
+
+    def finish(self, value: R | None = None, error: BaseException | None = None) -> None:
+        """Set the result and wake the thread; only the first result counts."""
+        if not self.is_done:
+            self._value, self._error, self.is_done = value, error, True
             self._arrived.release()
 
+    def abandon(self) -> None:
+        """Note that the thread has stopped waiting."""
+        self.is_abandoned = True
+
+    def cancel(self) -> None:
+        """Cancel the task if it has started; on the loop."""
+        if self.task is not None:
+            self.task.cancel()
+
     def wait(self, timeout: float | None = None) -> R:
-        """Block until it is given; return or raise it. Raises `TimeoutError` after `timeout`
-        seconds.
-        """
-        if not self._arrived.acquire(
-            timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
-        ):
+        """Block for the result; return or raise it. Raises `TimeoutError` after `timeout` s."""
+        seconds = -1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)
+        if not self._arrived.acquire(timeout=seconds):
             raise TimeoutError
         if self._error is not None:
             raise self._error
@@ -59,62 +76,77 @@ class Answer(Generic[R]):
 
 
 class LoopThread:
-    """Runs `opening` on a new loop in a new thread, then whatever it is asked to, until it is told
-    to end.
+    """A daemon thread with an event loop, which other threads give work, until `end` is called.
 
-    The thread is a daemon: what a deaf sink leaves running on it cannot hold the process. A
-    `SystemExit` or `KeyboardInterrupt` that is raised on it, by a sink or an observer, is logged
-    and ends nothing.
+    As a daemon it cannot keep the process alive when a sink ignores its cancellation. A
+    `SystemExit` or `KeyboardInterrupt` raised on it, by a sink or an observer, is logged to
+    `logger` and ends nothing. What `ask`, `call` and `call_soon` run gets a copy of `context` (by
+    default an empty one). `on_end` is called on the thread after the loop has closed.
     """
 
     def __init__(
-        self, name: str, context: contextvars.Context, *, on_end: Callable[[], object]
+        self,
+        name: str,
+        *,
+        logger: logging.Logger,
+        context: contextvars.Context | None = None,
+        on_end: Callable[[], object] = lambda: None,
     ) -> None:
         self._name = name
-        self._context = context
+        self._logger = logger
+        self._context = contextvars.Context() if context is None else context
         self._on_end = on_end
-        self._lock = (
-            threading.RLock()
-        )  # a signal handler or a finalizer that logs may come in here again
+        # reentrant: a signal handler or a finalizer that logs may call from within
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._end: asyncio.Future[None] | None = None
-        self._ready: Answer[None] = Answer()
-        self._answers: dict[Answer[Any], None] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._ready: LoopCall[None] = LoopCall()
+        self._calls: dict[LoopCall[Any], None] = {}
 
     def start(
-        self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]]
+        self,
+        opening: Callable[[], Awaitable[object]] = _nothing,
+        closing: Callable[[], Awaitable[object]] = _nothing,
     ) -> None:
-        """Block until `opening` has returned on the loop; what it raises is raised here, and the
-        thread has ended.
+        """Start the thread, and block until `opening` has returned on its loop.
 
-        When the wait is interrupted, call `abandon`.
+        What `opening` raises is raised here, after the thread has ended. When the wait is
+        interrupted, call `abandon`; only then `closing` is run.
         """
-        ready = self._ready
         run = self._context.copy().run
         self._thread = threading.Thread(
-            target=run, args=(self._run, opening, closing, ready), name=self._name, daemon=True
+            target=run, args=(self._run, opening, closing), name=self._name, daemon=True
         )
         try:
             self._thread.start()
-            ready.wait()
+            self._ready.wait()
         except Exception:
             self._thread.join()
             raise
 
     def abandon(self) -> None:
-        """Let the thread run its `closing` as soon as it is open, and end; do not wait for it."""
-        self._ready.is_unwanted = True
+        """Have the thread run its `closing` as soon as it is open, and end; return at once."""
+        self._ready.abandon()
         self.call_soon(self._tell_end)
 
     @property
     def is_this(self) -> bool:
-        """Whether the caller is on it."""
+        """Whether the caller runs on this thread."""
         return self._thread is threading.current_thread()
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop, for its time and its thread-safe calls. Raises `ClosedError` once it
+        has ended.
+        """
+        loop = self._loop
+        if loop is None:
+            raise self._ended_error()
+        return loop
+
     def call_soon(self, callback: Callable[[], object]) -> bool:
-        """Have the loop call `callback`; False once it has ended, and nothing happens."""
+        """Have the loop call `callback`; False, without effect, once the loop has ended."""
         with self._lock:
             if self._loop is None:
                 return False
@@ -122,26 +154,22 @@ class LoopThread:
         return True
 
     def ask(self, make: Callable[[], Coroutine[Any, Any, R]], timeout: float | None = None) -> R:
-        """Block until the coroutine has run on the loop; return or raise what it does. Interrupting
-        the wait cancels it.
+        """Run the coroutine on the loop, and block for its result; return or raise it.
 
-        `timeout` in seconds is for a loop that is stuck: then `TimeoutError`. Raises `ClosedError`
-        once the thread has ended.
+        An interrupted wait cancels it. `timeout` in seconds is for a loop that is stuck: it raises
+        `TimeoutError`. Raises `ClosedError` once the thread has ended.
         """
-        answer: Answer[R] = Answer()
+        call: LoopCall[R] = LoopCall()
         try:
             with self._lock:
-                if self._loop is None:
-                    raise _gone(self._name)
-                self._answers[answer] = None
-                self._loop.call_soon_threadsafe(
-                    self._begin, make, answer, context=self._context.copy()
-                )
-            return answer.wait(timeout)
+                loop = self.loop
+                self._calls[call] = None
+                loop.call_soon_threadsafe(self._begin, make, call, context=self._context.copy())
+            return call.wait(timeout)
         except BaseException:
-            if not answer.is_given:
-                answer.is_unwanted = True
-                self.call_soon(partial(self._drop, answer))
+            if not call.is_done:
+                call.abandon()
+                self.call_soon(call.cancel)
             raise
 
     def call(self, function: Callable[[], R]) -> R:
@@ -152,89 +180,93 @@ class LoopThread:
 
         return self.ask(ask)
 
-    def end(self) -> None:
-        """Let the loop end and wait for its thread; again and again has no effect."""
+    def spawn(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        """Start the coroutine on the loop, in the caller's context; return its future, which
+        cancels it too.
+
+        The future holds a lock while it is waited for, so a thread that signals may interrupt
+        should call `ask`. Raises `ClosedError` once the thread has ended; the end of the thread
+        cancels what is still running.
+        """
         with self._lock:
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._tell_end)
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise self._ended_error()
+
+    def end(self, timeout: float | None = None) -> None:
+        """End the loop after the calls that wait for it, and wait for the thread, at most `timeout`
+        seconds. Idempotent.
+        """
+        self.call_soon(self._tell_end)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout)
+
+    def _ended_error(self) -> ClosedError:
+        return ClosedError(f"{self._name} has ended")
 
     # -- on the thread -----------------------------------------------------------------------------
 
     def _run(
-        self,
-        opening: Callable[[], Awaitable[object]],
-        closing: Callable[[], Awaitable[object]],
-        ready: Answer[None],
+        self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]]
     ) -> None:
         try:
-            run_on_new_loop(
-                self._serve(opening, closing, ready),
-                0.0,
-                ignored=partial(log.exit_ignored, self._name),
-            )
+            run_on_new_loop(self._serve(opening, closing), 0.0, ignored=self._log_exit)
         finally:
             with self._lock:
                 self._loop = None
             self._on_end()
-            for answer in list(self._answers):
-                answer.give(error=_gone(self._name))
+            for call in list(self._calls):
+                call.finish(error=self._ended_error())
 
     async def _serve(
-        self,
-        opening: Callable[[], Awaitable[object]],
-        closing: Callable[[], Awaitable[object]],
-        ready: Answer[None],
+        self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]]
     ) -> None:
-        loop = asyncio.get_running_loop()
+        ready, loop = self._ready, asyncio.get_running_loop()
         self._end = loop.create_future()
         try:
             await opening()
         except BaseException as error:
-            ready.give(error=error)
+            ready.finish(error=error)
             return
         with self._lock:
             self._loop = loop
-        ready.give()
-        if not ready.is_unwanted:
+        ready.finish()
+        if not ready.is_abandoned:
             await self._end
-        if ready.is_unwanted:
+        if ready.is_abandoned:
             await closing()
         with self._lock:
             self._loop = None
-        await LOOP_CLOCK.sleep(0)  # what was asked before is begun
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await LOOP_CLOCK.sleep(0)  # earlier calls begin
+        running = [call.task for call in self._calls if call.task is not None]
+        if running:
+            await asyncio.wait(running)
+
+    def _log_exit(self, error: BaseException) -> None:
+        """Code on the thread has asked the process to end, which it cannot from here."""
+        message = (
+            "%s: %s was raised on its thread, where it ends nothing; a write that it ended "
+            "has an unknown outcome"
+        )
+        say(self._logger, logging.ERROR, message, self._name, type(error).__name__, error=error)
 
     def _tell_end(self) -> None:
         if self._end is not None and not self._end.done():
             self._end.set_result(None)
 
-    def _begin(self, make: Callable[[], Coroutine[Any, Any, R]], answer: Answer[R]) -> None:
-        if answer.is_unwanted:
-            self._answers.pop(answer, None)
-            return
-        answer.task = asyncio.get_running_loop().create_task(make(), name=f"{self._name} call")
-        self._tasks.add(answer.task)
-        answer.task.add_done_callback(partial(self._ended, answer))
-
-    def _drop(self, answer: Answer[Any]) -> None:
-        """The thread that asked waits no longer."""
-        self._answers.pop(answer, None)
-        if answer.task is not None:
-            answer.task.cancel()
-
-    def _ended(self, answer: Answer[R], task: asyncio.Task[R]) -> None:
-        self._tasks.discard(task)
-        self._answers.pop(answer, None)
-        if task.cancelled():
-            answer.give(error=_gone(self._name))
-        elif (error := task.exception()) is not None:
-            answer.give(error=error)
+    def _begin(self, make: Callable[[], Coroutine[Any, Any, R]], call: LoopCall[R]) -> None:
+        if call.is_abandoned:
+            self._calls.pop(call, None)
         else:
-            answer.give(task.result())
+            task = call.begin(make(), f"{self._name} call")
+            task.add_done_callback(partial(self._ended, call))
 
-
-def _gone(name: str) -> ClosedError:
-    return ClosedError(f"{name} has ended")
+    def _ended(self, call: LoopCall[R], task: asyncio.Task[R]) -> None:
+        self._calls.pop(call, None)
+        if task.cancelled():
+            call.finish(error=self._ended_error())
+        elif (error := task.exception()) is not None:
+            call.finish(error=error)
+        else:
+            call.finish(task.result())

@@ -1,9 +1,8 @@
-"""What happens to running things in a forked child: only the forking thread lives there, and every
-socket and selector is shared.
+"""Forked processes: a child has the forking thread only, and shares every socket and selector.
 
-1. Whatever runs hears of the fork in the child, before anything else happens there.
-2. What belongs to the parent is kept unused for as long as the child lives: closing or collecting
-   it could write to a shared connection, or take a file off the selector that the parent waits on.
+1. Running objects are told in the child before any other code runs there.
+2. The parent's objects are kept, unused, for the life of the child: closing or collecting one could
+   write to a shared connection, or remove a file from the selector that the parent waits on.
 """
 
 from __future__ import annotations
@@ -13,27 +12,25 @@ from typing import Protocol
 from weakref import WeakSet
 
 
-class Forks(Protocol):
-    """Something that runs."""
+class ForkAware(Protocol):
+    """An object with a running part, which a forked child does not have."""
 
     def after_fork(self) -> None:
-        """This is the child: nothing runs any more, and locks may be held by threads that do not
-        exist.
-        """
+        """Start over in the child: its loop and threads are gone, and locks may stay held."""
         ...
 
 
-_running: WeakSet[Forks] = WeakSet()
+_running: WeakSet[ForkAware] = WeakSet()
 _left_to_parent: list[object] = []
 
 
-def watch(thing: Forks) -> None:
-    """Tell `thing` of forks for as long as it lives."""
+def watch(thing: ForkAware) -> None:
+    """Call `thing.after_fork` in forked children, as long as `thing` lives."""
     _running.add(thing)
 
 
 def leave_to_parent(*things: object) -> None:
-    """Keep these, and never look at them again."""
+    """Keep the parent's objects from being collected in this child."""
     _left_to_parent.extend(things)
 
 
@@ -42,5 +39,5 @@ def _in_child() -> None:
         thing.after_fork()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_in_child)

@@ -1,1 +1,1 @@
-"""Adaptive control: how many workers, and how large a batch."""
+"""Adaptive concurrency and batch size."""

@@ -1,20 +1,18 @@
-"""How many workers, and how large a batch: decided here from what writes have shown. Pure: no
-clock, no task, no I/O.
+"""The number of workers and the batch size, decided from the results of writes. Pure: no clock, no
+task, no I/O.
 
-1. The limits are ceilings and hold always. What is decided lies between the floors of `Adaptive`
-   and the limits.
-2. A try is what counts, not a series of them: time spent backing off says nothing about the
+1. Decisions lie between the floors of `Adaptive` and the limits, which always hold.
+2. Single tries count, not a series of them: time spent backing off says nothing about the
    destination.
-3. Only three kinds of errors speak of load: a timeout, a throttle, and an answer that it was too
-   much in one write, which says nothing about the workers. Any other error freezes the decision
-   that it falls into, for nobody knows what the write would have shown.
-4. A try after a pause says nothing about load either, unless it failed for it: an idle batcher
-   learns nothing and unlearns nothing.
-5. A try that began before the last step down tells of the setting before it, and is not held
+3. Three kinds of errors signal load: a timeout, a throttle, and a write refused as too large. The
+   last says nothing about the workers. Any other error suspends the decision it falls into, since
+   the write showed nothing.
+4. A try after a pause signals no load unless it failed because of it: an idle batcher neither
+   learns nor forgets.
+5. A try that began before the last step down belongs to the setting before it, and does not count
    against the new one.
 
-The two decisions are separate and stand in files of their own: `_adaptive_workers` and
-`_adaptive_items`.
+The two decisions are independent: see `workers.py` and `items.py`.
 """
 
 from __future__ import annotations
@@ -32,38 +30,37 @@ if TYPE_CHECKING:
 
 
 class Load(enum.IntEnum):
-    """What the errors of one try say about load; of several, the highest counts."""
+    """The load that the errors of a try signal; of several, the highest counts."""
 
     FINE = 0
-    """There were none."""
+    """No error."""
     SILENT = 1
-    """Nothing."""
+    """Errors that say nothing about load."""
     TOO_LARGE = 2
-    """Too much in one write."""
+    """A write refused as too large."""
     TOO_MUCH = 3
     """A timeout or a throttle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive:
-    """Let a batcher find its own concurrency and batch size below its limits, from what writes
-    show.
+    """Adapt a batcher's concurrency and batch size below its limits to the results of its writes.
 
-    Concurrency goes up by one for each round trip that was no slower than those before, down by a
-    tenth when round trips become slower or the destination objects, and to half when they are half
-    as long again as at best. The batch size halves when the destination objects (a timeout, a
-    throttle, an answer that it was too much), and grows back by a quarter. Raises `ConfigError` for
-    a value out of range.
+    Concurrency rises by one for each round trip no slower than those before, falls by a tenth when
+    round trips become slower or the destination objects, and halves when they take half as long
+    again as at best. The batch size halves when the destination objects (a timeout, a throttle, a
+    refusal as too large), and grows back by a quarter. Raises `ConfigError` for a value out of
+    range.
     """
 
     min_items: int = 10
-    """The least batch size; where `Limits.max_items` is less, that is."""
+    """The smallest batch size, or `Limits.max_items` if that is less."""
     start_items: int | None = None
-    """The batch size to begin with; default `Limits.max_items`."""
+    """The initial batch size; default `Limits.max_items`."""
     min_workers: int = 1
-    """The least number of workers."""
+    """The smallest number of workers."""
     start_workers: int | None = None
-    """The number of workers to begin with; default `min_workers`."""
+    """The initial number of workers; default `min_workers`."""
 
     def __post_init__(self) -> None:
         checks.count("min_items", self.min_items)
@@ -82,8 +79,8 @@ class Adaptive:
             )
 
     def check_against(self, limits: Limits) -> None:
-        """Raise `ConfigError` for what lies above the limits. `min_items` may, since its default
-        must fit all.
+        """Raise `ConfigError` for a value above its limit; except `min_items`, whose default must
+        fit all limits.
         """
         for name, value, most in (
             ("start_items", self.start_items, limits.max_items),
@@ -94,13 +91,13 @@ class Adaptive:
                 raise checks.bad(
                     name,
                     value,
-                    f"must not be above the limit, which is {most}: Limits are the ceiling of "
-                    "what adapts",
+                    f"must not be above the limit, which is {most}: adaptive values stay "
+                    "below Limits",
                 )
 
 
 class Setting(NamedTuple):
-    """What is in force."""
+    """A number of workers and a batch size."""
 
     workers: int
     max_items: int
@@ -108,22 +105,22 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One try of a write that has ended. Times are the clock's seconds."""
+    """An ended try of a write. Times are seconds of the clock."""
 
     ended: float
     seconds: float
     items: int
     load: Load = Load.FINE
     in_flight: int = 1
-    """How many writes were under way when it ended, itself included."""
+    """Writes that were running when it ended, itself included."""
     idle: bool = False
-    """Whether it came after a pause: nothing had been under way for at least as long as it took."""
+    """Whether it followed a pause at least as long as itself, in which no write was running."""
     sizes: bool = True
-    """Whether its number of items says something about the batch size."""
+    """Whether it counts for the batch size."""
 
 
 class AdaptiveControl:
-    """Hears of each try, answers with the setting that is right from now on."""
+    """Turns the results of tries into a setting."""
 
     def __init__(self, rules: Adaptive, limits: Limits, *, patience: float) -> None:
         least = min(rules.min_items, limits.max_items)
@@ -139,11 +136,11 @@ class AdaptiveControl:
 
     @property
     def setting(self) -> Setting:
-        """What is in force."""
+        """The setting in force."""
         return Setting(self._workers.now, self._items.now)
 
     def heard(self, one: Try) -> Setting:
-        """A try has ended; return what is right from now on."""
+        """Take an ended try into account; return the setting from now on."""
         if one.idle and one.load < Load.TOO_LARGE:
             return self.setting
         began = one.ended - one.seconds

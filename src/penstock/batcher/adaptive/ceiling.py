@@ -1,21 +1,21 @@
-"""What a destination has objected to is not tried again at once. Pure.
+"""A temporary ceiling below a value that the destination has objected to. Pure.
 
-1. Growth stops just below the last objection, for a number of decisions. Then the whole range is
-   open again: the destination may have changed, and only trying tells.
-2. An objection soon after that means that it has not: the next hold is twice as long, up to
-   `LONGEST`. One during a hold lowers the ceiling and does not lengthen the hold: a destination in
-   trouble is asked again when it has recovered.
+1. Growth stops just below the last objection, for a number of decisions (the hold). Then the whole
+   range is open again: the destination may have changed, and only a try shows it.
+2. An objection soon after the hold shows that it has not: the next hold is twice as long, up to
+   `LONGEST`. One during a hold lowers the ceiling and does not lengthen the hold, so that a
+   destination is probed once it has recovered.
 """
 
 from __future__ import annotations
 
 HOLD = 20
-"""Decisions that the first hold takes, and within which an objection counts as soon."""
+"""Decisions in the first hold, and after a hold in which an objection counts as soon."""
 LONGEST = 640
 
 
 class Ceiling:
-    """How far something may grow now."""
+    """The highest value that growth may reach now."""
 
     def __init__(self, most: int) -> None:
         self.now = most
@@ -25,7 +25,7 @@ class Ceiling:
         self._left = -HOLD
 
     def objected(self, at: int) -> None:
-        """The destination has objected to this much."""
+        """Start a hold below this value, which the destination objected to."""
         self.now = max(1, at - 1)
         if self._left <= 0:
             soon = self._left > -HOLD
@@ -33,7 +33,7 @@ class Ceiling:
         self._left = self._hold
 
     def passes(self) -> None:
-        """A decision is made."""
+        """Count a decision."""
         self._left -= 1
         if self._left <= 0:
             self.now = self._most

@@ -1,14 +1,13 @@
-"""Between the engine and what decides: when a try begins and ends, and what its errors say about
-load.
+"""The tries of one batcher: when each begins and ends, and the load that its errors signal.
 
-A try is one stretch of a batch's write with a flush slot, from the slot to the backoff or to the
-end. One that ends in a backoff without an error has only waited, for a rate limit say, and is not
-told. Nor is one that a shutdown cuts off: a cancellation is nobody's objection. The others of a
-batcher that stops are, since what it drains may need more workers than it had found.
+A try is one stretch of a batch's write with a flush slot, from the slot to the backoff or the end.
+Two kinds do not count: one that ends in a backoff without an error has only waited, for a rate
+limit say, and one that a shutdown cuts off is no objection of the destination. The other tries of a
+stopping batcher count, since draining may need more workers than were found before.
 
-Where items belong to tenants, a throttle is that tenant's own affair, as it is for a `Retry`: its
-try is not told. Nor does a tenant's batch that was not full say anything about the size: with many
-tenants most are not, while one of them sends full ones.
+With tenants, a throttle affects only its tenant, as it does in a `Retry`, and its try does not
+count. Nor does a tenant's batch count for the batch size unless it was full: with many tenants most
+are not, while one of them sends full ones.
 """
 
 from __future__ import annotations
@@ -39,23 +38,43 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Running:
-    """A try that is under way."""
+    """A running try."""
 
     began: float
     pause: float
-    """Seconds before it in which nothing was under way."""
+    """Seconds before it in which no try was running."""
     items: int
     of_tenant: bool
     """Whether its items belong to one of several tenants."""
     full: bool
-    """Whether they are a full batch."""
+    """Whether its batch was full."""
     load: Load = Load.FINE
-    only_theirs: bool = False
-    """Whether the tenant was throttled."""
+    is_tenant_throttled: bool = False
+
+    def heard(self, errors: Iterable[BaseException], classify: Classifier | None) -> None:
+        """Take errors into account; one that is passed on several times counts once."""
+        for error in {id(error): error for error in errors}.values():
+            if self.of_tenant and classified(error, classify) is ErrorClass.THROTTLE:
+                self.is_tenant_throttled = True
+            else:
+                self.load = max(self.load, load_of(error, classify))
+
+    def ended(self, now: float, in_flight: int) -> Try:
+        """The try as it has ended."""
+        seconds = now - self.began
+        return Try(
+            ended=now,
+            seconds=seconds,
+            items=self.items,
+            load=self.load,
+            in_flight=in_flight,
+            idle=self.pause > seconds,
+            sizes=self.full or not self.of_tenant,
+        )
 
 
 class Governor:
-    """Watches the tries of one batcher, and has the setting."""
+    """Measures the tries of one batcher, and has the setting."""
 
     def __init__(self, rules: Adaptive, limits: Limits, sink: object) -> None:
         self._control = AdaptiveControl(rules, limits, patience=_patience(limits, sink))
@@ -65,52 +84,38 @@ class Governor:
 
     @property
     def setting(self) -> Setting:
-        """What is in force."""
+        """The setting in force."""
         return self._control.setting
 
     def begins(
         self, items: int, now: float, *, of_tenant: bool = False, full: bool = True
     ) -> Running:
-        """A batch has a flush slot."""
+        """Begin a try: a batch has got a flush slot."""
         pause = 0.0 if self._running else now - self._quiet_since
         self._running += 1
         return Running(now, pause, items, of_tenant, full)
 
     def heard(self, one: Running, errors: Iterable[BaseException]) -> None:
-        """Errors of the running try, as often as they are passed on."""
-        for error in {id(error): error for error in errors}.values():
-            if one.of_tenant and classified(error, self._classify) is ErrorClass.THROTTLE:
-                one.only_theirs = True
-            else:
-                one.load = max(one.load, load_of(error, self._classify))
+        """Take errors of a running try into account."""
+        one.heard(errors, self._classify)
 
     def ends(self, one: Running, now: float, *, rests: bool, told: bool) -> bool:
-        """A try has ended, in a backoff if it `rests`; say whether the setting has changed. It is
-        heard of only if `told`.
+        """End a try, in a backoff if it `rests`; return whether the setting has changed. It counts
+        only if `told`.
         """
         in_flight = self._running
         self._running -= 1
         if not self._running:
             self._quiet_since = now
-        says_nothing = one.only_theirs and one.load < Load.TOO_LARGE
+        says_nothing = one.is_tenant_throttled and one.load < Load.TOO_LARGE
         if not told or says_nothing or (rests and one.load is Load.FINE):
             return False
-        seconds = now - one.began
         before = self._control.setting
-        ended = Try(
-            ended=now,
-            seconds=seconds,
-            items=one.items,
-            load=one.load,
-            in_flight=in_flight,
-            idle=one.pause > seconds,
-            sizes=one.full or not one.of_tenant,
-        )
-        return self._control.heard(ended) != before
+        return self._control.heard(one.ended(now, in_flight)) != before
 
 
 def load_of(error: BaseException, classify: Classifier | None = None) -> Load:
-    """What one error says about load."""
+    """The load that one error signals."""
     if classified(error, classify) is ErrorClass.THROTTLE:
         return Load.TOO_MUCH
     seen: set[int] = set()
@@ -118,22 +123,20 @@ def load_of(error: BaseException, classify: Classifier | None = None) -> Load:
     while link is not None and id(link) not in seen:
         if isinstance(link, TooLargeError):
             return Load.TOO_LARGE
-        if isinstance(link, (TimedOutError, TimeoutError)) or _asks_for_time(link):
+        if isinstance(link, (TimedOutError, TimeoutError)) or _sheds_load(link):
             return Load.TOO_MUCH
         seen.add(id(link))
         link = link.__cause__
     return Load.SILENT
 
 
-def _asks_for_time(error: BaseException) -> bool:
-    """Whether a server says when to come again, as one does that sheds load (HTTP 503 with
-    `Retry-After`).
-    """
+def _sheds_load(error: BaseException) -> bool:
+    """Whether an unavailable server names a delay (as HTTP 503 with `Retry-After` does)."""
     is_other = isinstance(error, (CircuitOpenError, RefusedError))
     return isinstance(error, UnavailableError) and not is_other and error.retry_after is not None
 
 
 def _patience(limits: Limits, sink: object) -> float:
-    """Seconds that a try may take: the shortest timeout around it."""
+    """Seconds that a try may take: its shortest timeout."""
     stretches: list[float | None] = [getattr(part, "stretch_limit", None) for part in walk(sink)]
     return min([limits.stretch, *(seconds for seconds in stretches if seconds is not None)])

@@ -1,15 +1,15 @@
-"""How large a batch: decided anew after every ten tries. Pure.
+"""The batch size: decided after every ten tries. Pure.
 
-| of the last ten tries | the size |
+| the last ten tries | the size |
 |---|---|
-| one timed out, was throttled or was too large | half, at least the floor |
-| one failed in a way that says nothing about load | stays |
-| batches more than nine tenths full, done in less than half the patience | a quarter more, at most the ceiling |
-| batches less than three tenths full | a quarter less, at least the floor |
-| anything else | stays |
+| one timed out, was throttled or too large | halves, at least the floor |
+| one failed without signalling load | stays |
+| more than nine tenths full, in less than half the patience | a quarter more, at most the ceiling |
+| less than three tenths full | a quarter less, at least the floor |
+| otherwise | stays |
 
-Every step is at least 1, or a size below 4 could never grow. A size that was answered as too large
-is not tried again at once; a timeout or a throttle may have had other reasons.
+Every step is at least 1, so that a size below 4 can grow. A size refused as too large is held off
+for a while; a timeout or a throttle may have other causes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from __future__ import annotations
 from .ceiling import Ceiling
 
 TRIES = 10
-"""Tries for one decision."""
+"""Tries per decision."""
 FULL = 0.9
 SPARSE = 0.3
 
 
 class ItemsControl:
-    """The batch size and the tries since it was decided last."""
+    """The batch size, and the tries since its last decision."""
 
     def __init__(self, *, start: int, least: int, most: int, patience: float) -> None:
         self.now = start
@@ -45,8 +45,8 @@ class ItemsControl:
     def heard(
         self, ended: float, began: float, items: int, *, fine: bool, too_much: bool, too_large: bool
     ) -> None:
-        """A try has ended; decide if it is the tenth. One that began before the size was halved
-        tells of the size before.
+        """Count an ended try, and decide at the tenth. One that began before the last halving had
+        another size and does not count.
         """
         if began < self._since:
             return

@@ -1,25 +1,24 @@
-"""How many workers: one more, a tenth less or half, decided once in a round trip. Pure.
+"""The number of workers: decided once per round trip. Pure.
 
-1. A decision is due when the mean round trip has passed since the last one. It looks at the tries
-   that have ended in between.
-2. Did one time out or was it throttled: a tenth less, at least by one. That number is not tried
-   again at once.
-3. Did half of them or more fail in a way that says nothing about load: no change. Where it is
-   fewer, the others tell: bad rows that trickle in would hold up everything otherwise, the more so
-   the more workers there are.
-4. Has their mean become half as long again as it was at best since the last halving, and is that
-   more than they vary: half. The best is then found anew, so if it was not this load that made them
-   slow, the workers grow again from there. Without this rule they would creep up on a destination
-   that slows down gently, and without the second condition one whose round trips differ by much
-   would be left idle.
-5. Were they slower than those before by more than 2.5 standard deviations (at least by a tenth): a
+A decision is due when the mean round trip has passed since the last one. The first rule that
+applies to the tries that ended in between decides:
+
+1. One timed out or was throttled: a tenth less, at least by one. That number is held off for a
+   while.
+2. Half or more failed without signalling load: no change. If fewer did, the others decide, or a
+   trickle of bad rows would stop all growth, the more so the more workers there are.
+3. The mean is half as long again as its best since the last halving, and by more than it varies:
+   half. The best is then measured anew, so that the workers grow again if load was not the cause.
+   Without this rule they would creep up on a destination that slows down gently; without its second
+   condition, a destination with very uneven round trips would be left idle.
+4. They were slower than those before by more than 2.5 standard deviations (at least by a tenth): a
    tenth less.
-6. Were they no slower than those before, and were all workers busy: one more. A number that was not
+5. They were no slower than those before, and all workers were busy: one more. A number that was not
    reached is no evidence.
-7. Like is compared with like: a large batch takes longer than a small one, so each doubling of the
-   size has round trips of its own.
-8. Only writes that succeeded tell a round trip. What they told before is forgotten by and by: a new
-   mean counts 0.4.
+
+Round trips are compared per size class, since a large batch takes longer than a small one: each
+doubling of the size is a class. Only successful writes measure a round trip. Older ones fade: a new
+mean weighs 0.4.
 """
 
 from __future__ import annotations
@@ -34,39 +33,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LESS = 0.9
-"""What is left of the workers after a step down."""
+"""The share of workers left after a step down."""
 WEIGHT = 0.4
-"""How much the newest mean counts."""
+"""The weight of the newest mean."""
 DEVIATIONS = 2.5
-"""How many standard deviations make a round trip slow."""
+"""Standard deviations above the mean from which a round trip is slow."""
 LEAST_EXCESS = 0.1
-"""How much slower it must be in any case, as a share: a destination that hardly varies has next to
-no deviation.
-"""
+"""The least share by which it must be slower: steady destinations have hardly any deviation."""
 TOO_SLOW = 1.5
-"""How many times the fastest round trip is too slow."""
+"""The multiple of the fastest round trip that is too slow."""
 LEFT = 0.5
-"""What is left of the workers then."""
+"""The share of workers left then."""
 LEAST_SECONDS = 0.001
-"""What is faster than this counts as this: such differences are the loop's, not the
-destination's.
-"""
+"""Shorter round trips count as this long: their differences come from the loop."""
 NO_SLOWER = 1 + 1e-9
 """Equal means differ in their last digit."""
 
 
 @dataclass(slots=True)
 class Past:
-    """Round trips so far: a mean and a variance that forget, and the lowest that the mean has
-    been.
-    """
+    """Earlier round trips: their fading mean and variance, and the lowest value of the mean."""
 
     mean: float
     fastest: float
     variance: float = 0.0
 
     def add(self, value: float) -> None:
-        """A newer value."""
+        """Take a newer value in."""
         difference = value - self.mean
         step = WEIGHT * difference
         self.mean += step
@@ -75,13 +68,17 @@ class Past:
 
     @property
     def slow(self) -> float:
-        """What is slow."""
+        """Seconds above which a round trip is slow."""
         return self.mean + max(self._variation, LEAST_EXCESS * self.mean)
 
     @property
     def too_slow(self) -> float:
-        """What is too slow for the mean."""
+        """Seconds above which the mean is too slow."""
         return self.fastest + max(self._variation, (TOO_SLOW - 1) * self.fastest)
+
+    def forget_fastest(self) -> None:
+        """Measure the fastest round trip anew."""
+        self.fastest = math.inf
 
     @property
     def _variation(self) -> float:
@@ -95,6 +92,11 @@ class Recent:
     count: int = 0
     seconds: float = 0.0
 
+    def add(self, seconds: float) -> None:
+        """Take a round trip in."""
+        self.count += 1
+        self.seconds += seconds
+
     @property
     def mean(self) -> float:
         """Their mean."""
@@ -102,7 +104,7 @@ class Recent:
 
 
 class WorkersControl:
-    """The number of workers and the tries since it was decided last."""
+    """The number of workers, and the tries since its last decision."""
 
     def __init__(self, *, start: int, least: int, most: int) -> None:
         self.now = start
@@ -124,8 +126,8 @@ class WorkersControl:
     def heard(
         self, ended: float, began: float, items: int, in_flight: int, *, fine: bool, too_much: bool
     ) -> None:
-        """A try has ended; decide if it is time. One that began before the last step down tells of
-        the number before.
+        """Count an ended try, and decide if it is time. One that began before the last step down
+        had another number and does not count.
         """
         if began < self._since:
             return
@@ -133,9 +135,7 @@ class WorkersControl:
         self._silent += not fine and not too_much
         self._reached |= in_flight >= self.now
         if fine:
-            recent = self._recent.setdefault(items.bit_length(), Recent())
-            recent.count += 1
-            recent.seconds += ended - began
+            self._recent.setdefault(items.bit_length(), Recent()).add(ended - began)
         if ended >= self._due:
             before = self.now
             self._decide()
@@ -155,7 +155,7 @@ class WorkersControl:
         elif _ratio((recent, past.mean, past.too_slow) for past, recent in known) > NO_SLOWER:
             self._shrink(LEFT)
             for past, _ in known:
-                past.fastest = math.inf
+                past.forget_fastest()
         elif _ratio((recent, recent.mean, past.slow) for past, recent in known) > NO_SLOWER:
             self._shrink(LESS)
         elif (
@@ -179,8 +179,8 @@ class WorkersControl:
         ]
 
     def _learn(self) -> None:
-        """Take in the round trips since the last decision; the next one has as long as their mean,
-        or as those before where there were none.
+        """Take in the round trips since the last decision. The next one is due after their mean,
+        or, without any, after the previous mean.
         """
         for size, recent in self._recent.items():
             if size in self._past:
@@ -192,7 +192,7 @@ class WorkersControl:
 
 
 def _ratio(compared: Iterable[tuple[Recent, float, float]]) -> float:
-    """How many times as long as the others the first seconds are; a mean over the recent tries."""
+    """The mean ratio of the first seconds to the second, weighted by recent tries."""
     known = [
         (recent.count, max(seconds, LEAST_SECONDS) / max(other, LEAST_SECONDS))
         for recent, seconds, other in compared

@@ -1,29 +1,24 @@
-"""A batcher for threads: one `Batcher` on a loop of its own, and an inbox that lies inside its
-ledger.
+"""A batcher for threads: a `Batcher` on a loop of its own, and an inbox that is part of its ledger.
 
-The short way in is an append under a lock, and a wake-up of the loop if none is on its way already.
-What does not fit takes the long way: the batcher's own `add` on the loop, so that waiting, overflow
-policies and errors are the batcher's own. Threads that come later do not overtake those who wait
-there.
+The fast path is an append under a lock, and a wake-up of the loop unless one is pending. The slow
+path, for items that do not fit, is the batcher's own `add` on the loop: waiting, overflow policies
+and errors are the batcher's own. Later threads do not overtake producers that wait there.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Never, TypeVar
 
 from ..._core import checks
 from ..._core.errors import BatcherBroken, ClosedError, ConfigError, DrainTimeout
-from ..._core.runtime import at_exit
-from ..._core.runtime import process_fork as forks
-from ..._core.runtime.loop_thread import LoopThread
+from ..._core.runtime import at_exit, process_fork
 from ..._core.runtime.loops import refuse_in_a_loop, running_loop
-from ..._core.runtime.own_context import own_context
-from ..._core.tally import Tally
 from ..arguments import refuse_misplaced
 from ..receipt import BlockingReceipt
-from ..report import FlushReport, ShutdownReport
+from ..report import FlushReport
 from .inbox_batcher import InboxBatcher
+from .thread_run import ThreadRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,62 +31,57 @@ if TYPE_CHECKING:
     from ..._core.order.parking import OnKeyFailure
     from ..._core.outcome import Outcome
     from ..._core.sink import SinkLike
+    from ..._core.tally import Tally
     from ..adaptive.adaptive import Adaptive
     from ..batcher import Overflow, Oversize
     from ..dispatch import FailureHandler
     from ..limits import Limits
-    from ..report import Stats
+    from ..report import ShutdownReport, Stats
     from ..tenancy import Tenants
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 INSTEAD = "use a Batcher there, or try_add()"
-SLACK = 2.0
-"""Seconds that a loop gets beyond a shutdown's deadline to say how it ended, before it counts as
-stuck.
-"""
 
 
 class BlockingBatcher(Generic[T]):
-    """A `Batcher` for programs with threads and no event loop of their own: it runs on a loop in a
-    thread of its own.
+    """A `Batcher` for programs with threads and no event loop: it has a thread with a loop.
 
     Use it as `with BlockingBatcher(sink) as batcher:` and share it among any number of threads; or
     call `start()`, and it is shut down when the interpreter exits. Leaving the block drains it,
-    keeps the report in `report`, and raises `DrainTimeout` as a `Batcher` does. Calls block, and
-    raise in the calling thread, as a `Batcher`'s calls suspend and raise. Where an event loop runs
-    in the calling thread, they raise `ConfigError` instead, since waiting would stop that loop;
-    only `try_add` may be called there.
+    keeps the report in `report`, and raises `DrainTimeout` as a `Batcher` does. Calls block where
+    those of a `Batcher` suspend, and raise the same errors, in the calling thread. In a thread with
+    a running event loop, which they would stop, they raise `ConfigError` instead; only `try_add`
+    works there.
 
     In a forked child it starts empty, with a thread and a tally of its own, at the first call that
-    needs them. What was inside at the fork belongs to the parent.
+    needs them. Items inside at the fork belong to the parent.
 
     Args:
-        sink: a sink, or a function of a batch; it is opened and called on the batcher's loop.
+        sink: a sink, or a function of a batch; opened and called on the batcher's loop.
         limits: sizes, times and workers; see `Limits`.
         name: appears in logs, metrics and reports.
-        overflow: what happens with the ledger full; see `Batcher`.
-        oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises
-            `ItemTooLarge` (`"reject"`), or it goes to the dead letters without having been tried
-            (`"dead_letter"`; the stack must have a `DeadLetter`).
+        overflow: the policy for a full ledger; see `Batcher`.
+        oversize: an item larger than `max_bytes` is written `"alone"` in a batch, or `add` raises
+            `ItemTooLarge` (`"reject"`), or it is dead-lettered without a write (`"dead_letter"`;
+            the stack must have a `DeadLetter`).
         size_of: measures an item in bytes, in the thread that adds it; needed as in `Batcher`.
         key: a function from an item to its key, called in the thread that adds it; see `Batcher`.
-        on_key_failure: what becomes of a key's later items when one has failed for good; see
+        on_key_failure: the policy for later items of a key after one failed for good; see
             `Batcher`.
-        max_parked_items: how many items of a key are parked at most; see `Batcher`.
+        max_parked_items: the maximum of parked items per key; see `Batcher`.
         tenant: a function from an item to its tenant, called in the thread that adds it; see
             `Batcher`.
-        tenants: their weights; see `Tenants`. Caps per tenant are refused here: what threads hand
-            in has no tenant yet.
-        on_failure: what to do with items that end rejected or unknown; see `Batcher`. A function is
+        tenants: their weights; see `Tenants`. Caps per tenant are refused: items in the inbox have
+            no tenant yet.
+        on_failure: the handler for items that end rejected or unknown; see `Batcher`. A function is
             called on the batcher's thread.
-        shutdown_deadline: seconds that leaving the block may take, everything included.
-        last_resort: a sink for what a shutdown could not send; see `Batcher`.
-        adaptive: let the batcher find its concurrency and batch size below the limits; see
-            `Batcher`.
-        observers: watchers of this batcher, called on its thread.
-        clock: where the time comes from; the batcher's own loop by default.
+        shutdown_deadline: total seconds for the shutdown when the block is left.
+        last_resort: a sink for items that a shutdown could not send; see `Batcher`.
+        adaptive: adapt concurrency and batch size below the limits; see `Batcher`.
+        observers: observers of this batcher, called on its thread.
+        clock: the time source; the batcher's own loop by default.
 
     Raises:
         ConfigError: a bad argument, naming it, its value and the rule. Nothing has been started.
@@ -120,9 +110,9 @@ class BlockingBatcher(Generic[T]):
         **misplaced: Never,
     ) -> None:
         refuse_misplaced(BlockingBatcher, misplaced)
-        self._make: Callable[[], InboxBatcher[T]] = lambda: InboxBatcher(
+        self._make: Callable[[Callable[[], object]], InboxBatcher[T]] = lambda wake: InboxBatcher(
             sink,
-            wake=self._wake,
+            wake=wake,
             limits=limits,
             name=name,
             overflow=overflow,
@@ -141,25 +131,27 @@ class BlockingBatcher(Generic[T]):
             clock=clock,
         )
         self._is_open = False
-        self._fresh()
+        self._reset()
 
-    def _fresh(self) -> None:
-        """Nothing inside, and nothing running."""
-        self._batcher = self._make()
-        self._inbox = self._batcher.inbox
-        self._needs_entries = self._batcher.needs_entries
-        self._thread: LoopThread | None = None
+    def _reset(self) -> None:
+        """Become an empty batcher that does not run."""
         self._changing = threading.Lock()
+        self._renew()
+        self._needs_entries = self._run.batcher.needs_entries
+
+    def _renew(self) -> None:
+        self._run = ThreadRun(self._make)
+        self._inbox = self._run.batcher.inbox
         self.report: ShutdownReport[T] | None = None
         """The report of the last shutdown; `None` before."""
 
     # -- opening and closing -----------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start the thread, open the sink, and return the batcher. Unless it is shut down before,
-        that happens at the interpreter's exit.
+        """Start the thread, open the sink, and return the batcher; the interpreter's exit shuts it
+        down at the latest.
 
-        Blocks until the sink is open. Raises what opening it raises, and nothing runs then;
+        Blocks until the sink is open. Raises the error of its opening, and nothing runs then;
         `ConfigError` if the batcher is open already.
         """
         refuse_in_a_loop("start()", "use a Batcher there")
@@ -169,31 +161,20 @@ class BlockingBatcher(Generic[T]):
                     f"batcher {self.name!r} is open; start it once, and share the object"
                 )
             if self.report is not None:
-                self._batcher = self._make()
-                self._inbox = self._batcher.inbox
-                self.report = None
+                self._renew()
             self._start_thread()
         return self
 
-    def _start_thread(self) -> LoopThread:
-        batcher = self._batcher
-        thread = LoopThread(f"batcher {self.name!r}", own_context(), on_end=batcher.shut)
-        self._thread = (
-            thread  # before it lends room: whoever uses that has to find the loop to wake
-        )
+    def _start_thread(self) -> None:
         try:
-            thread.start(
-                batcher.open, lambda: batcher.shut_down(batcher.deadline, admit_waiting=False)
-            )
-            forks.watch(self)
+            self._run.start()
+            process_fork.watch(self)
             at_exit.enter(self)
             self._is_open = True
         except BaseException:
-            self._thread = None
-            thread.abandon()
+            self._run.abandon()
             at_exit.leave(self)
             raise
-        return thread
 
     def __enter__(self) -> Self:
         return self.start()
@@ -204,11 +185,9 @@ class BlockingBatcher(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        was_told = (
-            self.report is not None
-        )  # a shutdown inside the block has handed its report over already
+        was_shut_down = self.report is not None  # inside the block, which had the report
         report = self.shutdown()
-        if report.complete or was_told:
+        if report.complete or was_shut_down:
             return
         if error is None:
             raise DrainTimeout(report)
@@ -217,8 +196,8 @@ class BlockingBatcher(Generic[T]):
     def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
     ) -> ShutdownReport[T]:
-        """Stop accepting, write what is inside, close the sink, end the thread; return where every
-        item ended, within `deadline` seconds.
+        """Stop accepting, write all items inside, close the sink and end the thread, within
+        `deadline` seconds; return where every item ended.
 
         `deadline` defaults to `shutdown_deadline`. Any number of threads may call: there is one
         shutdown, all get its report, and the earliest deadline wins. Threads that wait for room get
@@ -228,7 +207,7 @@ class BlockingBatcher(Generic[T]):
         it.
         """
         seconds = (
-            self._batcher.deadline
+            self._run.batcher.deadline
             if deadline is None
             else checks.seconds("deadline", deadline, zero=True)
         )
@@ -236,47 +215,24 @@ class BlockingBatcher(Generic[T]):
             return self.report
         refuse_in_a_loop("shutdown()", "call it from another thread")
         self._check_open()
-        thread, batcher = self._thread, self._batcher
-        report = (
-            _nothing(self.name)
-            if thread is None
-            else self._shutdown(thread, batcher, seconds, admit_waiting=admit_waiting)
-        )
+        try:
+            report = self._run.shutdown(seconds, admit_waiting=admit_waiting)
+        except BatcherBroken:
+            at_exit.leave(self)
+            raise
         self.report, self._is_open = report, False
         at_exit.leave(self)
         return report
 
-    def _shutdown(
-        self, thread: LoopThread, batcher: InboxBatcher[T], seconds: float, *, admit_waiting: bool
-    ) -> ShutdownReport[T]:
-        try:
-            report = thread.ask(
-                lambda: batcher.shut_down(seconds, admit_waiting=admit_waiting), seconds + SLACK
-            )
-        except TimeoutError:
-            message = (
-                f"the loop of batcher {self.name!r} is stuck: something blocks it; a "
-                "sink that blocks has to be a plain function, which runs in a thread of "
-                "its own"
-            )
-            at_exit.leave(self)
-            raise BatcherBroken(message) from None
-        except ClosedError:
-            if batcher.report is None:
-                raise
-            report = batcher.report  # another thread's shutdown has just ended
-        thread.end()
-        return report
-
     def end_at_exit(self) -> None:
         """Shut down within the default deadline; the interpreter's exit calls it."""
-        if self._thread is not None and self._is_open:
+        if self._run.has_thread and self._is_open:
             self.shutdown()
 
     def after_fork(self) -> None:
-        """This is a forked child: start anew when somebody needs it."""
-        forks.leave_to_parent(self._batcher, self._thread)
-        self._fresh()
+        """Reset in a forked child; the next call that needs the thread starts a new one."""
+        process_fork.leave_to_parent(self._run)
+        self._reset()
 
     # -- items -------------------------------------------------------------------------------------
 
@@ -284,8 +240,8 @@ class BlockingBatcher(Generic[T]):
         """Accept `item` in memory; block while the ledger is full.
 
         `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it ends,
-        `ClosedError` once the batcher is closed, `ItemTooLarge` for what can never fit; in each
-        case, and when the wait is interrupted, the item was not accepted.
+        `ClosedError` once the batcher is closed, `ItemTooLarge` for an item that can never fit; in
+        each case, and when the wait is interrupted, the item was not accepted.
         """
         if running_loop() is not None:
             refuse_in_a_loop("add()", INSTEAD)
@@ -293,28 +249,28 @@ class BlockingBatcher(Generic[T]):
             self._accept((item,), (None,), timeout)
 
     def try_add(self, item: T) -> bool:
-        """Accept `item` if there is room now; may be called anywhere, on an event loop's thread
-        too.
+        """Accept `item` if there is room now; from any thread, one with an event loop included.
 
-        False when the ledger is full, somebody else waits for room, or it is not open; with
+        False when the ledger is full, a producer waits for room, or the batcher is not open; with
         `overflow="drop_newest"` the item then counts as dropped, otherwise as refused. With
-        `"drop_oldest"` it takes the place of older ones. Neither waits nor asks the loop, so a
-        signal handler or a finalizer may call it.
+        `"drop_oldest"` it takes the place of older ones. It waits neither for room nor for the
+        loop, so a signal handler or a finalizer may call it.
         """
         if not self._needs_entries and self._inbox.put(item):
             return True
         return self._try_again(item)
 
     def _try_again(self, item: T) -> bool:
-        if self._thread is None and self._is_open:
+        if self._is_open and not self._run.has_thread:
             self._running()  # a forked child
-        batcher, thread = self._batcher, self._thread
+        run = self._run
+        batcher = run.batcher
         entries = batcher.entries((item,), (None,))
         if entries is not None and self._inbox.put_all(entries):
             return True
         if (
             entries is not None
-            and thread is not None
+            and run.has_thread
             and batcher.drops
             and self._inbox.announce(item, batcher.limits.max_items)
         ):
@@ -323,7 +279,7 @@ class BlockingBatcher(Generic[T]):
         return False
 
     def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
-        """Accept all of `items`, in order and together, or none; block while they do not fit.
+        """Accept `items` in order and together, or none of them; block while they do not fit.
         Raises as `add`.
         """
         refuse_in_a_loop("add_many()", INSTEAD)
@@ -332,8 +288,8 @@ class BlockingBatcher(Generic[T]):
             self._accept(together, (None,) * len(together), timeout)
 
     def submit(self, item: T, *, timeout: float | timedelta | None = None) -> BlockingReceipt:
-        """As `add`, and return a receipt: its `result()` waits for the item's outcome and returns
-        it, or raises `ItemFailed`.
+        """As `add`; return a receipt, whose `result()` waits for the item's outcome and returns it
+        or raises `ItemFailed`.
         """
         refuse_in_a_loop("submit()", INSTEAD)
         receipt = BlockingReceipt()
@@ -341,7 +297,7 @@ class BlockingBatcher(Generic[T]):
         return receipt
 
     def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
-        """Add `item` and wait for its outcome; raises `ItemFailed` unless it is safe somewhere.
+        """Add `item` and wait for its outcome; raise `ItemFailed` unless that is a success.
         `timeout` bounds the wait for room only.
         """
         return self.submit(item, timeout=timeout).result()
@@ -353,18 +309,20 @@ class BlockingBatcher(Generic[T]):
         timeout: float | timedelta | None,
     ) -> None:
         if not self._put(items, receipts):
-            thread, batcher = self._running(), self._batcher
-            thread.ask(lambda: batcher.let_in(items, receipts, timeout))
+            run = self._running()
+            run.wait(lambda: run.batcher.let_in(items, receipts, timeout))
 
     def _put(self, items: tuple[T, ...], receipts: tuple[BlockingReceipt | None, ...]) -> bool:
-        entries = self._batcher.entries(items, receipts)
+        entries = self._run.batcher.entries(items, receipts)
         return entries is not None and self._inbox.put_all(entries)
 
-    def _running(self) -> LoopThread:
-        """The loop's thread; a new one in a forked child. Raises `ClosedError` while not open."""
+    def _running(self) -> ThreadRun[T]:
+        """The run, with a new thread in a forked child. Raises `ClosedError` while not open."""
         with self._changing:
             self._check_open()
-            return self._thread or self._start_thread()
+            if not self._run.has_thread:
+                self._start_thread()
+            return self._run
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -378,8 +336,8 @@ class BlockingBatcher(Generic[T]):
     # -- asking ------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | timedelta | None = None) -> FlushReport:
-        """Write everything accepted before this call, and wait for its outcomes; items added later
-        are not dragged in.
+        """Write the items accepted before this call, and wait for their outcomes; later items are
+        not included.
 
         `timeout` in seconds (default: none) bounds the wait; the report then says how many
         remained. On a closed batcher it returns at once. Raises `BatcherBroken` on a broken one,
@@ -388,55 +346,41 @@ class BlockingBatcher(Generic[T]):
         refuse_in_a_loop("flush()", "use a Batcher there")
         if self.report is not None:
             return FlushReport(remaining=0, outcomes={})
-        thread, batcher = self._running(), self._batcher
-        return thread.ask(lambda: batcher.flush_all(timeout))
+        run = self._running()
+        return run.wait(lambda: run.batcher.flush_all(timeout))
 
     def resume(self, key: object, *, tenant: object = ...) -> int:
-        """Let a key go on that was paused or has failed; see `Batcher.resume`."""
-        return self._ask(lambda: self._batcher.resume(key, tenant=tenant))
+        """Release a key that is paused or has failed; see `Batcher.resume`."""
+        run = self._run
+        return run.ask(lambda: run.batcher.resume(key, tenant=tenant))
 
     def unpark(self, key: object, *, tenant: object = ...) -> int:
-        """Let a key go on that was parked; see `Batcher.unpark`."""
-        return self._ask(lambda: self._batcher.unpark(key, tenant=tenant))
+        """Release a parked key; see `Batcher.unpark`."""
+        run = self._run
+        return run.ask(lambda: run.batcher.unpark(key, tenant=tenant))
 
     def tally(self) -> Tally:
-        """The counts of all outcomes and of what is inside, at one moment."""
-        return self._ask(self._batcher.full_tally)
+        """The counts of all outcomes and of the items inside, at one moment."""
+        run = self._run
+        return run.ask(run.batcher.full_tally)
 
     def stats(self) -> Stats:
-        """A snapshot of the batcher. Blocks for one turn of its loop; works before opening and
-        after closing.
+        """A snapshot of the batcher; works before opening and after closing, too. Blocks for one
+        turn of its loop.
         """
-        return self._ask(self._batcher.full_stats)
-
-    def _ask(self, question: Callable[[], R]) -> R:
-        thread = self._thread
-        if thread is None or thread.is_this or self.report is not None:
-            return question()
-        try:
-            return thread.call(question)
-        except ClosedError:
-            return question()  # it has just ended
+        run = self._run
+        return run.ask(run.batcher.full_stats)
 
     @property
     def name(self) -> str:
         """The batcher's name."""
-        return self._batcher.name
+        return self._run.batcher.name
 
     @property
     def limits(self) -> Limits:
         """The limits in force."""
-        return self._batcher.limits
-
-    def _wake(self) -> None:
-        if self._thread is not None:
-            self._thread.call_soon(self._batcher.take_in)
+        return self._run.batcher.limits
 
     def __repr__(self) -> str:
         state = "open" if self._is_open else "new" if self.report is None else "closed"
         return f"BlockingBatcher(name={self.name!r}, state={state!r})"
-
-
-def _nothing(name: str) -> ShutdownReport[Any]:
-    """The report of a forked child that has not used its batcher."""
-    return ShutdownReport(name=name, tally=Tally(), seconds=0.0, unsent=(), unknown=())

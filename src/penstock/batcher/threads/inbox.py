@@ -1,18 +1,17 @@
-"""What threads have handed in and the loop has not yet taken over: the part of the ledger that lies
+"""Items that threads have handed in and the loop has not yet taken over: the part of the ledger
 outside the loop.
 
-1. The loop lends room; threads fill it. An item is in when it was appended, and no more is appended
-   than was lent, so the ledger's bound holds with both sides at work.
+1. The loop lends room, and threads fill it. An item is accepted once it is appended. No more is
+   appended than was lent, so the ledger's bound holds with both sides at work.
 2. The loop is woken once between two takings, or a few times if several threads come at once.
-3. The lock is held for a few steps of our own, never while anything is called that could wait for a
-   thread that wants it.
-4. Those steps may be interrupted by themselves: a signal handler or a finalizer that logs, say, may
-   put an item in from between any two of them. So the lock is reentrant, an item comes in with all
-   that belongs to it by one append, and the order of the steps in `put` and `take` sees to it that
-   nothing is left lying without a wake-up. Only the bound may be passed then, by that item.
-5. An exception may strike between any two of them as well: `KeyboardInterrupt`, in the main thread.
-   So a wake-up is noted after it was made, for the taking it asks for; one that was struck is made
-   by the next call.
+3. The lock is held for a few steps of our own, never during a call that could wait for a thread
+   that wants it.
+4. A signal handler or a finalizer that logs may put an item in between any two of those steps, on
+   the same thread. So the lock is reentrant, an item and its parts come in by one append, and the
+   order of the steps in `put` and `take` leaves no item without a wake-up. Only the bound may be
+   exceeded then, by that item.
+5. `KeyboardInterrupt` may strike between any two of them as well, in the main thread. So a wake-up
+   is noted after it was made, for the taking it requests; the next call makes one that was struck.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Entry(NamedTuple, Generic[T]):
-    """An item and what belongs to it."""
+class InboxEntry(NamedTuple, Generic[T]):
+    """An item with its size, receipt and key."""
 
     item: T
     size: int
@@ -38,8 +37,8 @@ class Entry(NamedTuple, Generic[T]):
 
 
 class Inbox(Generic[T]):
-    """Items on their way to the loop, each plain or as an entry. `wake` asks the loop to take them,
-    and must not block.
+    """Items on their way to the loop, each plain or as an entry. `wake` has the loop take them; it
+    must not block.
     """
 
     __slots__ = (
@@ -72,7 +71,7 @@ class Inbox(Generic[T]):
         self._is_shut = False
 
     def put(self, item: T) -> bool:
-        """Append an item that nothing belongs to; False if there is no room for it now."""
+        """Append a plain item; False if there is no room for it now."""
         ticket = None
         try:
             with self._lock:
@@ -87,7 +86,7 @@ class Inbox(Generic[T]):
             if ticket is not None:
                 self._wake_up(ticket)
 
-    def put_all(self, entries: Sequence[Entry[T]]) -> bool:
+    def put_all(self, entries: Sequence[InboxEntry[T]]) -> bool:
         """Append all or nothing."""
         size = sum(entry.size for entry in entries)
         ticket = None
@@ -109,10 +108,9 @@ class Inbox(Generic[T]):
                 self._wake_up(ticket)
 
     def announce(self, item: T, most: int) -> bool:
-        """Hand over an item for which the loop has to make room, or which it drops; nothing comes
-        in before the loop has taken it.
+        """Hand over an item that the loop drops or makes room for; lend no room until it is taken.
 
-        False once the inbox is shut, or with `most` of them announced: the loop does not keep up.
+        False once the inbox is shut, or with `most` items announced: the loop does not keep up.
         """
         ticket = None
         try:
@@ -133,19 +131,19 @@ class Inbox(Generic[T]):
         self._woken = ticket
 
     def refuse(self, count: int) -> None:
-        """Count items that were turned away on this side."""
+        """Count items refused on this side."""
         with self._lock:
             self._refused += count
 
     # -- the loop's side ---------------------------------------------------------------------------
 
-    def take(self) -> tuple[list[T], list[Entry[T]]]:
-        """Take everything over, all plain or all as entries: one of the lists is empty. What is
-        taken uses up room that was lent.
+    def take(self) -> tuple[list[T], list[InboxEntry[T]]]:
+        """Take everything over, all plain or all as entries: one of the lists is empty. Taken items
+        use up lent room.
         """
         fresh: list[Any] = []
         with self._lock:
-            self._takings += 1  # first: what comes in from here on asks for a taking of its own
+            self._takings += 1  # first: later items request a taking of their own
             items = self._items
             self._items = fresh
             self._limit -= len(items)
@@ -153,16 +151,18 @@ class Inbox(Generic[T]):
             self._bytes = 0
         if not self._has_entries:
             return items, []
-        return [], [item if type(item) is Entry else Entry(item, 0, None) for item in items]
+        return [], [
+            item if type(item) is InboxEntry else InboxEntry(item, 0, None) for item in items
+        ]
 
     def take_refused(self) -> int:
-        """How many were turned away since the last time."""
+        """The number of items refused since the last call."""
         with self._lock:
             refused, self._refused = self._refused, 0
         return refused
 
     def lend(self, items: int, size: float) -> None:
-        """How much may lie here from now on, what does already included."""
+        """Set how much may be inside from now on, the present content included."""
         with self._lock:
             self._limit = 0 if self._announced else items
             self._limit_bytes = size
@@ -174,6 +174,6 @@ class Inbox(Generic[T]):
         return announced
 
     def shut(self, *, shut: bool) -> None:
-        """Whether anything may be announced."""
+        """Refuse announced items from now on, or accept them again."""
         with self._lock:
             self._is_shut = shut

@@ -1,10 +1,9 @@
-"""The loop's side of a batcher for threads: a `Batcher` whose ledger reaches out into an inbox.
+"""The loop's side of a batcher for threads: a `Batcher` with an inbox that is part of its ledger.
 
-1. What lies in the inbox is accepted. Whatever asks the batcher something first takes the inbox in,
-   in the same stretch, so that answers and fences cover it.
-2. The room that is left is lent to the inbox after every change of state. While somebody takes the
-   long way in, none is: that one looks at room which nobody else can use meanwhile, and nobody
-   overtakes it.
+1. Items in the inbox are accepted. Every question to the batcher first takes the inbox in, in the
+   same stretch, so that answers and fences cover it.
+2. The room that is left is lent to the inbox after every change of state, but none during an add on
+   the slow path: nothing else uses the room that it has found, and nothing overtakes it.
 3. The inbox is shut until the batcher is open, and for good before a shutdown begins.
 """
 
@@ -17,7 +16,7 @@ from ..._core import checks
 from ..._core.errors import ItemTooLarge, KeyFailedError
 from ..batcher import Batcher
 from ..gathering.add_group import AddGroup
-from .inbox import Entry, Inbox
+from .inbox import Inbox, InboxEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -33,16 +32,14 @@ T = TypeVar("T")
 
 
 class InboxBatcher(Batcher[T]):
-    """A batcher with an inbox for threads. Only `entries` and the properties may be used off the
-    loop.
-    """
+    """A batcher with an inbox for threads; off the loop, only `entries` and properties are safe."""
 
     def __init__(self, sink: SinkLike[T], *, wake: Callable[[], object], **options: Any) -> None:
         super().__init__(sink, **options)
         if self._tenants.has_caps:
             rule = (
-                "caps per tenant need a Batcher: what threads hand in lies in one inbox, "
-                "and belongs to no tenant until it is taken over"
+                "caps per tenant need a Batcher: items that threads hand in belong to no tenant "
+                "until the loop takes them over"
             )
             raise checks.bad("tenants", self._tenants, rule)
         self.inbox: Inbox[T] = Inbox(wake)
@@ -56,12 +53,12 @@ class InboxBatcher(Batcher[T]):
 
     @property
     def needs_entries(self) -> bool:
-        """Whether items come with more than themselves: a size, a key or a tenant."""
+        """Whether items need a size, a key or a tenant."""
         return self._sized or self._key is not None or self._tenant is not None
 
     @property
     def drops(self) -> bool:
-        """Whether a full ledger drops."""
+        """Whether a full ledger drops items."""
         return self._overflow in {"drop_newest", "drop_oldest"}
 
     @property
@@ -71,20 +68,24 @@ class InboxBatcher(Batcher[T]):
 
     @property
     def deadline(self) -> float:
-        """Seconds for a shutdown, by default."""
+        """Default seconds for a shutdown."""
         return self._shutdown_deadline
 
     def entries(
         self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...]
-    ) -> list[Entry[T]] | None:
-        """The items as entries, measured; `None` if one of them is refused for its size, or because
-        its key has failed.
-        """
+    ) -> list[InboxEntry[T]] | None:
+        """The items as measured entries; `None` if the size or the failed key of one is refused."""
         try:
             sizes = self._measured(items)
             self._check_sizes(sizes)
             return list(
-                map(Entry, items, sizes, receipts, map(self._engine.accumulator.identity, items))
+                map(
+                    InboxEntry,
+                    items,
+                    sizes,
+                    receipts,
+                    map(self._engine.accumulator.identity, items),
+                )
             )
         except (ItemTooLarge, KeyFailedError):
             return None
@@ -102,7 +103,7 @@ class InboxBatcher(Batcher[T]):
             self.inbox.lend(engine.room.left(engine.inside), engine.room.left_bytes)
 
     def take_in(self) -> None:
-        """Take over what the threads have handed in."""
+        """Take over the items that threads have handed in."""
         engine = self._engine
         engine.refused += self.inbox.take_refused()
         plain, entries = self.inbox.take()
@@ -118,19 +119,15 @@ class InboxBatcher(Batcher[T]):
         self._lend()
 
     def _take_late(self, items: list[T]) -> None:
-        """Announced items: each takes the place of older ones, or is dropped. No room is lent
-        meanwhile.
-        """
+        """Accept each announced item in place of older ones, or drop it; lend no room meanwhile."""
         self._holders += 1
         for item in items:
             is_in = False
             try:
                 is_in = self.makes_room and self._state == "open" and self._engine.accepting
                 if is_in:
-                    self.try_add(
-                        item
-                    )  # which drops it where not even the older ones would make room
-            except Exception:  # a function of the item has raised this time; it is logged there
+                    self.try_add(item)  # drops it if evicting older ones would not make room
+            except Exception:  # a function of the item has raised, and was logged there
                 is_in = False
             if not is_in:
                 self._engine.drop((item,), (None,))
@@ -138,7 +135,7 @@ class InboxBatcher(Batcher[T]):
 
     @contextmanager
     def _held(self) -> Generator[None]:
-        """Empty the inbox and keep it shut meanwhile."""
+        """Empty the inbox, and lend it no room meanwhile."""
         self._holders += 1
         try:
             self._lend()
@@ -159,7 +156,7 @@ class InboxBatcher(Batcher[T]):
     async def open(self) -> None:
         """Open, and lend the room for the first time."""
         await self.__aenter__()
-        self.inbox.take_refused()  # what was refused before belongs to no tally
+        self.inbox.take_refused()  # earlier refusals belong to no tally
         self._is_shut = False
         self.inbox.shut(shut=False)
         self._lend()
@@ -170,28 +167,28 @@ class InboxBatcher(Batcher[T]):
         receipts: tuple[ReceiptBase | None, ...],
         timeout: float | timedelta | None,
     ) -> None:
-        """The long way in: accept all or none, waiting or dropping as the overflow policy says."""
+        """Accept all or none on the slow path, waiting or dropping as the overflow policy says."""
         with self._held():
-            self._engine.yielded()  # others have run; from here to the append nobody may
+            self._engine.yielded()  # other tasks have run; until the append, none may
             await self._accept(items, receipts, timeout)
 
     async def flush_all(self, timeout: float | timedelta | None) -> FlushReport:
-        """`flush`, what is in the inbox included."""
+        """`flush`, the inbox included."""
         self.take_in()
         return await self.flush(timeout)
 
     async def shut_down(self, deadline: float, *, admit_waiting: bool) -> ShutdownReport[T]:
-        """`shutdown`, what is in the inbox included."""
+        """`shutdown`, the inbox included."""
         self.shut()
         self.take_in()
         return await self.shutdown(deadline, admit_waiting=admit_waiting)
 
     def full_stats(self) -> Stats:
-        """`stats`, what is in the inbox included."""
+        """`stats`, the inbox included."""
         self.take_in()
         return self.stats()
 
     def full_tally(self) -> Tally:
-        """`tally`, what is in the inbox included."""
+        """`tally`, the inbox included."""
         self.take_in()
         return self.tally()

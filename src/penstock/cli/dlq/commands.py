@@ -21,7 +21,7 @@ from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection,
 from ...letters.postgres import PostgresStore
 from ...letters.store import StoreError
 from ...letters.text import as_json, printable, without_secrets
-from .._named import UseError, named, named_sink
+from ..named import UseError, named, named_sink
 from .order import KeyOrder
 from .replay import LEFT, Replay, ReplayRules
 

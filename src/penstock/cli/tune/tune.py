@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core.errors import PenstockError
 from ..._core.opening import opened
 from ..._core.sink import capabilities_of
-from .._named import UseError, named, named_sink
+from ..named import UseError, named, named_sink
 from .measure import Measuring, NoItem, WriteFailed, item_bytes
 from .worksheet import Needs, as_code, below, enough, knee, memory, remarks, worksheet
 

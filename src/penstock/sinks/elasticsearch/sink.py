@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 from urllib.parse import urlencode, urlsplit
 
+from ..._clients.encoding import encoded
 from ..._core import checks
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
+from ..._core.keywords import takes
 from ..._core.sink import Capabilities
-from ..http.body import encoded
 from ..http.client import HttpBase
-from ..http.config import MAX_ANSWER_BYTES, MAX_BYTES, endpoint
+from ..http.config import HttpOptions, endpoint
 from ..http.write import Rules
 from .action import OPERATIONS, VERSION_TYPES, ActionMaker, check_needs, getter, join
 from .answer import FILTER, AnswerReader
@@ -19,11 +20,9 @@ from .refusals import refusal_of_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import timedelta
 
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
-    from ..http.config import Auth, ClientFactory
 
 
 Operation = Literal["index", "create", "update", "upsert", "delete"]
@@ -64,6 +63,7 @@ class ElasticsearchSink(HttpBase):
     suspend. Opening connects to nothing.
     """
 
+    @takes(HttpOptions, endpoint)
     def __init__(
         self,
         url: str,
@@ -80,15 +80,7 @@ class ElasticsearchSink(HttpBase):
         retry_on_conflict: int = 3,
         params: Mapping[str, str] | None = None,
         compression: Literal["gzip"] | None = "gzip",
-        headers: Mapping[str, str] | None = None,
-        auth: Auth | None = None,
-        max_bytes: int | None = MAX_BYTES,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
-        client: ClientFactory | None = None,
-        client_options: Mapping[str, Any] | None = None,
-        pool_size: int | None = None,
-        timeout: float | timedelta | None = None,
-        close_timeout: float | timedelta = 5.0,
+        **options: Unpack[HttpOptions],
     ) -> None:
         self._operation = (
             operation if callable(operation) else checks.choice("operation", operation, OPERATIONS)
@@ -102,17 +94,9 @@ class ElasticsearchSink(HttpBase):
         super().__init__(
             endpoint(
                 _bulk_url(url, params),
-                headers=headers,
                 own_headers={"content-type": "application/x-ndjson", "accept": "application/json"},
-                auth=auth,
                 compression=compression,
-                max_bytes=max_bytes,
-                max_answer_bytes=max_answer_bytes,
-                client=client,
-                client_options=client_options,
-                pool_size=pool_size,
-                timeout=timeout,
-                close_timeout=close_timeout,
+                **options,
             ),
             reads_answers=True,
         )

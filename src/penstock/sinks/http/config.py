@@ -9,7 +9,7 @@ import importlib.util
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ..._core import checks
@@ -80,6 +80,20 @@ Authorization = str | Callable[[], "str | Awaitable[str]"]
 Auth = tuple[str, str] | Authorization
 
 
+class HttpOptions(TypedDict, total=False):
+    """The keywords of every sink over HTTP; `endpoint` has their defaults."""
+
+    headers: Mapping[str, str] | None
+    auth: Auth | None
+    max_bytes: int | None
+    max_answer_bytes: int
+    client: ClientFactory | None
+    client_options: Mapping[str, Any] | None
+    pool_size: int | None
+    timeout: float | timedelta | None
+    close_timeout: float | timedelta
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """Where requests go, and how."""
@@ -123,19 +137,19 @@ class Endpoint:
 def endpoint(
     url: str,
     *,
-    method: str = "POST",
-    headers: Mapping[str, str] | None,
     own_headers: Mapping[str, str],
-    auth: Auth | None,
+    method: str = "POST",
     idempotency_header: str | None = None,
-    compression: str | None,
-    max_bytes: int | None,
-    max_answer_bytes: int,
-    client: ClientFactory | None,
-    client_options: Mapping[str, Any] | None,
-    pool_size: int | None,
-    timeout: float | timedelta | None,
-    close_timeout: float | timedelta,
+    compression: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    auth: Auth | None = None,
+    max_bytes: int | None = MAX_BYTES,
+    max_answer_bytes: int = MAX_ANSWER_BYTES,
+    client: ClientFactory | None = None,
+    client_options: Mapping[str, Any] | None = None,
+    pool_size: int | None = None,
+    timeout: float | timedelta | None = None,
+    close_timeout: float | timedelta = 5.0,
 ) -> Endpoint:
     """How to reach `url`, checked. `own_headers` are the sink's, which the user's replace. No error
     shows a secret.

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from ..._clients.encoding import encoded_items, ndjson
 from ..._core.batch import RowBatch
 from ..._core.checks import bad, choice
+from ..._core.keywords import takes
 from ..._core.sink import Capabilities
-from .body import encoded_items, json_array, ndjson
+from .body import json_array
 from .client import HttpBase
-from .config import MAX_ANSWER_BYTES, MAX_BYTES, endpoint
+from .config import HttpOptions, endpoint
 from .write import Rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import timedelta
 
+    from ..._clients.encoding import Encode
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
-    from .body import Encode, Join
-    from .config import Auth, ClientFactory
+    from .body import Join
     from .write import Parse
 
 
@@ -81,6 +82,14 @@ class HttpSink(HttpBase):
     or certificate shows at the first write, as `UnavailableError`.
     """
 
+    @takes(
+        HttpOptions,
+        endpoint,
+        before={
+            "idempotency_header": ("headers", "auth"),
+            "parse": ("max_bytes", "max_answer_bytes"),
+        },
+    )
     def __init__(
         self,
         url: str,
@@ -88,19 +97,11 @@ class HttpSink(HttpBase):
         body: Literal["ndjson", "json"] | Join = "ndjson",
         encode: Encode | None = None,
         method: Literal["POST", "PUT", "PATCH"] = "POST",
-        headers: Mapping[str, str] | None = None,
-        auth: Auth | None = None,
         idempotency_header: str | None = None,
         idempotent: bool = False,
         compression: Literal["gzip", "zstd"] | None = None,
-        max_bytes: int | None = MAX_BYTES,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
         parse: Parse | None = None,
-        client: ClientFactory | None = None,
-        client_options: Mapping[str, Any] | None = None,
-        pool_size: int | None = None,
-        timeout: float | timedelta | None = None,
-        close_timeout: float | timedelta = 5.0,
+        **options: Unpack[HttpOptions],
     ) -> None:
         if encode is not None and not callable(encode):
             raise bad("encode", encode, "must be a function from an item to bytes or text")
@@ -121,18 +122,10 @@ class HttpSink(HttpBase):
             endpoint(
                 url,
                 method=method,
-                headers=headers,
                 own_headers={"content-type": content_type},
-                auth=auth,
                 idempotency_header=idempotency_header,
                 compression=compression,
-                max_bytes=max_bytes,
-                max_answer_bytes=max_answer_bytes,
-                client=client,
-                client_options=client_options,
-                pool_size=pool_size,
-                timeout=timeout,
-                close_timeout=close_timeout,
+                **options,
             ),
             reads_answers=parse is not None,
         )

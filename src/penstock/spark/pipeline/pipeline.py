@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path as File
 from typing import TYPE_CHECKING
 
-from ._check import Checked, check
-from ._explain import explained
-from ._places import locate
-from ._reading import read
+from .check import Checked, check
 from .declaration import Declared
+from .explain import explained
 from .mistakes import Mistake, PipelineError
+from .places import locate
+from .reading import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +92,7 @@ class Pipeline(Declared):
 
         Raises `PipelineError`, also for what Spark refuses, and `MissingExtra` without PySpark.
         """
-        from ._run import plan
+        from .run import plan
 
         checked = self._sound(environment)
         return checked.environment.hide(plan(checked, spark))
@@ -127,7 +127,7 @@ class Pipeline(Declared):
         Raises `PipelineError` before anything starts, `MissingExtra` without PySpark, and what
         `write_dataframe` raises.
         """
-        from ._run import run
+        from .run import run
 
         return run(
             self._sound(environment), spark, on_report=on_report, stop=stop, progress=progress

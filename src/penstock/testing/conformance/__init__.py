@@ -1,6 +1,4 @@
-"""Suites of tests that a user's own part can run: subclass one in a test module, say how to make
-the part, and pytest does the rest.
-"""
+"""Conformance suites for a user's own parts: subclass one in a test module, and pytest runs it."""
 
 from ..._core.public import publish
 from .batchers import BatcherConformance

@@ -1,12 +1,11 @@
-"""What a batcher has to keep, as tests: for a subclass, a wrapper, or a factory with settings of
-its own.
+"""The conformance suite of batchers: for a subclass, a wrapper, or a factory with its own settings.
 
     class TestOurBatcher(BatcherConformance):
         def batcher(self, sink, **settings):
             return our_batcher(sink, **settings)
 
-The settings are those of `Batcher`; what the factory adds must not change them. The tests run on a
-fake clock.
+The settings are those of `Batcher`; additions of the factory must not change them. The tests run on
+a fake clock.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ import pytest
 from ..._core.errors import AddTimeout, ClosedError, ItemFailed, PermanentError
 from ..._core.outcome import Outcome
 from ...batcher import Limits
-from .._sinks import BlockingSink, ScriptedSink, fail, ignore_cancel, partial, slow
+from ..scripted import BlockingSink, ScriptedSink, fail, ignore_cancel, partial, slow
 
 if TYPE_CHECKING:
     from ...batcher import Batcher, Receipt
-    from .._clock import FakeClock
+    from ..clock.clock import FakeClock
 
 
 class BatcherConformance(ABC):
-    """Subclass it under a name that begins with `Test`, and say how to make a batcher."""
+    """Subclass it under a name that begins with `Test`, and implement `batcher`."""
 
     @abstractmethod
     def batcher(self, sink: Any, **settings: Any) -> Batcher[Any]:
         """A new batcher of `sink` with these settings, not yet entered."""
 
     async def test_full_batches_go_at_once(self, fake_clock: FakeClock) -> None:
-        """Twice `max_items` make two writes, for their size, in order."""
+        """Twice `max_items` are two writes, in order, sealed by size."""
         sink: ScriptedSink[int] = ScriptedSink()
         async with self.batcher(sink, limits=Limits(max_items=5, max_delay=60.0)) as batcher:
             for item in range(10):
@@ -47,7 +46,7 @@ class BatcherConformance(ABC):
             ]
 
     async def test_age_is_counted_from_the_first_item(self, fake_clock: FakeClock) -> None:
-        """Nothing goes before `max_delay`; it goes then; an empty batcher writes nothing."""
+        """A batch is written at `max_delay`, not earlier; an empty batcher writes nothing."""
         sink: ScriptedSink[str] = ScriptedSink()
         async with self.batcher(sink, limits=Limits(max_items=5, max_delay=2.0)) as batcher:
             await fake_clock.sleep(5.0)
@@ -61,7 +60,7 @@ class BatcherConformance(ABC):
             assert len(sink.calls) == 1
 
     async def test_a_shutdown_writes_the_rest_and_ends(self, fake_clock: FakeClock) -> None:
-        """For its own reason; afterwards nothing is accepted; any number may call."""
+        """With its own reason; no item is accepted afterwards; concurrent calls share it."""
         sink: ScriptedSink[int] = ScriptedSink()
         batcher = self.batcher(sink, limits=Limits(max_items=5, max_delay=60.0))
         async with batcher:
@@ -75,7 +74,7 @@ class BatcherConformance(ABC):
         reports[0].verify()
 
     async def test_a_shutdown_keeps_its_deadline(self, fake_clock: FakeClock) -> None:
-        """Whatever the sink does: every item is counted, and what comes later changes nothing."""
+        """Whatever the sink does: every item is counted, and later events change nothing."""
         sink: ScriptedSink[int] = ScriptedSink(default=ignore_cancel(50.0))
         batcher = self.batcher(sink, limits=Limits(max_items=2, workers=1))
         async with batcher:
@@ -88,9 +87,7 @@ class BatcherConformance(ABC):
         assert batcher.tally() == report.tally
 
     async def test_a_full_ledger_holds_producers_back(self, fake_clock: FakeClock) -> None:
-        """`add` waits, gives up in time, and what it gave up on is never written; the ledger's
-        bound holds.
-        """
+        """`add` waits at most its timeout; an item given up is never written; the bound holds."""
         sink: BlockingSink[int] = BlockingSink()
         async with self.batcher(sink, limits=Limits(max_items=1, max_pending_items=2)) as batcher:
             await batcher.add_many([1, 2])
@@ -107,7 +104,7 @@ class BatcherConformance(ABC):
         assert sink.applied == [1, 2]
 
     async def test_a_flush_is_a_fence(self, fake_clock: FakeClock) -> None:
-        """What was accepted before is written when it returns; the batcher goes on."""
+        """Items accepted before it are written when it returns; the batcher stays open."""
         sink: ScriptedSink[int] = ScriptedSink(default=slow(1.0))
         async with self.batcher(sink, limits=Limits(max_items=10, max_delay=60.0)) as batcher:
             await batcher.add_many(range(3))
@@ -119,9 +116,7 @@ class BatcherConformance(ABC):
         assert sink.applied == [0, 1, 2, 3]
 
     async def test_every_item_has_one_outcome(self, fake_clock: FakeClock) -> None:
-        """Receipts tell it, the tally adds up at every moment, and a failure of one is not a
-        failure of its neighbours.
-        """
+        """Receipts report it, the tally always adds up, and one failure leaves neighbours alone."""
         sink: ScriptedSink[int] = ScriptedSink(
             [partial({1: PermanentError("no")}), fail(PermanentError("all"))]
         )
@@ -141,7 +136,7 @@ class BatcherConformance(ABC):
         assert (report.tally.delivered, report.tally.rejected) == (2, 4)
 
     async def test_one_worker_keeps_the_order(self, fake_clock: FakeClock) -> None:
-        """Of all items with one producer, of each producer's with several."""
+        """Of all items with one producer, of each producer's items with several."""
         sink: ScriptedSink[tuple[int, int]] = ScriptedSink(default=slow(0.01))
 
         async def produce(producer: int, batcher: Batcher[Any]) -> None:
@@ -155,7 +150,7 @@ class BatcherConformance(ABC):
             assert [number for who, number in sink.applied if who == producer] == list(range(40))
 
     async def test_a_producer_that_is_cancelled_hurts_nobody(self, fake_clock: FakeClock) -> None:
-        """Neither the write of its item nor the items of others."""
+        """Neither the write of its item nor the items of other producers are affected."""
         sink: ScriptedSink[str] = ScriptedSink(default=slow(1.0))
         async with self.batcher(sink, limits=Limits(max_items=2)) as batcher:
             other = await batcher.submit("other")
@@ -166,7 +161,7 @@ class BatcherConformance(ABC):
         assert sorted(sink.applied) == ["mine", "other"]
 
     async def test_batches_are_not_used_again(self, fake_clock: FakeClock) -> None:
-        """A sink may keep them for ever."""
+        """A sink may keep them forever."""
         kept: list[Any] = []
 
         async def keep(batch: Any) -> None:

@@ -1,8 +1,7 @@
-"""What a sink with transactions has to keep beside the rest, as tests.
+"""The conformance suite of sinks with transactions.
 
-Subclass `TransactionConformance` instead of `SinkConformance`, and give it `stored()`: without it
-nobody can see what has been committed. Each test uses units of an application that nobody has used
-before.
+Subclass `TransactionConformance` instead of `SinkConformance`, and implement `stored()`: without it
+the suite cannot see what has been committed. Each test uses units of a new application.
 """
 
 from __future__ import annotations
@@ -32,38 +31,38 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROUNDS = (0, 3, 34, 144)
-"""How many turns of the loop a transaction is given before it is cancelled."""
+"""Rounds of the loop before a transaction is cancelled."""
 
 
 class TransactionConformance(SinkConformance[T]):
-    """The suite of every sink, and what `transaction(sink, unit)` promises."""
+    """The suite of every sink, and the promises of `transaction(sink, unit)`."""
 
     def unit(self) -> Unit:
-        """A unit that nobody has committed."""
+        """A new unit, not yet committed."""
         return Unit(application=f"conformance-{uuid4().hex}", version=1, part=0, parts=2)
 
     async def holds(self, items: Sequence[T]) -> int:
-        """How many of these the destination holds; skips the test where nobody can tell."""
+        """How many of these the destination holds; skips the test if that is not known."""
         stored = await self.stored()
         if stored is None:
-            pytest.skip("stored() is not given: nobody can see what has been committed")
+            pytest.skip("stored() is not implemented: the suite cannot see what has been committed")
         return sum(item in stored for item in items)
 
     async def attempt(self, sink: Sink[T], unit: Unit | None, items: Sequence[T]) -> Transaction[T]:
-        """One attempt that writes these items, and records how many they are."""
+        """Write these items in one attempt, and record their number."""
         async with transaction(sink, unit) as tx:
             assert await send(tx, RowBatch(items)) == {}
             tx.record(Counts(rows=len(items)))
         return tx
 
     async def test_it_says_that_it_has_transactions(self, real_clock: LoopClock) -> None:
-        """And nothing in the stack refuses one."""
+        """No layer of the stack refuses one."""
         async with self.open_sink() as sink:
             check_transactional(sink)
             assert capabilities_of(sink).transactional
 
     async def test_writes_are_seen_with_the_commit(self, real_clock: LoopClock) -> None:
-        """All of them, and not before; with and without a unit."""
+        """All of them become visible, and not before; with and without a unit."""
         async with self.open_sink() as sink:
             for unit in (None, self.unit()):
                 first, second = self.items(3), self.items(3)
@@ -80,7 +79,7 @@ class TransactionConformance(SinkConformance[T]):
                 assert tx.committed.counts == Counts(rows=6, delivered=6)
 
     async def test_an_exception_rolls_back(self, real_clock: LoopClock) -> None:
-        """It goes on, nothing stays, and the same unit may come again."""
+        """It propagates, no write stays, and the same unit may be attempted again."""
         async with self.open_sink() as sink:
             unit, items = self.unit(), self.items(4)
             with pytest.raises(LookupError):
@@ -92,7 +91,7 @@ class TransactionConformance(SinkConformance[T]):
             assert await self.holds(items) == 4
 
     async def test_a_cancellation_leaves_all_or_nothing(self, real_clock: LoopClock) -> None:
-        """At whatever moment it comes; the next attempt of the unit makes it complete, once."""
+        """At any moment; the next attempt of the unit completes it, once."""
         async with self.open_sink() as sink:
             for rounds in ROUNDS:
                 unit, items = self.unit(), self.items(4)
@@ -108,9 +107,7 @@ class TransactionConformance(SinkConformance[T]):
                 )
 
     async def test_a_committed_unit_is_not_written_again(self, real_clock: LoopClock) -> None:
-        """Its second attempt is told what was committed; what it sends is a duplicate; other rows
-        are an error.
-        """
+        """Its second attempt learns what was committed; the same items are duplicates, others fail."""
         async with self.open_sink() as sink:
             unit, items = self.unit(), self.items(3)
             await self.attempt(sink, unit, items)
@@ -126,14 +123,14 @@ class TransactionConformance(SinkConformance[T]):
                 await self.attempt(sink, unit, self.items(4))
 
     async def test_two_attempts_at_once_have_one_effect(self, real_clock: LoopClock) -> None:
-        """The second waits for the first; both end well."""
+        """The second waits for the first; both succeed."""
         async with self.open_sink() as sink:
             unit, items = self.unit(), self.items(5)
             await asyncio.gather(*(self.attempt(sink, unit, items) for _ in range(2)))
             assert [await self.copies(item) for item in items] == [1] * 5
 
     async def test_other_parts_of_a_version_are_refused(self, real_clock: LoopClock) -> None:
-        """Another number of parts, another rule; the other parts of the same are welcome."""
+        """Another number of parts or another rule is refused; the version's own parts are not."""
         async with self.open_sink() as sink:
             unit = self.unit()
             await self.attempt(sink, unit, self.items(1))
@@ -149,9 +146,7 @@ class TransactionConformance(SinkConformance[T]):
             await self.attempt(sink, replace(unit, part=1), self.items(1))
 
     async def test_refused_items_are_refused_alone(self, real_clock: LoopClock) -> None:
-        """Or with the rest of their batch, if that is what the sink does outside; what else was
-        written stays.
-        """
+        """Or with their whole batch, if the sink does so outside; other writes stay."""
         before, good, after = self.items(2), self.items(2), self.items(2)
         bad = self._bad_items(2)
         async with self.open_sink() as sink:
@@ -166,7 +161,7 @@ class TransactionConformance(SinkConformance[T]):
             assert await self.holds(good) == 4 - len(errors)
 
     async def test_what_comes_after_the_end_is_not_written(self, real_clock: LoopClock) -> None:
-        """A zombie that still holds the transaction is told that it is gone."""
+        """A zombie that still holds the transaction gets `TransactionLost`."""
         async with self.open_sink() as sink:
             late = self.items(2)
             tx = await self.attempt(sink, None, self.items(1))

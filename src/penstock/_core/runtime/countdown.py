@@ -1,0 +1,107 @@
+"""A deadline that only moves earlier, and waits for a condition that it bounds.
+
+1. A wait ends when its condition holds or when its part of the time is used up. Whoever changes
+   something that a condition reads calls `wake`.
+2. The last part of the time is a reserve for clean-up. `at(1)` is its start, `at(0.5)` the middle
+   of it, `at(0)` the deadline. A deadline that moves shortens the reserve, never lengthens it.
+3. Cancelling a wait means *now*: the deadline becomes the present, and the wait ends at once. The
+   cancellation is swallowed: `asyncio.run` cancels every task as it ends, and a shutdown has to
+   finish all the same.
+
+A shutdown reads like this:
+
+    countdown = Countdown(clock, seconds, longest_reserve=1.0, on_move=engine.deadline_moved)
+    await countdown.until(lambda: engine.is_drained, part=1)
+    cut(verdict_at=min(clock.now() + GRACE, countdown.at(0.5)))
+    await countdown.settle(tasks)
+    await countdown.until(lambda: not engine.flights, part=0.5)
+    ended = await countdown.ends(closing, latest=clock.now() + share)
+
+`on_move` is called with `at(1)`, the time at which the work stops, each time it moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any
+
+from ..clock import Signal, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..clock import Clock
+
+RESERVE = 0.2
+"""The reserve's share of the time."""
+
+
+class Countdown:
+    """`seconds` from now to a deadline, the last fifth of them (at most `longest_reserve`) a
+    reserve.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        seconds: float,
+        *,
+        longest_reserve: float = math.inf,
+        on_move: Callable[[float], object] = lambda _: None,
+    ) -> None:
+        self._clock = clock
+        self._on_move = on_move
+        self._changed = Signal()
+        self.began = clock.now()
+        self.deadline = self.began + seconds
+        self.reserve = min(RESERVE * seconds, longest_reserve)
+
+    def at(self, part: float) -> float:
+        """When this part of the reserve begins: 1 is all of it, 0 the deadline."""
+        return self.deadline - part * self.reserve
+
+    def hasten(self, seconds: float) -> None:
+        """Move the deadline to `seconds` from now, if that is earlier."""
+        when = self._clock.now() + seconds
+        if when < self.deadline:
+            self.deadline = when
+            self.reserve = min(RESERVE * seconds, self.reserve)
+            self._on_move(self.at(1))
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the waits look at their conditions again."""
+        self._changed.fire()
+
+    async def until(
+        self, condition: Callable[[], bool], *, part: float = 0, latest: float = math.inf
+    ) -> None:
+        """Suspend until the condition holds, at most until `at(part)` and `latest`."""
+        while not condition() and self._clock.now() < (when := min(self.at(part), latest)):
+            try:
+                await wait_until(self._clock, when, self._changed)
+            except asyncio.CancelledError:
+                self.hasten(0.0)
+
+    async def ends(
+        self, task: asyncio.Task[Any], *, part: float = 0, latest: float = math.inf
+    ) -> bool:
+        """Whether the task ends by itself in time; otherwise it is cancelled, and left behind if it
+        ignores that.
+        """
+        task.add_done_callback(lambda _: self.wake())
+        await self.until(task.done, part=part, latest=latest)
+        await self.settle([task])
+        if not task.done():
+            task.cancel()
+            await self.settle([task])
+        return task.done() and not task.cancelled()
+
+    @staticmethod
+    async def settle(tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """Let tasks that can end without waiting do so, even when the time is used up."""
+        if any(not task.done() for task in tasks):
+            with contextlib.suppress(asyncio.CancelledError):  # the next wait is short
+                await asyncio.wait(tasks, timeout=0)

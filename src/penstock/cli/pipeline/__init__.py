@@ -1,0 +1,1 @@
+"""`penstock pipeline`: check, explain and run pipelines on Spark."""

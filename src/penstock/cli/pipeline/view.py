@@ -1,0 +1,47 @@
+"""What a run of a pipeline says: a line for each write, a table of counts at the end. The bar in
+between is that of the write itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...spark import SparkWriteReport
+    from ...spark.pipeline import PipelineReport
+
+_COUNTS = ("writes", "rows", "delivered", "dead_letters", "failed", "retries")
+
+
+class RunView:
+    """Lines; with `plain` also the table is lines, as it is where nobody looks at a terminal."""
+
+    def __init__(self, *, plain: bool) -> None:
+        self._is_plain = plain or not sys.stdout.isatty() or find_spec("rich") is None
+        self._writes = 0
+
+    def say(self, text: str) -> None:
+        """Print it."""
+        print(text, flush=True)
+
+    def wrote(self, report: SparkWriteReport) -> None:
+        """One write has ended: a line, but for empty micro-batches. From the run's thread."""
+        self._writes += 1
+        if report.rows:
+            self.say(f"write {self._writes}: {report}")
+
+    def sum_up(self, report: PipelineReport) -> None:
+        """The counts of the whole run."""
+        counts = {name.replace("_", " "): f"{getattr(report, name):,}" for name in _COUNTS}
+        if self._is_plain:
+            for name, count in counts.items():
+                self.say(f"{name:>12}  {count}")
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*counts, title=report.name)
+        table.add_row(*counts.values())
+        Console().print(table)

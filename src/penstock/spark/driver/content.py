@@ -1,0 +1,111 @@
+"""What the rows of a unit hold, as one number beside their count: the sum of a hash of each row.
+
+1. Spark makes the hash, in the driver's plan, in a column that travels with the rows and is taken
+   off before a sink sees them. The sum does not depend on the order of the rows; it wraps at 64
+   bits.
+2. `xxhash64` skips NULLs. So before each column stands whether it is one: (NULL, 1) and (1, NULL)
+   differ.
+3. Spark hashes no maps; their text as JSON is hashed instead.
+4. A `double` is hashed as the `float` next to it: a sum or a mean of doubles depends on the order
+   in which Spark adds them up, which is another in each run, and differs in the last digits.
+5. Columns are hashed in the order of their names, so that a query may give them in another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions
+
+from ..._core import checks
+from ..._core.transaction import Counts
+from ..levels.units import CONTENT, wrapped
+from .columns import check_there, column_of, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+
+_WITHOUT_HASH = frozenset({"map", "variant"})
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The columns of a DataFrame that a replay must repeat."""
+
+    df: DataFrame
+    columns: tuple[str, ...]
+    """None: rows are counted, and nothing else."""
+
+    @classmethod
+    def of(cls, df: DataFrame, chosen: Sequence[str] | None, *, is_named: bool) -> Content:
+        """All columns, or the chosen ones; none where nothing has a name under which it could come
+        again. Raises `ConfigError`.
+        """
+        if not is_named:
+            if chosen is not None:
+                raise checks.bad(
+                    "content",
+                    chosen,
+                    "has no meaning without app_id and version: nothing tells that these rows "
+                    "come again",
+                )
+            return cls(df, ())
+        if CONTENT in df.columns:
+            raise checks.bad(
+                "df", CONTENT, "is the column that the hash of a row travels in; name it otherwise"
+            )
+        columns = (
+            tuple(df.columns)
+            if chosen is None
+            else check_there(df, "content", chosen)
+            if chosen
+            else ()
+        )
+        return cls(df, tuple(sorted(columns)))
+
+    @property
+    def text(self) -> str:
+        """The columns and their types; what the ledger stores."""
+        return typed(self.df, self.columns)
+
+    def beside(self, rows: DataFrame) -> DataFrame:
+        """`rows` of the DataFrame with the hash of each."""
+        return rows.withColumn(CONTENT, self._hash()) if self.columns else rows
+
+    def counted(self) -> Counts:
+        """Count and hash the rows by a job that writes nothing; blocks."""
+        # a decimal, since a sum of longs overflows, which is an error in ANSI mode
+        sums = [functions.sum(self._hash().cast("decimal(20,0)"))] if self.columns else []
+        rows, *found = self.df.agg(functions.count(functions.lit(1)), *sums).collect()[0]
+        content = [wrapped(int(total or 0)) for total in found]
+        return Counts(rows=rows, content=next(iter(content), None), content_of=self.text)
+
+    def _hash(self) -> Column:
+        types = {field.name: field.dataType for field in self.df.schema.fields}
+        parts: list[Column] = []
+        for name in self.columns:
+            column = column_of(name)
+            parts += [column.isNull(), _hashed(column, types[name])]
+        return functions.xxhash64(*parts)
+
+
+def _hashed(column: Column, kind: Any) -> Column:
+    if _needs_text(kind):
+        return functions.to_json(column)
+    return column.cast("float") if kind.typeName() == "double" else column
+
+
+def _needs_text(kind: Any) -> bool:
+    """Whether Spark has no hash for the type, or for one inside it."""
+    if kind.typeName() in _WITHOUT_HASH:
+        return True
+    inner = (
+        [field.dataType for field in kind.fields]
+        if kind.typeName() == "struct"
+        else [getattr(kind, "elementType", None)]
+    )
+    return any(_needs_text(each) for each in inner if each is not None)

@@ -1,0 +1,120 @@
+"""Key columns of a write: the partitions of a key, and the order of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions
+
+from ..._core import checks
+from ..levels.units import BUCKET
+from ..task.key_failure import POLICIES
+from .columns import check_columns, check_names, column_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from ..task.key_failure import OnKeyFailure
+
+_BINARY = "UTF8_BINARY"
+"""The collation under which only equal bytes are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySettings:
+    """The checked key, order and buckets of one write; no columns without a key."""
+
+    columns: tuple[str, ...]
+    order_by: str | Sequence[str] | None
+    buckets: int | None
+    on_key_failure: OnKeyFailure
+    is_collated: bool
+    """Whether Spark may treat two different values of the key as equal."""
+
+    @classmethod
+    def of(
+        cls,
+        df: DataFrame,
+        key: str | Sequence[str] | None,
+        *,
+        order_by: str | Sequence[str] | None,
+        buckets: int | None,
+        on_key_failure: OnKeyFailure,
+    ) -> KeySettings:
+        """Check the arguments. Raises `ConfigError`."""
+        columns = check_columns(df, "key", key)
+        if key is None and (order_by is not None or buckets is not None):
+            raise checks.bad(
+                "order_by" if order_by is not None else "buckets",
+                order_by or buckets,
+                "has no meaning without key",
+            )
+        if checks.choice("on_key_failure", on_key_failure, POLICIES) != "skip" and key is None:
+            raise checks.bad("on_key_failure", on_key_failure, "has no meaning without key")
+        check_columns(df, "order_by", order_by)
+        collated = _is_collated(df, columns)
+        if collated and on_key_failure != "skip":
+            rule = (
+                "needs a key of which only equal bytes are equal, and this one has a collation; "
+                "key by a column such as lower(key)"
+            )
+            raise checks.bad("on_key_failure", on_key_failure, rule)
+        return cls(columns, order_by, buckets, on_key_failure, collated)
+
+    def arranged(self, df: DataFrame) -> DataFrame:
+        """`df` with the rows of each key together and in order; unchanged without a key."""
+        if not self.columns:
+            return df
+        return keyed(df, self.columns, order_by=self.order_by, buckets=self.buckets)
+
+
+def _is_collated(df: DataFrame, key: Sequence[str]) -> bool:
+    kinds = (df.schema[name].dataType for name in key)
+    return any(getattr(kind, "collation", _BINARY) != _BINARY for kind in kinds)
+
+
+def keyed(
+    df: DataFrame,
+    key: str | Sequence[str],
+    *,
+    order_by: str | Sequence[str] | None = None,
+    buckets: int | None = None,
+) -> DataFrame:
+    """Arrange `df`: the rows of a key in one partition, together, ordered by `order_by`. Lazy.
+
+    `buckets` is the number of partitions (default: `spark.sql.shuffle.partitions`). It is always
+    passed to Spark, which could otherwise merge partitions. Names are taken literally: a dot or a
+    backtick is part of a name. Raises `ConfigError` for missing columns, for arrays, maps, structs
+    and variants as `key`, for maps and variants in `order_by`, and for two columns of one name.
+    """
+    # Without the literal, Spark could reuse a shuffle of the query for the same key, such as a
+    # window's. It may merge the partitions of that one, differently each time.
+    check_names(df)
+    keys, order = (
+        [column_of(column) for column in check_columns(df, *given)]
+        for given in (("key", key), ("order_by", order_by))
+    )
+    return df.repartition(bucket_count(df, buckets), *keys, functions.lit(0)).sortWithinPartitions(
+        *keys, *order
+    )
+
+
+def bucket_count(df: DataFrame, buckets: int | None) -> int:
+    """The number of partitions that keys are spread over."""
+    return checks.optional_count("buckets", buckets) or int(
+        df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200
+    )
+
+
+def with_bucket(df: DataFrame) -> DataFrame:
+    """Add the partition's number as a column, right after `keyed`; a later `coalesce` keeps it."""
+    if BUCKET in df.columns:
+        raise checks.bad(
+            "df",
+            BUCKET,
+            "is the column that the number of a row's bucket travels in; name it otherwise",
+        )
+    return df.withColumn(BUCKET, functions.spark_partition_id())

@@ -1,0 +1,112 @@
+"""What a write promises, checked on the driver before anything runs.
+
+`at_least_once` needs nothing, and may write rows again when a task is run again. `bucket` commits
+each key bucket once, in a transaction of its own. `atomic` commits everything at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ..._core import checks
+from ..._core.staging import Epoch, check_staging
+from ..._core.transaction import Unit, check_transactional
+from .units import Units
+
+if TYPE_CHECKING:
+    from ..._core.sink import Sink
+
+DeliveryLevel = Literal["at_least_once", "bucket", "atomic"]
+WriteMode = Literal["append", "overwrite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The promise of one write, and the name under which it is kept."""
+
+    delivery: DeliveryLevel
+    mode: WriteMode
+    key: tuple[str, ...]
+    application: str | None
+    version: int | None
+
+    def units(
+        self, buckets: int, *, types: str, content_of: str, buffer_bytes: int
+    ) -> Units | None:
+        """The units that it is cut into, where they have names that a replay has as well."""
+        if self.application is None or self.version is None or self.delivery == "atomic":
+            return None
+        return Units(
+            application=self.application,
+            version=self.version,
+            buckets=buckets,
+            key=self.key,
+            in_transactions=self.delivery == "bucket",
+            types=types,
+            content_of=content_of,
+            buffer_bytes=buffer_bytes,
+        )
+
+    def epoch(self) -> Epoch | None:
+        """What is published at once, where everything is."""
+        if self.application is None or self.version is None or self.delivery != "atomic":
+            return None
+        unit = Unit(application=self.application, version=self.version, rule=f"atomic {self.mode}")
+        return Epoch(unit=unit, overwrite=self.mode == "overwrite", ordered=bool(self.key))
+
+
+def level(
+    sink: Sink[Any],
+    *,
+    delivery: DeliveryLevel,
+    mode: WriteMode,
+    app_id: str | None,
+    version: int | None,
+    key: tuple[str, ...],
+) -> Level:
+    """The level that was asked for. Raises `ConfigError` for what cannot be kept."""
+    checks.choice("delivery", delivery, get_args(DeliveryLevel))
+    if checks.choice("mode", mode, get_args(WriteMode)) == "overwrite" and delivery != "atomic":
+        raise checks.bad(
+            "mode",
+            mode,
+            f'needs delivery="atomic": at {delivery!r} readers would meet a table that is '
+            "being filled",
+        )
+    _check_name(delivery, app_id, version)
+    if not key and delivery == "bucket":
+        raise checks.bad(
+            "delivery",
+            delivery,
+            "needs key: its buckets are what commits once, wherever Spark has put the rows before",
+        )
+    if not key and app_id is not None and delivery == "at_least_once":
+        raise checks.bad(
+            "app_id",
+            app_id,
+            "needs key: a partition does not hold the same rows when it comes again, so it "
+            "gets no name",
+        )
+    if delivery == "bucket":
+        check_transactional(sink)
+    elif delivery == "atomic":
+        check_staging(sink)
+    return Level(delivery, mode, key, app_id, version)
+
+
+def _check_name(delivery: DeliveryLevel, app_id: str | None, version: int | None) -> None:
+    for name, value, other in (("app_id", app_id, version), ("version", version, app_id)):
+        if value is None and (other is not None or delivery != "at_least_once"):
+            rule = (
+                "is needed beside the other one of app_id and version"
+                if other is not None
+                else f"is needed for delivery={delivery!r}"
+            )
+            raise checks.bad(
+                name,
+                value,
+                f"{rule}: together they name what is committed once, the same when it comes again",
+            )
+    if app_id is not None and version is not None:
+        Unit(application=app_id, version=version)

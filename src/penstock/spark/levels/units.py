@@ -1,0 +1,174 @@
+"""Units of delivery: the rows of one key bucket of one version, and the names that they carry.
+
+1. A bucket is a partition of `repartition(buckets, key)`: Spark puts every row of a key into it
+   whatever partitions the source has, which is why a replay meets the same rows under the same
+   name. The partition of a task would not do: it says where a row came from.
+2. Its number travels with the rows, in a column that is noted right after the shuffle. So tasks may
+   be fewer than buckets (`max_tasks`), and nothing depends on how Spark numbers its tasks.
+3. A bucket without rows is no unit: nothing is written, and nothing is stored of it.
+4. A hash of each row travels beside it (`driver.content`). It is taken off and summed as the rows are
+   read, once, whatever is done with them.
+5. The name `application:version:bucket` and the number of a chunk make the id of its batch. Two
+   attempts cut the same rows into the same chunks, so they send the same write keys: idempotency
+   keys over HTTP, transactional ids for Kafka. Where no ledger compares the rows, the hash of a
+   chunk's rows is part of its id, so that a destination never takes other rows for those that it
+   has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyarrow import compute
+
+from ..._core.transaction import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from ..values.chunks import Chunk
+
+pc: Any = compute  # its functions are made when it is imported, where no checker sees them
+
+BUCKET = "penstock_bucket"
+"""The column with the number of a row's bucket, between the driver and the task."""
+CONTENT = "penstock_content"
+"""The column with the hash of a row, on the same way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The units of one write."""
+
+    application: str
+    version: int
+    buckets: int
+    key: tuple[str, ...]
+    in_transactions: bool
+    """Whether each is a transaction; otherwise they only have names."""
+    types: str = ""
+    """The key's columns with their types, on which the hash depends."""
+    content_of: str = ""
+    """What is hashed of each row; empty: nothing is."""
+    buffer_bytes: int = 0
+    """How much of a unit is kept for another try inside of the task."""
+
+    def unit(self, bucket: int) -> Unit:
+        """The unit of one bucket."""
+        rule = f"hash({', '.join(self.key)})"
+        return Unit(
+            application=self.application,
+            version=self.version,
+            part=bucket,
+            parts=self.buckets,
+            rule=rule,
+            types=self.types,
+        )
+
+
+class Summed:
+    """Record batches without the hashes of their rows, and the sum of these so far."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self.total: int | None = None
+        """Wrapped to a signed number of 64 bits; `None` as long as no hash has come."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = next(self._batches)
+        if CONTENT not in batch.schema.names:
+            return batch
+        hashes = batch.column(CONTENT).to_numpy().view(np.uint64)
+        self.total = wrapped((self.total or 0) + int(hashes.sum(dtype=np.uint64)))
+        return batch.drop_columns(CONTENT)
+
+
+def marked(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Chunks without the hashes of their rows, marked by their sums where there are any."""
+    for chunk in chunks:
+        summed = Summed([chunk.rows])
+        rows = next(summed)
+        yield (
+            chunk
+            if summed.total is None
+            else replace(chunk, rows=rows, mark=f"-{summed.total % 2**64:016x}")
+        )
+
+
+def wrapped(total: int) -> int:
+    """A sum of hashes as a signed number of 64 bits."""
+    return (total + 2**63) % 2**64 - 2**63
+
+
+def by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """Each bucket with its rows, without the column of the bucket. The rows of one must be read
+    before the next is asked for.
+    """
+    reading = _Reading(batches)
+    while (bucket := reading.bucket()) is not None:
+        yield bucket, reading.rows(bucket)
+
+
+class _Reading:
+    """Record batches, taken apart where the bucket changes."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = iter(batches)
+        self._left: pa.RecordBatch | None = None
+
+    def bucket(self) -> int | None:
+        """The bucket of the next row; `None` at the end."""
+        while self._left is None or not self._left.num_rows:
+            self._left = next(self._batches, None)
+            if self._left is None:
+                return None
+        return int(self._left.column(BUCKET)[0].as_py())
+
+    def rows(self, bucket: int) -> Iterator[pa.RecordBatch]:
+        """The rows up to the next bucket."""
+        while self.bucket() == bucket:
+            held = self._left
+            assert held is not None
+            of_it = pc.sum(pc.equal(held.column(BUCKET), bucket)).as_py()
+            self._left = held.slice(of_it)
+            yield held.slice(0, of_it).drop_columns(BUCKET)
+
+
+class Remembered:
+    """Chunks that can be read again from the first one, as long as what was read of them fits."""
+
+    def __init__(self, chunks: Iterable[Chunk], limit: int) -> None:
+        self._chunks = iter(chunks)
+        self._limit = limit
+        self._kept: list[Chunk] | None = []
+        self._bytes = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether it can be read again."""
+        return self._kept is not None
+
+    def __iter__(self) -> Iterator[Chunk]:
+        if self._kept is None:
+            message = "these chunks were too large to be kept"
+            raise RuntimeError(message)
+        yield from tuple(self._kept)
+        for chunk in self._chunks:
+            self._keep(chunk)
+            yield chunk
+
+    def _keep(self, chunk: Chunk) -> None:
+        if self._kept is None:
+            return
+        self._bytes += chunk.rows.nbytes
+        if self._bytes > self._limit:
+            self._kept = None
+        else:
+            self._kept.append(chunk)

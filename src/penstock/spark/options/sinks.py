@@ -1,0 +1,247 @@
+"""A stack of sinks from the options of `format("penstock")`.
+
+1. Everything is checked on the driver, before a row is read.
+2. What travels to the executors are the options, and the stack is built there: the same options
+   make the same description, so that a worker process finds the sink that it has open already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..._clients.postgres.dsn import dsn_of
+from ..._clients.postgres.names import table_name
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.stacking import stack
+from ...retry import Backoff, Retry
+from ...sinks import (
+    DeadLetter,
+    DeadLetterRecord,
+    ElasticsearchSink,
+    FileSink,
+    HttpSink,
+    PostgresSink,
+    Timeout,
+)
+from ..task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
+from .table import ELASTICSEARCH, FILE, HTTP, OPTIONS, POSTGRES, RAISE, check_sinks, read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ..._core.sink import Sink
+
+WHOSE = 'format("penstock")'
+
+_MODES: Mapping[str, Literal["error", "update", "ignore"]] = {
+    "append": "error",
+    "upsert": "update",
+    "ignore": "ignore",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSettings:
+    """How rows are written."""
+
+    cuts: Cuts
+    max_dead_letters: int = 0
+    """How many rows may fail for good and be in no dead letters."""
+    check: bool = True
+    """Whether the sink is opened once on the driver first."""
+
+    def changed(self, found: Mapping[str, Any]) -> WriteSettings:
+        """The way that the options say; what they leave open stays."""
+        cuts = replace(
+            self.cuts,
+            chunk_rows=found.get("batchSize", self.cuts.chunk_rows),
+            chunk_bytes=found.get("batchBytes", self.cuts.chunk_bytes),
+            window=found.get("maxInFlight", self.cuts.window),
+        )
+        return WriteSettings(
+            cuts=cuts,
+            max_dead_letters=found.get("maxDeadLetters", self.max_dead_letters),
+            check=found.get("check", self.check),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Options for one set of columns. Pickled, it is the options; unpickled, it is the stack of
+    sinks.
+    """
+
+    options: tuple[tuple[str, str], ...] = field(repr=False)
+    columns: tuple[str, ...]
+
+    def sink(self) -> Sink[Any]:
+        """The stack."""
+        return _build(self.options, self.columns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _build, (self.options, self.columns)
+
+
+def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, WriteSettings]:
+    """The sink and the way to write, all checked. Raises `ConfigError`, and `MissingExtra` where a
+    client library is not installed.
+    """
+    found = read_options(given, OPTIONS, WHOSE)
+    recipe = Recipe(tuple(sorted(given.items())), tuple(columns))
+    recipe.sink()
+    in_order = found.get("writeMode") == "upsert" and "versionColumn" not in found
+    usual = WriteSettings(
+        cuts=Cuts(chunk_rows=CHUNK_ROWS, chunk_bytes=CHUNK_BYTES, window=1 if in_order else WINDOW)
+    )
+    return recipe, usual.changed(found)
+
+
+def _build(options: Sequence[tuple[str, str]], columns: Sequence[str]) -> Sink[Any]:
+    asked = _Asked(read_options(dict(options), OPTIONS, WHOSE), tuple(columns))
+    check_sinks(asked.found, asked.kind)
+    return _with_dead_letters(_guarded(_TERMINALS[asked.kind](asked), asked), asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the options ask for."""
+
+    found: Mapping[str, Any] = field(repr=False)
+    columns: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        return str(self.found.get("sink", POSTGRES))
+
+    @property
+    def connections(self) -> int:
+        return int(self.found.get("maxInFlight", WINDOW))
+
+    def needed(self, name: str) -> str:
+        if name not in self.found:
+            raise bad(name, None, f"must be given for sink={self.kind!r}")
+        return str(self.found[name])
+
+    def within(self, name: str) -> tuple[str, ...] | None:
+        """The columns that an option names, if it is given."""
+        if name not in self.found:
+            return None
+        value = self.found[name]
+        chosen: tuple[str, ...] = (value,) if isinstance(value, str) else value
+        if not set(chosen) <= set(self.columns):
+            raise bad(
+                name,
+                ",".join(chosen),
+                f"must name columns of the DataFrame, which has {', '.join(self.columns)}",
+            )
+        return chosen
+
+    def postgres(self) -> dict[str, Any]:
+        """Where the database is, and who asks."""
+        name = "dsn" if "dsn" in self.found else "url"
+        if "dsn" in self.found and "url" in self.found:
+            raise bad("dsn", "...", "is another name for url; give one of them")
+        login = {
+            option: self.found[option] for option in ("user", "password") if option in self.found
+        }
+        return {"dsn": dsn_of(name, self.needed(name)), "connect_options": login}
+
+    def basic(self) -> tuple[str, str] | None:
+        """A user and a password for HTTP."""
+        if ("user" in self.found) != ("password" in self.found):
+            given, missing = ("user", "password") if "user" in self.found else ("password", "user")
+            raise bad(given, "...", f"needs {missing} beside it")
+        return (self.found["user"], self.found["password"]) if "user" in self.found else None
+
+
+def _postgres(asked: _Asked) -> Sink[Any]:
+    schema, table = table_name("dbtable", asked.needed("dbtable"))
+    mode = asked.found.get("writeMode", "append")
+    keys, version = asked.within("mergeKeys"), asked.within("versionColumn")
+    if keys and mode == "append":
+        raise bad("mergeKeys", ",".join(keys), "needs writeMode=upsert or ignore")
+    if version and mode != "upsert":
+        raise bad("versionColumn", version[0], "needs writeMode=upsert")
+    return PostgresSink(
+        schema=schema,
+        table=table,
+        columns=asked.columns,
+        on_conflict=_MODES[mode],
+        conflict_columns=keys,
+        version_column=version[0] if version else None,
+        pool_size=asked.connections,
+        **asked.postgres(),
+    )
+
+
+def _http(asked: _Asked) -> Sink[Any]:
+    return HttpSink(asked.needed("url"), auth=asked.basic(), pool_size=asked.connections)
+
+
+def _elasticsearch(asked: _Asked) -> Sink[Any]:
+    mode, keys = asked.found.get("writeMode", "append"), asked.within("mergeKeys") or ()
+    checks.choice("writeMode", mode, ("append", "upsert"))
+    if len(keys) != (mode == "upsert"):
+        rule = (
+            f"for sink={ELASTICSEARCH!r} writeMode=upsert needs one column, which is the "
+            "id, and writeMode=append none"
+        )
+        raise bad("mergeKeys", ",".join(keys), rule)
+    return ElasticsearchSink(
+        asked.needed("url"),
+        index=asked.needed("index"),
+        operation="upsert" if keys else "index",
+        id=keys[0] if keys else None,
+        auth=asked.basic(),
+        pool_size=asked.connections,
+    )
+
+
+def _file(asked: _Asked) -> Sink[Any]:
+    return FileSink(asked.needed("path"), per_process=True)
+
+
+_TERMINALS: Mapping[str, Callable[[_Asked], Sink[Any]]] = {
+    POSTGRES: _postgres,
+    HTTP: _http,
+    ELASTICSEARCH: _elasticsearch,
+    FILE: _file,
+}
+
+
+def _guarded(sink: Sink[Any], asked: _Asked) -> Sink[Any]:
+    """A bound on each try, and further tries."""
+    found = asked.found
+    backoff = Backoff(base=found.get("retryBackoffMs", 100) / 1000)
+    return stack(
+        sink,
+        Timeout(found.get("timeoutMs", 60_000) / 1000),
+        Retry(attempts=found.get("maxRetries", 3) + 1, backoff=backoff),
+    )
+
+
+def _with_dead_letters(sink: Sink[Any], asked: _Asked) -> Sink[Any]:
+    target = asked.found.get("deadLetters", RAISE)
+    if target == RAISE:
+        return sink
+    if "/" in target:
+        return stack(sink, DeadLetter(FileSink(target, per_process=True)))
+    if asked.kind != POSTGRES:
+        raise bad(
+            "deadLetters",
+            target,
+            f"must be raise, or a path with a / in it; a table is for sink={POSTGRES!r}",
+        )
+    schema, table = table_name("deadLetters", target)
+    letters = PostgresSink(
+        schema=schema,
+        table=table,
+        columns=DeadLetterRecord.COLUMNS,
+        row=DeadLetterRecord.as_row,
+        on_conflict="ignore",
+        pool_size=1,
+        **asked.postgres(),
+    )
+    return stack(sink, DeadLetter(_guarded(letters, asked)))

@@ -1,0 +1,271 @@
+"""The options of `format("penstock")`: their names, values and meaning, in one table.
+
+1. Names are written as Spark's users write them, and compared without case, since Spark lowers
+   them.
+2. A name that is not in the table, or that means nothing for the chosen sink, is an error that
+   lists what comes close. Nothing is ignored but what Spark itself adds.
+3. A wrong value is an error with the option, the value and the rule; the value of a secret is never
+   shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from ..._core.checks import bad
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+POSTGRES, HTTP, ELASTICSEARCH, FILE = KINDS = ("postgres", "http", "elasticsearch", "file")
+RAISE = "raise"
+AT_LEAST_ONCE = "at_least_once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option, as the documentation shows it and as its text is read."""
+
+    name: str
+    read: Callable[[str, str], Any]
+    """A function of the option's name and its text."""
+    meaning: str
+    default: str = ""
+    sinks: tuple[str, ...] = KINDS
+    is_secret: bool = False
+
+
+def _text(name: str, value: str) -> str:
+    if not value.strip() or "\0" in value:
+        raise bad(name, value, "must not be empty")
+    return value
+
+
+def _names(name: str, value: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in value.split(","))
+    if not all(found) or len(set(found)) != len(found):
+        raise bad(name, value, "must be names with commas between them, each once")
+    return found
+
+
+def _count(least: int) -> Callable[[str, str], int]:
+    def read(name: str, value: str) -> int:
+        number = int(value) if value.isdecimal() else -1
+        if number < least:
+            raise bad(name, value, f"must be a whole number of at least {least}")
+        return number
+
+    return read
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in {"true", "false"}:
+        raise bad(name, value, "must be true or false")
+    return value.lower() == "true"
+
+
+def _choice(*allowed: str) -> Callable[[str, str], str]:
+    def read(name: str, value: str) -> str:
+        if value.lower() not in allowed:
+            raise bad(name, value, "must be one of " + ", ".join(allowed))
+        return value.lower()
+
+    return read
+
+
+def _delivery(name: str, value: str) -> str:
+    if value.lower() != AT_LEAST_ONCE:
+        rule = (
+            f"a data source of Python can only be {AT_LEAST_ONCE}: it cannot ask Spark to "
+            "bring the rows of a key together. "
+            "Use write_dataframe or foreach_batch, which have delivery="
+        )
+        raise bad(name, value, rule)
+    return AT_LEAST_ONCE
+
+
+_BY_NETWORK = (POSTGRES, HTTP, ELASTICSEARCH)
+
+WRITING = (
+    Option(name="batchSize", read=_count(1), default="50000", meaning="rows in one write, at most"),
+    Option(name="batchBytes", read=_count(1), default="8388608", meaning="bytes in one write, about"),
+    Option(name="maxInFlight", read=_count(1), default="4; 1 for an upsert without `versionColumn`", meaning="writes of one task at the same time"),
+    Option(
+        name="maxDeadLetters",
+        read=_count(0),
+        default="0",
+        meaning="how many rows in all may fail for good, and be in no dead letters, before the write fails",
+    ),
+    Option(
+        name="check",
+        read=_flag,
+        default="true",
+        meaning="open the sink once on the driver before a batch is written, so that a wrong address or table is told at once; `false` where "
+        "only the executors reach it",
+    ),
+)  # fmt: skip
+"""What holds for the sink of `register` as well."""
+
+OPTIONS = (
+    Option(
+        name="sink",
+        read=_choice(*KINDS),
+        default=POSTGRES,
+        meaning=", ".join(f"`{kind}`" for kind in KINDS),
+    ),
+    Option(
+        name="url",
+        read=_text,
+        meaning="`postgresql://...` or `jdbc:postgresql://...`; for `http` and `elasticsearch` "
+        "the endpoint. Not shown",
+        sinks=_BY_NETWORK,
+        is_secret=True,
+    ),
+    Option(
+        name="dsn",
+        read=_text,
+        meaning="another name for `url`. Not shown",
+        sinks=(POSTGRES,),
+        is_secret=True,
+    ),
+    Option(
+        name="user", read=_text, meaning="the user; goes before the one in `url`", sinks=_BY_NETWORK
+    ),
+    Option(
+        name="password",
+        read=_text,
+        meaning="the password; goes before the one in `url`. Not shown",
+        sinks=_BY_NETWORK,
+        is_secret=True,
+    ),
+    Option(
+        name="dbtable",
+        read=_text,
+        meaning='`table` or `schema.table`; names with a dot or a quote in `"..."`',
+        sinks=(POSTGRES,),
+    ),
+    Option(
+        name="index", read=_text, meaning="the index, data stream or alias", sinks=(ELASTICSEARCH,)
+    ),
+    Option(
+        name="path",
+        read=_text,
+        meaning="the file; each worker process writes one of its own, `name-HOST-PID.suffix`",
+        sinks=(FILE,),
+    ),
+    Option(
+        name="writeMode",
+        read=_choice("append", "upsert", "ignore"),
+        default="append",
+        meaning="what becomes of a row whose key is there: `append` refuses it "
+        "(`elasticsearch` makes another document), `upsert` "
+        "replaces, `ignore` keeps what is there (not for `elasticsearch`)",
+        sinks=(POSTGRES, ELASTICSEARCH),
+    ),
+    Option(
+        name="mergeKeys",
+        read=_names,
+        default="the primary key",
+        meaning="the columns of the key for `upsert` and `ignore`; for `elasticsearch` the one "
+        "column that is the id",
+        sinks=(POSTGRES, ELASTICSEARCH),
+    ),
+    Option(
+        name="versionColumn",
+        read=_text,
+        meaning="with `upsert`: replace only rows of a lower version",
+        sinks=(POSTGRES,),
+    ),
+    *WRITING,
+    Option(
+        name="maxRetries",
+        read=_count(0),
+        default="3",
+        meaning="tries of a row after the first; an outage uses up none",
+    ),
+    Option(
+        name="retryBackoffMs",
+        read=_count(1),
+        default="100",
+        meaning="the wait before the second try, at most; doubles up to 30 s",
+    ),
+    Option(name="timeoutMs", read=_count(1), default="60000", meaning="how long one try may take"),
+    Option(
+        name="deadLetters",
+        read=_text,
+        default=RAISE,
+        meaning="where rows go that fail for good: `raise` (the write fails), a file (its "
+        "path, with a `/`; each worker process writes its "
+        "own), or for `postgres` a table (`examples/dead_letters.sql`)",
+    ),
+    Option(name="delivery", read=_delivery, default=AT_LEAST_ONCE, meaning="only `at_least_once`"),
+)
+
+_ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
+_HINTS = {
+    "appid": "exactly once needs write_dataframe or foreach_batch, with delivery= and app_id=",
+    "driver": "there is none; leave it out",
+    "key": "use write_dataframe(df, sink, key=...), which brings the rows of a key together",
+    "numpartitions": "use df.coalesce(n)",
+    "querytimeout": "use timeoutMs",
+    "rewritebatchedinserts": "rows go by COPY; leave it out",
+    "table": "use dbtable",
+    "truncate": "rows are only added",
+}
+
+
+def read_options(given: Mapping[str, str], table: tuple[Option, ...], whose: str) -> dict[str, Any]:
+    """The values of the options that are given, by their written names. `whose` says in errors
+    whose options these are.
+
+    Raises `ConfigError` for names that are not in `table`, and for wrong values.
+    """
+    known = {option.name.lower(): option for option in table}
+    lowered = {
+        name.lower(): value for name, value in given.items() if name.lower() not in _ADDED_BY_SPARK
+    }
+    strange = [name for name in lowered if name not in known]
+    if strange:
+        raise bad(
+            "option",
+            strange[0] if len(strange) == 1 else strange,
+            f"{whose} has no such option{_advice(strange, known)}",
+        )
+    return {
+        known[name].name: known[name].read(known[name].name, value)
+        for name, value in lowered.items()
+    }
+
+
+def check_sinks(found: Mapping[str, Any], kind: str) -> None:
+    """Raise `ConfigError` for an option that means nothing for this kind of sink."""
+    for option in OPTIONS:
+        if option.name in found and kind not in option.sinks:
+            shown = "..." if option.is_secret else found[option.name]
+            raise bad(
+                option.name,
+                shown,
+                f"means nothing for sink={kind!r}, only for {', '.join(option.sinks)}",
+            )
+
+
+def _advice(strange: list[str], known: Mapping[str, Option]) -> str:
+    said: list[str] = []
+    for name in strange:
+        close = [known[match].name for match in get_close_matches(name, known, n=3)]
+        if name in _HINTS:
+            said.append(f"; {name}: {_HINTS[name]}")
+        elif close:
+            said.append(f"; {name}: did you mean {' or '.join(close)}?")
+    return "".join(said) + ". Its options: " + ", ".join(option.name for option in known.values())
+
+
+def options_as_markdown() -> str:
+    """The table for the documentation."""
+    lines = ["| option | default | |", "|---|---|---|"]
+    for option in OPTIONS:
+        only = "" if option.sinks == KINDS else f" ({', '.join(option.sinks)})"
+        lines.append(f"| `{option.name}`{only} | {option.default} | {option.meaning} |")
+    return "\n".join(lines)

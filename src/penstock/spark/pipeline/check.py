@@ -1,0 +1,391 @@
+"""Everything that can be told to be wrong with a pipeline before Spark starts."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..._core import checks
+from ..._core.errors import ConfigError
+from ..._core.staging import check_staging
+from ..._core.transaction import check_transactional
+from .declaration import names
+from .environment import Environment
+from .mistakes import Mistake, meant
+from .sinks import SinkMaker
+from .sql import Reading, can_read, read_select
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from .declaration import Source, Step
+    from .mistakes import Path
+    from .pipeline import Pipeline
+
+FILES = frozenset({"csv", "json", "orc", "parquet", "text"})
+_UNTYPED = frozenset({"csv", "json"})
+_TYPED_IN_STREAMS = FILES - {"text"}
+AVAILABLE_NOW = "available_now"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INTERVAL = re.compile(r"\d+(\.\d+)?\s+(microsecond|millisecond|second|minute|hour|day|week)s?")
+_KAFKA_TOPICS = ("subscribe", "subscribePattern", "assign")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A pipeline with its references followed, and what was found."""
+
+    pipeline: Pipeline
+    environment: Environment
+    mistakes: tuple[Mistake, ...]
+    doubts: tuple[Mistake, ...]
+
+
+def check(declared: Pipeline, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
+    """Look at everything; `known` is what reading has found, and of paths with a mistake nothing
+    more is said.
+    """
+    environment = Environment(variables)
+    unset: list[Mistake] = []
+    pipeline = environment.resolve(declared, unset)
+    found = _Check(pipeline)
+    found.run()
+    silent = {mistake.path for mistake in (*known, *unset)}
+    more = [
+        Mistake(each.path, environment.hide(each.text))
+        for each in found.mistakes
+        if each.path not in silent
+    ]
+    doubts = tuple(Mistake(each.path, environment.hide(each.text)) for each in found.doubts)
+    return Checked(pipeline, environment, tuple(dict.fromkeys([*known, *unset, *more])), doubts)
+
+
+def whole(version: int | str) -> int | None:
+    """A version as a number; `None` for what is none."""
+    number = (
+        int(version)
+        if isinstance(version, int) or (version.isascii() and version.isdecimal())
+        else -1
+    )
+    return number if number >= 0 else None
+
+
+class _Check:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.mistakes: list[Mistake] = []
+        self.doubts: list[Mistake] = []
+        self._pipeline = pipeline
+        self._readings: dict[str, Reading] = {}
+
+    def run(self) -> None:
+        self._views()
+        for name, source in self._pipeline.sources.items():
+            self._source(source, ("sources", name))
+        self._steps()
+        self._write()
+        self._sinks()
+        self._stream()
+        self._unused()
+
+    def _say(self, path: Path, text: str) -> None:
+        self.mistakes.append(Mistake(path, text))
+
+    def _views(self) -> None:
+        pipeline = self._pipeline
+        if not pipeline.name.strip():
+            self._say(("name",), "must not be empty")
+        for table in ("sources", "sinks"):
+            if not getattr(pipeline, table):
+                self._say((table,), "must have at least one")
+        for path in [
+            (table, name) for table in ("sources", "steps") for name in getattr(pipeline, table)
+        ]:
+            if not _NAME.fullmatch(path[1]):
+                self._say(
+                    path,
+                    "is no name for a view: letters, digits and underscores, the first no digit",
+                )
+        spelled = Counter(name.lower() for name in (*pipeline.sources, *pipeline.steps))
+        for name in pipeline.steps:
+            if spelled[name.lower()] > 1:
+                self._say(
+                    ("steps", name),
+                    "there is another view of this name; capitals make no difference",
+                )
+
+    def _source(self, source: Source, path: Path) -> None:
+        needs_path = source.format in FILES or source.format == "table"
+        if not source.format:
+            self._say((*path, "format"), "must not be empty")
+        if needs_path and not any(names(source.path)):
+            self._say((*path, "path"), f"is missing, and {source.format} needs it")
+        if source.format == "kafka":
+            self._kafka(source, path)
+        streams = self._pipeline.stream is not None and not source.static
+        if len(names(source.path)) > 1 and (streams or source.format == "table"):
+            self._say((*path, "path"), "must be a single one here")
+        if source.schema is None and source.format in (_TYPED_IN_STREAMS if streams else _UNTYPED):
+            self._say(
+                (*path, "schema"),
+                f"is missing: {source.format} {'in a stream ' if streams else ''}does not say "
+                "what its columns are",
+            )
+        if source.static and self._pipeline.stream is None:
+            self._say((*path, "static"), "has no meaning without [stream]")
+        self._late_and_double(source, path)
+
+    def _kafka(self, source: Source, path: Path) -> None:
+        spark = self._pipeline.spark
+        given = [
+            *spark.connectors,
+            *spark.packages,
+            *spark.jars,
+            *(str(value) for name, value in spark.conf.items() if "jars" in name),
+        ]
+        if not any("kafka" in each for each in given):
+            self.doubts.append(
+                Mistake(
+                    path,
+                    'Spark comes without its Kafka connector: [spark] connectors = ["kafka"], '
+                    "or packages, or jars",
+                )
+            )
+        if "kafka.bootstrap.servers" not in source.options:
+            self._say(
+                (*path, "options", "kafka.bootstrap.servers"), "is missing, and kafka needs it"
+            )
+        if sum(name in source.options for name in _KAFKA_TOPICS) != 1:
+            self._say((*path, "options"), f"must have one of {', '.join(_KAFKA_TOPICS)}")
+        if source.schema is not None:
+            self._say(
+                (*path, "schema"),
+                "kafka has columns of its own; take its value apart in a step: "
+                "from_json(cast(value AS STRING), ...)",
+            )
+
+    def _late_and_double(self, view: Source | Step, path: Path) -> None:
+        if view.watermark is not None:
+            if self._pipeline.stream is None:
+                self._say((*path, "watermark"), "has no meaning without [stream]")
+            if not _INTERVAL.fullmatch(view.watermark.delay.strip()):
+                self._say(
+                    (*path, "watermark", "delay"),
+                    f"{view.watermark.delay!r} is no duration such as '10 minutes'",
+                )
+        elif (
+            names(view.dedupe)
+            and self._pipeline.stream is not None
+            and not getattr(view, "static", False)
+        ):
+            self._say(
+                (*path, "dedupe"),
+                "needs a watermark in a stream, which would otherwise remember every row for ever",
+            )
+
+    def _steps(self) -> None:
+        seen: dict[str, str] = {name.lower(): name for name in self._pipeline.sources}
+        reads = can_read()
+        if not reads and self._pipeline.steps:
+            self.doubts.append(
+                Mistake(
+                    ("steps",),
+                    'the SQL was not looked at: pip install "penstock[pipeline]", or let Spark '
+                    "look (--spark)",
+                )
+            )
+        for name, step in self._pipeline.steps.items():
+            path = ("steps", name)
+            if not step.sql.strip():
+                self._say((*path, "sql"), "must not be empty")
+            elif reads and not step.unchecked:
+                self._readings[name] = reading = read_select(step.sql)
+                self._reading(name, reading, seen)
+            self._late_and_double(step, path)
+            seen[name.lower()] = name
+
+    def _reading(self, name: str, reading: Reading, seen: Mapping[str, str]) -> None:
+        path = ("steps", name, "sql")
+        if reading.fault:
+            self._say(path, reading.fault)
+        later = {step.lower() for step in self._pipeline.steps} - set(seen)
+        for view in reading.views:
+            if view.lower() in seen:
+                continue
+            if view.lower() == name.lower():
+                self._say(path, f"a cycle: {name} reads itself")
+            elif view.lower() in later:
+                self._say(
+                    path,
+                    f"reads {view}, which comes later; a step reads what stands before "
+                    f"it{self._circle(name, view)}",
+                )
+            else:
+                self._say(
+                    path, f"reads {view}, and there is no such view; {meant(view, seen.values())}"
+                )
+
+    def _circle(self, name: str, view: str) -> str:
+        step = {each.lower(): step for each, step in self._pipeline.steps.items()}[view.lower()]
+        back = not step.unchecked and name.lower() in {
+            each.lower() for each in read_select(step.sql).views
+        }
+        return f": a cycle, {name} -> {view} -> {name}" if back else ""
+
+    def _write(self) -> None:
+        pipeline, write = self._pipeline, self._pipeline.write
+        views = [*pipeline.sources, *pipeline.steps]
+        if write.view.lower() not in {view.lower() for view in views}:
+            self._say(
+                ("write", "view"), f"there is no view {write.view!r}; {meant(write.view, views)}"
+            )
+        if write.sink not in pipeline.sinks:
+            self._say(
+                ("write", "sink"),
+                f"there is no sink {write.sink!r}; {meant(write.sink, pipeline.sinks)}",
+            )
+        if not names(write.key):
+            for name in ("order_by", "buckets"):
+                if getattr(write, name):
+                    self._say(("write", name), "has no meaning without key")
+            if write.on_key_failure != "skip":
+                self._say(("write", "on_key_failure"), "has no meaning without key")
+            for name in ("app_id", "version") if write.delivery != "atomic" else ():
+                if getattr(write, name) is not None:
+                    self._say(
+                        ("write", name),
+                        "has no meaning without key: only buckets of keys have names",
+                    )
+            if write.delivery == "bucket":
+                self._say(
+                    ("write", "delivery"), "'bucket' needs key: its ledger counts buckets of keys"
+                )
+        if write.mode == "overwrite" and write.delivery != "atomic":
+            self._say(
+                ("write", "mode"),
+                "'overwrite' needs delivery = 'atomic': readers would meet a table that is "
+                "being filled",
+            )
+        if (
+            write.content is not None
+            and write.delivery == "at_least_once"
+            and not self._has_names()
+        ):
+            self._say(
+                ("write", "content"),
+                "has no meaning here: nothing tells that rows come again without a key, and a "
+                "version or a stream",
+            )
+        self._version()
+        self._columns()
+        self._numbers()
+
+    def _has_names(self) -> bool:
+        """Whether batches have names that are the same when they come again."""
+        return bool(names(self._pipeline.write.key or ())) and (
+            self._pipeline.stream is not None or self._pipeline.write.version is not None
+        )
+
+    def _version(self) -> None:
+        write, is_stream = self._pipeline.write, self._pipeline.stream is not None
+        if is_stream and write.version is not None:
+            self._say(("write", "version"), "is the number of the micro-batch in a stream")
+        elif (
+            write.version is None
+            and not is_stream
+            and (write.delivery != "at_least_once" or write.app_id is not None)
+        ):
+            needs = (
+                "app_id" if write.delivery == "at_least_once" else f"delivery = {write.delivery!r}"
+            )
+            self._say(
+                ("write", "version"),
+                f"is missing, and {needs} needs it: it tells a write that comes again from the "
+                "next one",
+            )
+        elif write.version is not None and whole(write.version) is None:
+            self._say(("write", "version"), f"{write.version!r} is no whole number of at least 0")
+
+    def _columns(self) -> None:
+        given = self._out()
+        if given is None:
+            return
+        known = {column.lower() for column in given}
+        for name in ("key", "order_by", "content"):
+            for column in names(getattr(self._pipeline.write, name) or ()):
+                if column.lower() not in known:
+                    self._say(
+                        ("write", name),
+                        f"{self._pipeline.write.view} has no column {column!r}; "
+                        f"{meant(column, given)}",
+                    )
+
+    def _out(self) -> tuple[str, ...] | None:
+        """The columns that are written, where the SQL says so."""
+        reading = self._readings.get(self._pipeline.write.view)
+        return None if reading is None or reading.fault else reading.columns
+
+    def _numbers(self) -> None:
+        write = self._pipeline.write
+        counted: Iterable[tuple[str, Callable[[str, object], object]]] = [
+            *(
+                (name, checks.optional_count)
+                for name in ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks")
+            ),
+            *(
+                (name, lambda name, value: checks.optional_count(name, value, least=0))
+                for name in ("max_dead_letters", "unit_buffer_bytes")
+            ),
+            ("patience", checks.optional_seconds),
+        ]
+        for name, rule in counted:
+            try:
+                rule(name, getattr(write, name))
+            except ConfigError as error:
+                self._say(("write", name), str(error))
+
+    def _sinks(self) -> None:
+        declared = self._pipeline.sinks
+        maker = SinkMaker(declared, self._out(), self.mistakes)
+        made = {name: maker.make(name) for name in declared}
+        sink = made.get(self._pipeline.write.sink)
+        if sink is not None and self._pipeline.write.delivery != "at_least_once":
+            try:
+                check_staging(
+                    sink
+                ) if self._pipeline.write.delivery == "atomic" else check_transactional(sink)
+            except ConfigError as error:
+                self._say(
+                    ("write", "delivery"),
+                    f"{self._pipeline.write.delivery!r} cannot be kept: {error}",
+                )
+
+    def _stream(self) -> None:
+        stream, pipeline = self._pipeline.stream, self._pipeline
+        if stream is None:
+            return
+        if not stream.checkpoint.strip():
+            self._say(("stream", "checkpoint"), "must not be empty")
+        if stream.trigger != AVAILABLE_NOW and not _INTERVAL.fullmatch(stream.trigger.strip()):
+            self._say(
+                ("stream", "trigger"),
+                f"{stream.trigger!r} is neither a duration such as '10 seconds' nor "
+                f"'{AVAILABLE_NOW}'",
+            )
+        if pipeline.sources and all(source.static for source in pipeline.sources.values()):
+            self._say(("sources",), "all are static: there is nothing to stream")
+
+    def _unused(self) -> None:
+        """Only where every step could be read is it known what nobody reads."""
+        pipeline = self._pipeline
+        if len(self._readings) < len(pipeline.steps):
+            return
+        used = {view.lower() for reading in self._readings.values() for view in reading.views} | {
+            pipeline.write.view.lower()
+        }
+        for path in [
+            (table, name) for table in ("sources", "steps") for name in getattr(pipeline, table)
+        ]:
+            if path[1].lower() not in used:
+                self.doubts.append(Mistake(path, "nothing reads it"))

@@ -1,0 +1,288 @@
+"""A checked pipeline on Spark.
+
+1. Every view is made, and so analysed by Spark, before a row is read; what Spark refuses is a
+   mistake with its place like any other.
+2. A session that was given stays open, and its own views and settings as they are: the pipeline
+   works in a session beside it.
+3. A stream ends between two micro-batches, unless it fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
+
+from ..jars import connector_jars
+from ..streaming import foreach_batch
+from ..write import write_dataframe
+from .check import AVAILABLE_NOW, whole
+from .declaration import names
+from .mistakes import Mistake, PipelineError
+from .report import PipelineReport
+from .sinks import SinkMaker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from threading import Event
+
+    from pyspark.sql import DataFrame
+
+    from ..._core.sink import Sink
+    from ..report import SparkWriteReport
+    from .check import Checked
+    from .declaration import Source, SparkSettings, Step
+    from .pipeline import Pipeline
+
+LOOK_SECONDS = 0.3
+"""Between two looks whether a stream should end."""
+_NO_VIEW = re.compile(r"TABLE_OR_VIEW_NOT_FOUND.*?`(\w+)`", re.DOTALL)
+_PASSED_ON = (
+    "buckets",
+    "chunk_rows",
+    "chunk_bytes",
+    "max_in_flight",
+    "max_tasks",
+    "max_dead_letters",
+    "patience",
+    "unit_buffer_bytes",
+)
+_CHOSEN = ("dead_letters", "delivery", "mode", "on_key_failure", "check")
+
+
+def run(
+    checked: Checked,
+    given: SparkSession | None,
+    *,
+    on_report: Callable[[SparkWriteReport], object] | None,
+    stop: Event | None,
+    progress: bool | None,
+) -> PipelineReport:
+    """Run it to its end; return the counts."""
+    running = _Running(checked.pipeline, on_report)
+    options: dict[str, Any] = {**_options(checked.pipeline), "progress": progress}
+    with session(checked.pipeline, given) as spark:
+        df = views(checked, spark)[checked.pipeline.write.view]
+        sink = _sink(checked, df)
+        if checked.pipeline.stream is None:
+            running.count(write_dataframe(df, sink, **options))
+        else:
+            running.stream(df, sink, options, stop)
+    return running.report
+
+
+def plan(checked: Checked, given: SparkSession | None) -> str:
+    """Spark's plan for the rows that would be written; nothing is read."""
+    with session(checked.pipeline, given) as spark:
+        df = views(checked, spark)[checked.pipeline.write.view]
+        _sink(checked, df)
+        with redirect_stdout(StringIO()) as printed:
+            df.explain(mode="formatted")
+        return printed.getvalue()
+
+
+@contextmanager
+def session(pipeline: Pipeline, given: SparkSession | None) -> Iterator[SparkSession]:
+    """A session to work in."""
+    made = _make_session(pipeline) if given is None else _beside(given, pipeline.spark)
+    try:
+        yield made
+    finally:
+        if given is None:
+            made.stop()
+
+
+def _make_session(pipeline: Pipeline) -> SparkSession:
+    settings = pipeline.spark
+    builder: Any = SparkSession.builder.appName(pipeline.name)
+    if settings.master is not None:
+        builder = builder.master(settings.master)
+    if settings.master is None or settings.master.startswith("local"):
+        os.environ.setdefault(
+            "PYSPARK_PYTHON", sys.executable
+        )  # the workers are forked here, from the same Python
+    jars = [
+        *settings.jars,
+        *([connector_jars(*settings.connectors)] if settings.connectors else []),
+    ]
+    own = {
+        "spark.ui.showConsoleProgress": False,
+        "spark.jars.packages": ",".join(settings.packages),
+        "spark.jars": ",".join(jars),
+    }
+    for name, value in {**own, **settings.conf}.items():
+        if value != "":
+            builder = builder.config(name, value)
+    made: SparkSession = builder.getOrCreate()
+    return made
+
+
+def _beside(given: SparkSession, settings: SparkSettings) -> SparkSession:
+    try:
+        spark = given.newSession()
+    except PySparkException:  # Spark Connect before it could
+        spark = given
+    for name, value in settings.conf.items():
+        if spark.conf.isModifiable(name):
+            spark.conf.set(name, str(value) if isinstance(value, float) else value)
+    return spark
+
+
+def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
+    """Every source and step as a view. Raises `PipelineError` with all that Spark refuses."""
+    pipeline = checked.pipeline
+    made: dict[str, DataFrame] = {}
+    mistakes: list[Mistake] = []
+    making: list[tuple[tuple[str, ...], str, Callable[[], DataFrame]]] = [
+        *(
+            (("sources", name), name, lambda source=source: _read(spark, source, pipeline))
+            for name, source in pipeline.sources.items()
+        ),
+        *(
+            (("steps", name, "sql"), name, lambda step=step: spark.sql(step.sql))
+            for name, step in pipeline.steps.items()
+        ),
+    ]
+    described: dict[str, Source | Step] = {**pipeline.sources, **pipeline.steps}
+    for path, name, make in making:
+        try:
+            made[name] = df = _late_and_double(make(), described[name])
+            df.createOrReplaceTempView(name)
+            df.columns  # noqa: B018  # analysed here, also by Connect
+        except PySparkException as error:
+            text = checked.environment.hide(str(error))
+            missing = _NO_VIEW.search(text)
+            if missing is None or missing[1] not in described:
+                mistakes.append(Mistake(path, text.splitlines()[0]))
+    if mistakes:
+        raise PipelineError(pipeline.placed(mistakes))
+    return made
+
+
+def _read(spark: SparkSession, source: Source, pipeline: Pipeline) -> DataFrame:
+    streams = pipeline.stream is not None and not source.static
+    reader: Any = spark.readStream if streams else spark.read
+    paths = names(source.path)
+    if source.format == "table":
+        table: DataFrame = reader.table(paths[0])
+        return table
+    reader = reader.format(source.format).options(**source.options)
+    if source.schema is not None:
+        reader = reader.schema(source.schema)
+    df: DataFrame = (
+        reader.load(paths[0] if len(paths) == 1 else list(paths)) if paths else reader.load()
+    )
+    return df
+
+
+def _late_and_double(df: DataFrame, view: Source | Step) -> DataFrame:
+    if view.watermark is not None:
+        df = df.withWatermark(view.watermark.column, view.watermark.delay)
+    columns = list(names(view.dedupe))
+    if not columns:
+        return df
+    return (
+        df.dropDuplicatesWithinWatermark(columns)
+        if view.watermark is not None
+        else df.dropDuplicates(columns)
+    )
+
+
+def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
+    mistakes: list[Mistake] = []
+    pipeline = checked.pipeline
+    made = SinkMaker(pipeline.sinks, df.columns, mistakes).make(pipeline.write.sink)
+    for name in ("key", "order_by", "content"):
+        missing = [
+            column
+            for column in names(getattr(pipeline.write, name) or ())
+            if column not in df.columns
+        ]
+        mistakes += [
+            Mistake(("write", name), f"{pipeline.write.view} has no column {column!r}")
+            for column in missing
+        ]
+    if mistakes or made is None:
+        raise PipelineError(
+            pipeline.placed(
+                [Mistake(each.path, checked.environment.hide(each.text)) for each in mistakes]
+            )
+        )
+    return made
+
+
+def _options(pipeline: Pipeline) -> dict[str, Any]:
+    write = pipeline.write
+    given = {name: getattr(write, name) for name in _PASSED_ON}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options |= {name: getattr(write, name) for name in _CHOSEN}
+    if names(write.key):
+        options |= {"key": names(write.key), "order_by": names(write.order_by) or None}
+    if write.content is not None:
+        options["content"] = names(write.content)
+    if write.version is not None:
+        options |= {"app_id": write.app_id or pipeline.name, "version": whole(write.version)}
+    elif write.app_id is not None:
+        options["app_id"] = write.app_id
+    return options
+
+
+class _Running:
+    """One run and its counts."""
+
+    def __init__(
+        self, pipeline: Pipeline, on_report: Callable[[SparkWriteReport], object] | None
+    ) -> None:
+        self.report = PipelineReport(name=pipeline.name)
+        self._pipeline = pipeline
+        self._on_report = on_report
+        self._error: BaseException | None = None
+
+    def count(self, report: SparkWriteReport) -> None:
+        """One write has ended."""
+        self.report = self.report.after(report)
+        if self._on_report is not None:
+            self._on_report(report)
+
+    def stream(
+        self, df: DataFrame, sink: Sink[Any], options: dict[str, Any], stop: Event | None
+    ) -> None:
+        """Write micro-batches until there are no more, or until `stop`."""
+        stream = self._pipeline.stream
+        assert stream is not None
+        trigger: dict[str, Any] = (
+            {"availableNow": True}
+            if stream.trigger == AVAILABLE_NOW
+            else {"processingTime": stream.trigger}
+        )
+        write = foreach_batch(sink, on_report=self.count, **options)
+
+        def write_or_tell(rows: DataFrame, number: int) -> None:
+            try:
+                write(rows, number)
+            except BaseException as error:
+                self._error = error  # what Spark makes of it is a text
+                raise
+
+        writer: Any = (
+            df.writeStream.queryName(self._pipeline.name)
+            .outputMode(stream.output_mode)
+            .foreachBatch(write_or_tell)
+        )
+        query = writer.option("checkpointLocation", stream.checkpoint).trigger(**trigger).start()
+        try:
+            while not query.awaitTermination(LOOK_SECONDS):
+                if stop is not None and stop.is_set() and not query.status["isTriggerActive"]:
+                    return
+        except StreamingQueryException as error:
+            if self._error is not None:
+                raise self._error from error
+            raise
+        finally:
+            query.stop()

@@ -1,0 +1,150 @@
+"""How far a write is, while it runs: a bar in a terminal or a notebook.
+
+1. Tasks come from Spark's status tracker, and rows from an accumulator, which tells of a task when
+   it ends. A task that Spark runs again is counted again: the bar is for watching, and the report
+   for counting.
+2. It is shown on standard error if that is a terminal, or in a notebook, or if it was asked for.
+   Elsewhere, and on Spark Connect, which has neither tracker nor accumulators, there is none.
+3. The jobs are found by their group. A group that the caller has set stays, and its older jobs are
+   left out.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyspark.accumulators import AccumulatorParam
+
+from ..._core.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+EVERY = 0.2
+"""Seconds from one look to the next."""
+_GROUP = "spark.jobGroup.id"
+Figures = tuple[int, int]
+"""Rows, and dead letters."""
+
+
+class _Sum(AccumulatorParam[Figures]):
+    def zero(self, value: Figures) -> Figures:
+        return 0, 0
+
+    def addInPlace(self, value1: Figures, value2: Figures) -> Figures:  # noqa: N802  # pyspark's name
+        return value1[0] + value2[0], value1[1] + value2[1]
+
+
+class RunningWrite:
+    """The write that is under way: what it has done so far."""
+
+    def __init__(self, context: SparkContext, group: str) -> None:
+        self.done: Any = context.accumulator((0, 0), _Sum())
+        """The accumulator to which each unit adds its rows and its dead letters."""
+        self._tracker = context.statusTracker()
+        self._group = group
+        self._before = set(self._tracker.getJobIdsForGroup(group))
+
+    def tasks(self) -> tuple[int, int]:
+        """How many tasks have ended, and of how many."""
+        ended = total = 0
+        for job in set(self._tracker.getJobIdsForGroup(self._group)) - self._before:
+            info = self._tracker.getJobInfo(job)
+            stages = [
+                self._tracker.getStageInfo(stage)
+                for stage in (info.stageIds if info is not None else ())
+            ]
+            ended += sum(stage.numCompletedTasks for stage in stages if stage is not None)
+            total += sum(stage.numTasks for stage in stages if stage is not None)
+        return ended, total
+
+
+def context_of(session: SparkSession) -> SparkContext | None:
+    """The session's context; `None` on Spark Connect."""
+    try:
+        return session.sparkContext
+    except Exception:  # it has an error of its own for that in each version
+        return None
+
+
+@contextmanager
+def watched(session: SparkSession, show: bool | None) -> Iterator[RunningWrite | None]:
+    """Show the write that runs inside, or nothing (`None`) where it cannot be or need not be
+    seen.
+    """
+    context = None if show is False or (show is None and not _is_seen()) else context_of(session)
+    if context is None:
+        yield None
+        return
+    theirs = context.getLocalProperty(_GROUP)
+    group = theirs or f"penstock-{uuid4().hex}"
+    context.setLocalProperty(_GROUP, group)
+    write = RunningWrite(context, group)
+    over = threading.Event()
+    try:
+        with _bar() as bar:
+            showing = threading.Thread(
+                target=_keep_showing, args=(write, bar, over), name="penstock progress", daemon=True
+            )
+            showing.start()
+            try:
+                yield write
+            finally:
+                over.set()
+                showing.join()
+                _show(write, bar)
+    finally:
+        context.setLocalProperty(_GROUP, theirs)  # type: ignore[arg-type]  # `None` takes it away
+
+
+def _is_seen() -> bool:
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+def _bar() -> Any:
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    except ModuleNotFoundError as error:
+        message = 'progress=True needs the package rich: pip install "penstock[spark]"'
+        raise MissingExtra(message) from error
+    told = (
+        "{task.fields[ended]}/{task.fields[of]} tasks, {task.fields[rows]:,} rows, "
+        "{task.fields[rate]:,.0f} rows/s, {task.fields[dead]:,} dead letters"
+    )
+    return Progress(
+        TextColumn("writing"),
+        BarColumn(),
+        TextColumn(told),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _keep_showing(write: RunningWrite, bar: Any, over: threading.Event) -> None:
+    while not over.wait(EVERY):
+        _show(write, bar)
+
+
+def _show(write: RunningWrite, bar: Any) -> None:
+    (ended, total), (rows, dead) = write.tasks(), write.done.value
+    if not bar.tasks:
+        bar.add_task("", total=None, ended=0, of=0, rows=0, rate=0.0, dead=0)
+    seconds = bar.tasks[0].elapsed or 0.0
+    bar.update(
+        bar.tasks[0].id,
+        completed=ended,
+        total=total or None,
+        ended=ended,
+        of=total,
+        rows=rows,
+        dead=dead,
+        rate=rows / max(seconds, EVERY),
+    )

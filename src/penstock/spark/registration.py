@@ -1,0 +1,158 @@
+"""A sink as a format of Spark, by a name of one's own."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark import AccumulatorParam
+from pyspark.sql.session import SparkSession
+
+from .._core import checks
+from .._core.errors import PenstockError
+from .._core.function_sink import as_sink
+from .options.sinks import WriteSettings
+from .task.lines import read_report
+from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
+from .values.travel import description
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark import Accumulator
+
+    from .._core.sink import SinkLike
+    from .report import SparkWriteReport
+    from .task.lines import Line
+
+_KEPT = 100
+"""Writes whose reports are kept."""
+
+
+class Registration:
+    """A format that `register` has made, and the reports of what was written to it by this
+    session.
+    """
+
+    def __init__(self, name: str, arrived: Accumulator[dict[str, list[Line]]] | None) -> None:
+        self.name = name
+        self._arrived = arrived
+
+    @property
+    def reports(self) -> Mapping[str, SparkWriteReport]:
+        """The reports of the last 100 writes, in the order of their first tasks. Does not suspend.
+
+        The name of a batch write is arbitrary; that of a micro-batch is the query's id, `-`, and
+        the batch's number. The report of a write is complete when Spark has ended it, and has each
+        task's counts once, however often the task was tried.
+
+        Raises `PenstockError` on Spark Connect, which brings nothing back from a data source:
+        `write_dataframe` returns a report there.
+        """
+        if self._arrived is None:
+            message = (
+                "Spark Connect brings no reports back from a data source; "
+                "write_dataframe returns one"
+            )
+            raise PenstockError(message)
+        return {write: read_report(lines) for write, lines in self._arrived.value.items()}
+
+    @property
+    def report(self) -> SparkWriteReport | None:
+        """The report of the last write, if there was one. As `reports`."""
+        return next(reversed([*self.reports.values()]), None)
+
+    def __repr__(self) -> str:
+        return f"Registration({self.name!r})"
+
+
+def register(
+    spark: Any,
+    name: str,
+    sink: SinkLike[Any],
+    *,
+    chunk_rows: int = CHUNK_ROWS,
+    chunk_bytes: int = CHUNK_BYTES,
+    max_in_flight: int = WINDOW,
+    max_dead_letters: int = 0,
+    patience: float = 300.0,
+    check: bool = True,
+) -> Registration:
+    """Make `df.write.format(name).mode("append").save()` and `df.writeStream.format(name)` write to
+    `sink`. Runs nothing.
+
+    Args:
+        spark: the session, of classic PySpark or of Spark Connect.
+        name: the name of the format; one that is there is replaced.
+        sink: as for `write_dataframe`.
+        chunk_rows: rows in a batch, at most; default 50,000. The option `batchSize` replaces it for
+            one write.
+        chunk_bytes: bytes in a batch, about; default 8 MiB. The option `batchBytes` replaces it for
+            one write.
+        max_in_flight: batches that a task writes at the same time; default 4. The option
+            `maxInFlight` replaces it for one write.
+        max_dead_letters: how many rows may fail for good, and be in no dead letters, before a write
+            (of a stream: a micro-batch) fails; default 0. The option `maxDeadLetters` replaces it
+            for one write.
+        patience: as for `write_dataframe`.
+        check: whether the sink is opened once on the driver before each batch write; as for
+            `write_dataframe`. The option `check` replaces it for one write. Streams are not checked
+            so.
+
+    Rows are written at least once, in no order of keys: what brings the rows of a key together is
+    `write_dataframe` and `foreach_batch`.
+
+    Raises `ConfigError` for a bad argument and where PySpark is older than 4.0, and
+    `NotPicklableError` for a sink that cannot travel.
+    """
+    if importlib.util.find_spec("pyspark.sql.datasource") is None:
+        raise checks.bad(
+            "pyspark",
+            pyspark.__version__,
+            "has no data sources of Python; use write_dataframe and foreach_batch",
+        )
+    from .source import Plan, RegisteredSource
+
+    if not name.strip():
+        raise checks.bad("name", name, "must not be empty")
+    cuts = Cuts(
+        chunk_rows=checks.count("chunk_rows", chunk_rows),
+        chunk_bytes=checks.count("chunk_bytes", chunk_bytes),
+        window=checks.count("max_in_flight", max_in_flight),
+        patience=checks.seconds("patience", patience),
+    )
+    way = WriteSettings(
+        cuts=cuts,
+        max_dead_letters=checks.count("max_dead_letters", max_dead_letters, least=0),
+        check=check,
+    )
+    sent = description(as_sink(sink))
+    arrived = (
+        spark.sparkContext.accumulator({}, _Lines()) if isinstance(spark, SparkSession) else None
+    )
+    made = type(
+        "RegisteredSource",
+        (RegisteredSource,),
+        {"format_name": name, "given": Plan(sink=sent, way=way, arrived=arrived)},
+    )
+    spark.dataSource.register(made)
+    return Registration(name, arrived)
+
+
+class _Lines(AccumulatorParam[dict[str, "list[Line]"]]):
+    """Adds up the lines of reports, by write."""
+
+    def zero(self, value: dict[str, list[Line]]) -> dict[str, list[Line]]:
+        """Nothing."""
+        return {}
+
+    def addInPlace(  # noqa: N802
+        self, value1: dict[str, list[Line]], value2: dict[str, list[Line]]
+    ) -> dict[str, list[Line]]:
+        """Both, in a new dictionary, since a reader may have the old one; the oldest writes go."""
+        both = {
+            **value1,
+            **{write: [*value1.get(write, ()), *lines] for write, lines in value2.items()},
+        }
+        return dict(list(both.items())[-_KEPT:])

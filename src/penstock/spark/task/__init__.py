@@ -1,0 +1,1 @@
+"""The write of one partition in a worker process of Spark."""

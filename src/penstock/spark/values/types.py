@@ -1,0 +1,96 @@
+"""The columns of a DataFrame, judged before the first row is read: what Arrow has no type for, and
+what the sink could never write.
+
+1. Only types are looked at, never values, and on the driver.
+2. Types that Arrow does not carry, or carries as bytes that only Spark reads (variants), are
+   refused for every sink.
+3. All that is wrong is told at once: each column with its type in Spark's words, why, and what to
+   write instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, UserDefinedType
+
+from ..._core.columns import refused_columns
+from ..._core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_TYPES = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "varchar": pa.string(),
+    "char": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "time": pa.time64("ns"),
+    "daytimeinterval": pa.duration("us"),
+    "void": pa.null(),
+}
+
+
+def check_types(sink: object, schema: StructType) -> None:
+    """Raise `ConfigError` for columns of `schema` that could not be written to `sink`, which may be
+    open or not.
+    """
+    carried: list[Any] = []
+    wrong: dict[str, str] = {}
+    for field in schema.fields:
+        kind = _arrow(field.dataType)
+        if kind is None:
+            wrong[field.name] = _instead(field.name, field.dataType)
+        carried.append(pa.field(field.name, pa.null() if kind is None else kind))
+    wrong = {**refused_columns(sink, pa.schema(carried)), **wrong}
+    if wrong:
+        raise ConfigError(_message(sink, schema, wrong))
+
+
+def _arrow(kind: DataType) -> Any:
+    """The type in which a column travels; `None` where it has none that says what it means."""
+    if isinstance(kind, DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, ArrayType):
+        element = _arrow(kind.elementType)
+        return None if element is None else pa.list_(element)
+    if isinstance(kind, MapType):
+        key, value = _arrow(kind.keyType), _arrow(kind.valueType)
+        return None if key is None or value is None else pa.map_(key, value)
+    if isinstance(kind, StructType):
+        fields = [(field.name, _arrow(field.dataType)) for field in kind.fields]
+        return None if any(found is None for _, found in fields) else pa.struct(fields)
+    if isinstance(kind, UserDefinedType):
+        return _arrow(kind.sqlType())
+    return _TYPES.get(kind.typeName())
+
+
+def _instead(name: str, kind: DataType) -> str:
+    if "variant" in kind.simpleString():
+        return f"variants travel as bytes that no sink reads; write to_json({name})"
+    if "interval" in kind.simpleString():
+        return f"Arrow does not carry it; write cast({name} AS string)"
+    return (
+        "Arrow does not carry it in a form that sinks read; make text or bytes of it, or "
+        "leave it out"
+    )
+
+
+def _message(sink: object, schema: StructType, wrong: Mapping[str, str]) -> str:
+    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    lines = [
+        f"column {name!r}" + (f" ({kinds[name]})" if name in kinds else "") + f" {why}"
+        for name, why in wrong.items()
+    ]
+    return f"df cannot be written to {sink!r}: " + "; ".join(lines)

@@ -1,0 +1,99 @@
+"""The session's time zone, which travels with the rows: Spark's casts between instants and local
+times go by it.
+
+1. `spark.sql.session.timeZone` is read on the driver. Each record batch carries it in its schema's
+   metadata, where sinks look for it.
+2. Spark takes offsets such as `UTC+2`, `+2:00` and `Z`, which Arrow and Python do not read; they
+   are spelt `+02:00` and `UTC`. Columns of timestamps are given that spelling too, else no row of
+   them could be made.
+3. A task of a format knows the zone from the properties of its job, if the session sets one, or
+   from a column of timestamps.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import compute
+from pyspark import TaskContext
+
+from ..._core import checks
+from ..._core.arrow import TIME_ZONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame
+
+pc: Any = compute  # its functions are made when it is imported, where no checker sees them
+
+SETTING = "spark.sql.session.timeZone"
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2}))?")
+
+
+def session_zone(df: DataFrame) -> str:
+    """The zone of the DataFrame's session, as Arrow spells it. Raises `ConfigError` for one that
+    Arrow does not know.
+    """
+    given = str(df.sparkSession.conf.get(SETTING))
+    zone = spelt(given)
+    if zone.startswith(("+", "-")):  # Spark has checked it, and older Arrows do not read it
+        return zone
+    try:
+        pc.local_timestamp(pa.array([0], pa.timestamp("us", zone)))
+    except pa.ArrowInvalid as error:
+        raise checks.bad(
+            SETTING,
+            given,
+            "is a zone that Arrow does not know; set a region such as 'Europe/Berlin' or an offset",
+        ) from error
+    return zone
+
+
+def spelt(zone: str) -> str:
+    """A zone as Arrow and Python spell it."""
+    found = _OFFSET.fullmatch(zone)
+    if found is not None:
+        return f"{found[1]}{int(found[2]):02d}:{int(found[3] or 0):02d}"
+    return "UTC" if zone in {"Z", "UT", "GMT0"} else zone
+
+
+def in_zone(batches: Iterable[pa.RecordBatch], zone: str | None) -> Iterator[pa.RecordBatch]:
+    """The record batches with their zone; without one it is that of the job, or of a column."""
+    known = zone or _of_job()
+    for batch in batches:
+        found = known or next(
+            (kind.tz for kind in batch.schema.types if pa.types.is_timestamp(kind) and kind.tz),
+            None,
+        )
+        yield batch if found is None else _marked(_respelt(batch), spelt(found))
+
+
+def _of_job() -> str | None:
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(SETTING)
+
+
+def _marked(batch: pa.RecordBatch, zone: str) -> pa.RecordBatch:
+    return batch.replace_schema_metadata(
+        {**(batch.schema.metadata or {}), TIME_ZONE: zone.encode()}
+    )
+
+
+def _respelt(batch: pa.RecordBatch) -> pa.RecordBatch:
+    kinds = [_kind(kind) for kind in batch.schema.types]
+    if kinds == batch.schema.types:
+        return batch
+    columns = [column.cast(kind) for column, kind in zip(batch.columns, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _kind(kind: Any) -> Any:
+    if pa.types.is_list(kind):
+        inner = _kind(kind.value_type)
+        return kind if inner == kind.value_type else pa.list_(inner)
+    if pa.types.is_timestamp(kind) and kind.tz and spelt(kind.tz) != kind.tz:
+        return pa.timestamp(kind.unit, spelt(kind.tz))
+    return kind

@@ -1,0 +1,1 @@
+"""The fake clock and its virtual event loop."""

@@ -1,0 +1,1 @@
+"""Simulated load on virtual time."""

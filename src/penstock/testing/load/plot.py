@@ -1,0 +1,73 @@
+"""The picture of a simulated run: limits in force, writes, batch size and items per second."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from ..._core.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from .samples import Sample
+
+COLOURS = ("#1f6f8b", "#e0a030")
+
+
+def draw(samples: Sequence[Sample], digest: str, target: Path, title: str) -> None:
+    """Write the picture as SVG or PNG, by the target's suffix; it is the same for the same run.
+
+    Raises `MissingExtra` and `OSError`.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra('pip install "penstock[tune]"') from error
+    drawing: Any = mpl
+    seconds = [sample.second for sample in samples]
+    with drawing.rc_context(
+        {
+            "svg.hashsalt": "penstock",
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 9,
+        }
+    ):
+        figure: Any = Figure(figsize=(8.0, 3.6), layout="constrained")
+        for axes, (unit, lines) in zip(
+            figure.subplots(3, sharex=True), _curves(samples).items(), strict=True
+        ):
+            for colour, (label, values) in zip(COLOURS, lines.items(), strict=False):
+                axes.step(seconds, values, where="post", label=label, color=colour, linewidth=1.2)
+            axes.set_ylabel(unit)
+            axes.set_ylim(bottom=0)
+            axes.spines[["top", "right"]].set_visible(False)
+            if len(lines) > 1:
+                axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        figure.supxlabel("seconds")
+        figure.suptitle(title, x=0.0, ha="left")
+        if target.suffix != ".svg":
+            figure.savefig(target)
+            return
+        text = io.StringIO()
+        figure.savefig(
+            text, format="svg", metadata={"Date": None, "Creator": None, "Description": digest}
+        )
+    target.write_text("".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines()))
+
+
+def _curves(samples: Sequence[Sample]) -> Mapping[str, Mapping[str, Sequence[float]]]:
+    return {
+        "writes": {
+            "in force": [s.workers for s in samples],
+            "under way": [s.writing for s in samples],
+        },
+        "items": {"in force": [s.max_items for s in samples]},
+        "items/s": {
+            "written": [s.written for s in samples],
+            "accepted": [s.offered for s in samples],
+        },
+    }

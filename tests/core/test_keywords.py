@@ -1,0 +1,98 @@
+"""Shared keyword options: their signature, their defaults, and the names that are refused."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
+
+import pytest
+
+from penstock._core.keywords import takes
+from penstock.sinks import ElasticsearchSink, HttpSink
+from penstock.sinks.http import config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+
+
+class Shared(TypedDict, Generic[T], total=False):
+    size: int
+    name: str | None
+    key: Callable[[T], object] | None
+
+
+def made(
+    *, name: str | None = None, size: int = 3, key: Callable[[Any], object] | None = None
+) -> tuple[object, ...]:
+    return size, name, key
+
+
+class Plain(Generic[T]):
+    @takes(Shared, made)
+    def __init__(
+        self, items: Sequence[T], *, own: bool = True, **options: Unpack[Shared[T]]
+    ) -> None:
+        """Its docstring."""
+        self.items = items
+        self.own = own
+        self.made = made(**options)
+
+
+class Ordered:
+    @takes(Shared, made, before={"own": ("name",)}, rest="misplaced")
+    def __init__(self, *, own: bool = True, **options: Unpack[Shared[str]]) -> None:
+        self.own = own
+        self.options = dict(options)
+
+
+def test_the_signature_shows_each_option_with_its_default() -> None:
+    assert str(inspect.signature(Plain)) == (
+        "(items: 'Sequence[T]', *, own: 'bool' = True, size: 'int' = 3, "
+        "name: 'str | None' = None, key: 'Callable[[T], object] | None' = None) -> 'None'"
+    )
+    assert Plain.__init__.__doc__ == "Its docstring."
+
+
+def test_options_stand_where_they_are_placed_and_the_rest_ends_the_signature() -> None:
+    assert str(inspect.signature(Ordered)) == (
+        "(*, name: 'str | None' = None, own: 'bool' = True, size: 'int' = 3, "
+        "key: 'Callable[[T], object] | None' = None, **misplaced: 'Never') -> 'None'"
+    )
+
+
+def test_options_reach_the_function_and_absent_ones_have_their_default() -> None:
+    plain = Plain(["a"], name="n", key=str.upper)
+    assert (plain.items, plain.own) == (["a"], True)
+    assert plain.made == (3, "n", str.upper)
+
+
+def test_an_unknown_keyword_is_refused_by_name() -> None:
+    with pytest.raises(
+        TypeError, match=r"^Plain\.__init__\(\) got an unexpected keyword argument 'sise'$"
+    ):
+        Plain([], sise=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def test_with_a_rest_unknown_keywords_reach_the_function() -> None:
+    assert Ordered(sise=1, size=2).options == {"sise": 1, "size": 2}  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+def test_an_option_without_a_home_is_an_error_at_decoration() -> None:
+    with pytest.raises(KeyError, match="key"):
+        takes(Shared, lambda *, size=1, name=None: (size, name))
+
+
+def test_http_options_are_the_keywords_of_an_endpoint() -> None:
+    keywords = inspect.signature(config.endpoint).parameters
+    for name, hint in config.HttpOptions.__annotations__.items():
+        assert keywords[name].annotation == hint.__forward_arg__
+
+
+@pytest.mark.parametrize("sink", [HttpSink, ElasticsearchSink])
+def test_a_sink_over_http_refuses_the_keywords_of_an_endpoint_that_are_not_its_own(
+    sink: Callable[..., object],
+) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'own_headers'"):
+        sink("http://localhost", own_headers={})

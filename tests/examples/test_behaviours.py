@@ -1,0 +1,77 @@
+"""Every id that a test cites is a promise on the page of behaviours."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.examples.example import DOCS, ROOT
+
+PAGE = DOCS / "explanation" / "behaviours.md"
+CITED = re.compile(
+    r"""(?<![\w/.-])(?:
+    (?:(?:batcher|consumer|spark)/)?[BGP]-T\d+
+    | (?:batcher|consumer)/(?:C:)?[A-Z][a-z]?\d+
+    | (?:batcher|consumer)/\d+[a-c]?(?:\.\d+)?(?:-\d+)?
+    | [BGI]\d+ (?=[,:. ])
+    | (?:design|decisions)\ \d\.\d
+    )(?![\w/])""",
+    re.VERBOSE,
+)
+TEXT = re.compile(r'"""(.*?)"""', re.DOTALL)
+
+
+def normal(cited: str) -> str:
+    """The form of an id that the page has."""
+    part, _, rest = cited.rpartition("/")
+    if part and re.match(r"[BGP]-T|I\d", rest):
+        return rest
+    return f"batcher/{cited}" if re.fullmatch(r"B\d+", cited) else cited
+
+
+def cited_in(text: str) -> set[str]:
+    """The ids in the docstrings of a test file."""
+    return {normal(cited) for part in TEXT.findall(text) for cited in CITED.findall(part)}
+
+
+def promised() -> dict[str, str]:
+    """The ids on the page, each with its anchor."""
+    return dict(re.findall(r"^- \*\*([^*]+)\*\*\{#([^}]+)\}", PAGE.read_text(), re.MULTILINE))
+
+
+def test_every_cited_id_is_on_the_page() -> None:
+    known = promised()
+    missing = {
+        f"{path.relative_to(ROOT)}: {cited}"
+        for path in sorted(Path(ROOT, "tests").rglob("*.py"))
+        for cited in cited_in(path.read_text())
+        if cited not in known and path != Path(__file__)
+    }
+    assert missing == set()
+
+
+def test_an_id_stands_once_and_its_anchor_follows_from_it() -> None:
+    entries = re.findall(r"^- \*\*([^*]+)\*\*", PAGE.read_text(), re.MULTILINE)
+    assert {each: n for each, n in Counter(entries).items() if n > 1} == {}
+    assert [
+        cited for cited, anchor in promised().items() if re.sub(r"[/.: ]", "-", cited) != anchor
+    ] == []
+    assert len(entries) == len(promised())
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("B-T57: always", {"B-T57"}),
+        ("batcher/4b.1 to 4b.3, B-T42: x", {"batcher/4b.1", "B-T42"}),
+        ("batcher/B-T38, design 3.3: x", {"B-T38", "design 3.3"}),
+        ("consumer/C:Ba3, I5.", {"consumer/C:Ba3", "I5"}),
+        ("B-T17, B25: by status", {"B-T17", "batcher/B25"}),
+        ("batcher/I1: x, batcher/1.2-13: y", {"I1", "batcher/1.2-13"}),
+        ("a path as tests/B-T3.py, or acme/42", set()),
+    ],
+)
+def test_ids_are_found_in_a_docstring(text: str, found: set[str]) -> None:
+    assert cited_in(f'"""{text}"""') == found

@@ -1,0 +1,282 @@
+"""Imports go down only, nothing goes round, and what need not be loaded is not.
+
+1. `edges` finds every import inside the package. An import for the type checkers counts like any
+   other, and so does an import inside a function: deferring one hides nothing.
+2. What a part may import stands in `BELOW`. A part that is not in the table is a violation: new
+   parts declare themselves there.
+3. Imports inside functions are for optional third-party packages.
+4. Only `send` hands a batch to a sink.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from typing import TYPE_CHECKING
+
+from tests.layering.sources import (
+    BELOW,
+    LIBRARY,
+    PACKAGE,
+    Case,
+    Rule,
+    Sources,
+    edges,
+    imports,
+    part_of,
+    tree,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REQUIRED = {"tenacity"}
+
+# Imports inside functions that reach a module of our own, and why.
+DEFERRED = {
+    (
+        "penstock.spark.registration",
+        "penstock.spark.source",
+    ): "PySpark 3.5 has no data sources of Python",
+    (
+        "penstock.cli",
+        "penstock.demo.demo",
+    ): "the demo's modules import the packages of its extra, which may be missing",
+    (
+        "penstock.testing.servers.guard",
+        "penstock.testing.servers.processes",
+    ): "a guard that waits needs little memory",
+    (
+        "penstock.testing.plugin",
+        "penstock.testing.servers.kafka",
+    ): "only tests that ask for the server pay for it",
+    (
+        "penstock.cli",
+        "penstock.cli.pipeline.commands",
+    ): "PySpark takes a second to load, and only pipelines need it",
+    (
+        "penstock.spark.pipeline.pipeline",
+        "penstock.spark.pipeline.run",
+    ): "a pipeline is checked without Spark, which only a run needs",
+    (
+        "penstock.cli.tune.tune",
+        "penstock.cli.tune.plot",
+    ): "drawing needs a package that measuring does not",
+    (
+        "penstock.testing.plugin",
+        "penstock.testing.servers.opensearch",
+    ): "only tests that ask for the server pay for it",
+    (
+        "penstock.sinks.postgres.batches",
+        "penstock.sinks.postgres.rows.columns",
+    ): "pyarrow and numpy are there when a batch of columns is",
+    (
+        "penstock.sinks.postgres.sink",
+        "penstock.sinks.postgres.rows.types",
+    ): "pyarrow is there when a schema is",
+    (
+        "penstock.testing.plugin",
+        "penstock.testing.servers.postgres",
+    ): "only tests that ask for the server pay for it",
+}
+
+
+def cycles(known: Sources) -> list[str]:
+    """Groups of modules that import one another, over whatever others."""
+    targets: dict[str, set[str]] = {module: set() for module in known}
+    for edge in edges(known):
+        targets[edge.source].add(edge.target(known))
+    below = {module: _reached(module, targets) for module in known}
+    groups = {
+        tuple(sorted(other for other in below[module] if module in below.get(other, ())))
+        for module in known
+        if module in below[module]
+    }
+    return [f"{group[0]}: a cycle of {', '.join(group)}" for group in sorted(groups)]
+
+
+def _reached(module: str, targets: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    ahead = [module]
+    while ahead:
+        new = targets.get(ahead.pop(), set()) - found
+        found |= new
+        ahead += new
+    return found
+
+
+def forbidden_edges(known: Sources) -> list[str]:
+    found: list[str] = []
+    for edge in edges(known):
+        mine, theirs = part_of(edge.source), part_of(edge.target(known))
+        if theirs and mine != theirs and theirs not in BELOW.get(mine, frozenset()):
+            found.append(str(edge))
+    return found
+
+
+def undeclared_parts(known: Sources) -> list[str]:
+    return [
+        f"{module}: its part is not declared" for module in known if part_of(module) not in BELOW
+    ]
+
+
+def top_level_imports(known: Sources) -> list[str]:
+    return [str(edge) for edge in edges(known) if edge.target(known) == PACKAGE]
+
+
+def strangers_in_core(known: Sources) -> list[str]:
+    """What `_core` imports besides the standard library and itself."""
+    allowed = sys.stdlib_module_names | {PACKAGE}
+    core = (
+        found for module in known if part_of(module) == "_core" for found in imports(module, known)
+    )
+    return [str(found) for found in core if found.module.split(".")[0] not in allowed]
+
+
+def needless_deferrals(known: Sources) -> list[str]:
+    """Imports inside functions of anything that is always there."""
+    always = sys.stdlib_module_names | REQUIRED | {PACKAGE}
+    deferred = (
+        found
+        for module in known
+        for found in imports(module, known)
+        if found.is_deferred and not found.is_typing
+    )
+    return [
+        str(found)
+        for found in deferred
+        if found.module.split(".")[0] in always
+        and (found.source, found.target(known)) not in DEFERRED
+    ]
+
+
+def foreign_writes(known: Sources) -> list[str]:
+    """Calls of a sink's `write` by others than `send`: awaited ones, and those that pass something
+    called a batch.
+
+    The parts at the top, `cli` and `testing`, write to files and servers of their own and are not
+    checked.
+    """
+    looked_at = (
+        module for module in known if part_of(module) in LIBRARY and module != "penstock._core.send"
+    )
+    return [
+        f"{module}:{line}: writes to a sink"
+        for module in looked_at
+        for line in _writes(tree(known[module]))
+    ]
+
+
+def _writes(tree: ast.Module) -> Iterator[int]:
+    awaited = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Await)}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "write"
+        ):
+            names = [argument.id for argument in node.args if isinstance(argument, ast.Name)]
+            if id(node) in awaited or any("batch" in name for name in names):
+                yield node.lineno
+
+
+RULES: list[Rule] = [
+    cycles,
+    forbidden_edges,
+    undeclared_parts,
+    top_level_imports,
+    strangers_in_core,
+    needless_deferrals,
+    foreign_writes,
+]
+
+
+TYPING_ONLY = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from {0} import {1}"
+PLANTED: list[Case] = [
+    (cycles, {"penstock._core.a": "from .b import x", "penstock._core.b": "from . import a"}),
+    (
+        cycles,
+        {
+            "penstock._core.a": "from .b import x",
+            "penstock._core.b": "def f():\n    from .a import y",
+        },
+    ),
+    (
+        cycles,
+        {
+            "penstock._core.a": "from .b import x",
+            "penstock._core.b": TYPING_ONLY.format("penstock._core.a", "y"),
+        },
+    ),
+    (cycles, {"penstock.batcher": "from .a import x", "penstock.batcher.a": "from . import y"}),
+    (forbidden_edges, {"penstock._core.a": "from ..batcher.b import x", "penstock.batcher.b": ""}),
+    (forbidden_edges, {"penstock.retry.a": "from .. import sinks", "penstock.sinks": ""}),
+    (forbidden_edges, {"penstock.sinks.a": "import penstock.batcher", "penstock.batcher": ""}),
+    (
+        forbidden_edges,
+        {
+            "penstock.consumer.a": TYPING_ONLY.format("penstock.sources.b", "x"),
+            "penstock.sources.b": "",
+        },
+    ),
+    (forbidden_edges, {"penstock.flow.a": "from ..spark.b import x", "penstock.spark.b": ""}),
+    (forbidden_edges, {"penstock.sinks.a": "from .. import _maven", "penstock._maven": ""}),
+    (forbidden_edges, {"penstock": "from .testing import FakeClock", "penstock.testing": ""}),
+    (forbidden_edges, {"penstock.testing.a": "from ..cli import main", "penstock.cli": ""}),
+    (undeclared_parts, {"penstock.helpers.a": ""}),
+    (top_level_imports, {"penstock.batcher.a": "from .. import Batch", "penstock": ""}),
+    (top_level_imports, {"penstock.cli.a": "from penstock import Batcher", "penstock": ""}),
+    (top_level_imports, {"penstock.testing.a": "import penstock", "penstock": ""}),
+    (strangers_in_core, {"penstock._core.a": "import tenacity"}),
+    (strangers_in_core, {"penstock._core.a": TYPING_ONLY.format("asyncpg.pool", "Pool")}),
+    (
+        needless_deferrals,
+        {"penstock.sinks.a": "def f():\n    from .b import x", "penstock.sinks.b": ""},
+    ),
+    (needless_deferrals, {"penstock.sinks.a": "async def f():\n    import json"}),
+    (
+        needless_deferrals,
+        {"penstock.retry.a": "class A:\n    def f(self):\n        import tenacity"},
+    ),
+    (
+        foreign_writes,
+        {"penstock.sinks.a": "async def f(sink, items):\n    return await sink.write(items)"},
+    ),
+    (
+        foreign_writes,
+        {"penstock.retry.a": "def f(self, batch):\n    return self.inner.write(batch)"},
+    ),
+    (foreign_writes, {"penstock._core.a": "async def f(sink, b):\n    await sink.write(b)"}),
+]
+HARMLESS: list[Case] = [
+    (
+        cycles,
+        {
+            "penstock._core.a": "from .b import x",
+            "penstock._core.b": "from .c import y",
+            "penstock._core.c": "",
+        },
+    ),
+    (forbidden_edges, {"penstock.flow.a": "from ..consumer.b import x", "penstock.consumer.b": ""}),
+    (forbidden_edges, {"penstock.cli.a": "from ..testing import x", "penstock.testing": ""}),
+    (
+        top_level_imports,
+        {"penstock.cli.a": "from penstock import sinks", "penstock": "", "penstock.sinks": ""},
+    ),
+    (
+        strangers_in_core,
+        {
+            "penstock._core.a": "import asyncio\nfrom collections.abc import Mapping\nfrom .b "
+            "import x"
+        },
+    ),
+    (
+        needless_deferrals,
+        {"penstock.sinks.a": "def f():\n    import asyncpg\n    from httpx import Client"},
+    ),
+    (foreign_writes, {"penstock.sinks.a": "def f(file, text):\n    file.write(text)"}),
+    (
+        foreign_writes,
+        {"penstock._core.send": "async def f(sink, batch):\n    await sink.write(batch)"},
+    ),
+]

@@ -1,0 +1,367 @@
+"""An object is changed by its own methods, and asked by its public names.
+
+1. An attribute is assigned, deleted or bound by a loop only on the first argument of a method of
+   the same class. `setattr` with a literal name counts as an assignment, and so does
+   `object.__setattr__`. Two things are allowed besides:
+   - the maker of an object may finish it: a method of class `C` may assign attributes of a local
+     name that is bound to a new `C` and to nothing else;
+   - the nodes in `NODES` are written by the structure that owns them, in the same module.
+   Special attributes such as `__cause__` are written in the one module that `SPECIAL` names.
+2. A private attribute is reached on another object only in the module that declares it, and a
+   private name is not imported. Public in spite of its underscore: `UNDERSCORED`.
+3. `getattr` and `hasattr` with a literal name are for the objects of others. A name that a class of
+   ours declares is used as an attribute, declared in a Protocol or in `Capabilities`; `PROBES`
+   lists the places that must probe, each with its reason.
+
+An entry of a list that is not used is itself a violation.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from tests.layering.sources import (
+    Case,
+    Function,
+    Rule,
+    Sources,
+    attributes,
+    classes,
+    decorators,
+    edges,
+    methods,
+    tree,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Private nodes of a linked structure, written by the structure in the same module, and why.
+NODES: dict[tuple[str, str], str] = {}
+
+# Attributes of objects that are not ours: private ones that are reached, and any that are written.
+STRANGERS: dict[tuple[str, str], str] = {
+    ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
+    ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",
+}
+
+# Special attributes and the only module that writes each.
+SPECIAL = {"__cause__": "penstock._core.causes", "__module__": "penstock._core.public"}
+
+# Attributes that begin with an underscore and are documented all the same; and private ones of the
+# standard library that have no public twin.
+UNDERSCORED = {
+    "_asdict": "a named tuple's",
+    "_replace": "a named tuple's",
+    "_fields": "a named tuple's",
+}
+
+# Literal names that are probed although a class of ours has them too: why, and where.
+PROBES = {
+    "an error or a value of a client library": {
+        ("penstock._clients.postgres.errors", "context"),
+        ("penstock._clients.postgres.errors", "message"),
+        ("penstock._core.arrow_rows", "value"),
+        ("penstock._core.arrow_rows", "values"),
+        ("penstock._core.patience", "retry_after"),
+        ("penstock.sinks.http.errors", "status_code"),
+        ("penstock.sinks.http.secrets", "auth"),
+    },
+    "an argument of the user's, which is checked": {
+        ("penstock._core.function_sink", "write"),
+        ("penstock._core.stacking", "write"),
+        ("penstock.cli.named", "write"),
+        ("penstock.retry.retry", "withdraw"),
+        ("penstock.sinks.combinators.fan_out", "write"),
+        ("penstock.sinks.http.client", "aclose"),
+        ("penstock.sinks.http.client", "stream"),
+    },
+    "an optional member of a sink, for which this is the one place that looks": {
+        ("penstock._core.sink", "capabilities"),
+        ("penstock._core.sink", "inner"),
+        ("penstock._core.sink", "inners"),
+    },
+}
+
+
+@dataclass
+class Scope:
+    """What the local names of a function stand for: `own` objects, and objects `made` here."""
+
+    kind: str | None = None
+    own: frozenset[str] = frozenset()
+    made: frozenset[str] = field(default_factory=frozenset)
+
+
+def foreign_assignments(known: Sources) -> list[str]:
+    found: list[str] = []
+    used: set[tuple[str, str]] = set()
+    for module in known:
+        nodes = {
+            name: kind.name
+            for kind in classes(module, known)
+            if (module, kind.name) in NODES
+            for name in attributes(kind)
+        }
+        for line, written, name in _writes(tree(known[module]), Scope()):
+            if name in nodes:
+                used.add((module, nodes[name]))
+            elif (module, name) in STRANGERS:
+                used.add((module, name))
+            elif SPECIAL.get(name) != module:
+                found.append(f"{module}:{line}: assigns {written}")
+    bare = [place for place in STRANGERS if not place[1].startswith("_")]
+    return found + _unused([*NODES, *bare], used, known)
+
+
+def _unused(listed: list[tuple[str, str]], used: set[tuple[str, str]], known: Sources) -> list[str]:
+    return [
+        f"{module}: the exception for {name} is not needed"
+        for module, name in listed
+        if module in known and (module, name) not in used
+    ]
+
+
+def _writes(node: ast.AST, scope: Scope) -> Iterator[tuple[int, str, str]]:
+    """Each assignment of an attribute of another object: line, text, attribute."""
+    for child in ast.iter_child_nodes(node):
+        inner = scope
+        if isinstance(child, ast.ClassDef):
+            inner = Scope(child.name)
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = _scope_of(child, scope, is_method=isinstance(node, ast.ClassDef))
+        target, name = _written(child)
+        if target is not None and not (
+            isinstance(target, ast.Name) and target.id in scope.own | scope.made
+        ):
+            yield target.lineno, f"{ast.unparse(target)}.{name}", name
+        yield from _writes(child, inner)
+
+
+def _written(node: ast.AST) -> tuple[ast.expr | None, str]:
+    """The object and the attribute that a node writes, if it writes one."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+        return node.value, node.attr
+    if isinstance(node, ast.Call) and len(node.args) > 1:
+        called = ast.unparse(node.func)
+        if called in {"setattr", "delattr", "object.__setattr__", "object.__delattr__"}:
+            literal = node.args[1]
+            name = literal.value if isinstance(literal, ast.Constant) else ast.unparse(literal)
+            return node.args[0], str(name)
+    return None, ""
+
+
+def _scope_of(function: Function, outer: Scope, *, is_method: bool) -> Scope:
+    if not is_method:
+        return Scope(outer.kind, outer.own)
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    own = (
+        frozenset({arguments[0].arg})
+        if arguments and "staticmethod" not in decorators(function)
+        else frozenset[str]()
+    )
+    return Scope(outer.kind, own, _made(function, outer.kind, own))
+
+
+def _made(function: Function, kind: str | None, own: frozenset[str]) -> frozenset[str]:
+    """The local names that only ever stand for an instance that this method has made."""
+    makers = {f"{kind}", f"{kind}.__new__", "super().__new__", "object.__new__"}
+    for name in own:
+        makers |= {name, f"{name}.__new__", f"type({name})"}
+    copies = {f"{maker}({name})" for maker in ("copy", "copy.copy", "replace") for name in own}
+    fresh: set[str] = set()
+    other: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets: list[ast.expr] = (
+                [*node.targets] if isinstance(node, ast.Assign) else [node.target]
+            )
+            value = node.value
+            is_made = isinstance(value, ast.Call) and (
+                ast.unparse(value.func).partition("[")[0] in makers or ast.unparse(value) in copies
+            )
+            names = {target.id for target in targets if isinstance(target, ast.Name)}
+            fresh |= names if is_made else set()
+            other |= set() if is_made else _bound(targets)
+        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension | ast.NamedExpr):
+            other |= _bound([node.target])
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            other |= _bound([node.optional_vars])
+    arguments = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+    return frozenset(fresh - other - arguments)
+
+
+def _bound(targets: list[ast.expr]) -> set[str]:
+    nodes = chain.from_iterable(ast.walk(target) for target in targets)
+    return {
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def private_reaches(known: Sources) -> list[str]:
+    found = [
+        f"{edge.source}:{edge.line}: imports the private {edge.name}"
+        for edge in edges(known)
+        if _is_private(edge.name or "") and edge.target(known) == edge.module
+    ]
+    used: set[tuple[str, str]] = set()
+    for module in known:
+        declared = set(_declared(module, known))
+        for line, reached, name in _reaches(tree(known[module]), frozenset()):
+            if name in UNDERSCORED or name in declared:
+                continue
+            if (module, name) in STRANGERS:
+                used.add((module, name))
+            else:
+                found.append(f"{module}:{line}: reaches {reached}")
+    hidden = [place for place in STRANGERS if place[1].startswith("_")]
+    return found + _unused(hidden, used, known)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _declared(module: str, known: Sources) -> Iterator[str]:
+    """The attributes that a module's own classes declare, their methods included."""
+    for kind in classes(module, known):
+        yield from attributes(kind)
+        yield from (method.name for method in methods(kind))
+        for node in kind.body:
+            if isinstance(node, ast.Assign):
+                yield from _bound(node.targets)
+            elif isinstance(node, ast.AnnAssign):
+                yield from _bound([node.target])
+
+
+def _reaches(node: ast.AST, own: frozenset[str]) -> Iterator[tuple[int, str, str]]:
+    """Each private attribute of an object that is not the method's own."""
+    for child in ast.iter_child_nodes(node):
+        inner = own
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = _scope_of(child, Scope(own=own), is_method=isinstance(node, ast.ClassDef)).own
+        if isinstance(child, ast.Attribute) and _is_private(child.attr):
+            whose = ast.unparse(child.value)
+            if whose not in own and whose != "super()":
+                yield child.lineno, ast.unparse(child), child.attr
+        yield from _reaches(child, inner)
+
+
+def probes(known: Sources) -> list[str]:
+    """`getattr` and `hasattr` with a literal name that one of our classes declares."""
+    ours = {name for module in known for name in _declared(module, known)}
+    excused = set().union(*PROBES.values())
+    found: list[str] = []
+    used: set[tuple[str, str]] = set()
+    for module in known:
+        for line, name in _probed(tree(known[module])):
+            if (module, name) in excused:
+                used.add((module, name))
+            elif name in ours and not name.startswith("__"):
+                found.append(f"{module}:{line}: probes for {name}")
+    return found + _unused(sorted(excused), used, known)
+
+
+def _probed(root: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(root):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in {"getattr", "hasattr"}
+            and isinstance(node.args[1], ast.Constant)
+            and ast.unparse(node.args[0]) != "self"  # may be half made, in `__del__`
+        ):
+            yield node.lineno, str(node.args[1].value)
+
+
+RULES: list[Rule] = [foreign_assignments, private_reaches, probes]
+
+_METHOD = "class A:\n    def f(self, other, *rest):\n        "
+PLANTED: list[Case] = [
+    (foreign_assignments, {"penstock.a": _METHOD + "other.x = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "self.y.x = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "other.x += 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "other.x: int = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "del other.x"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "self.x, (other.x, y) = 1, (2, 3)"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "for other.x in rest: pass"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "with rest as other.x: pass"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "setattr(other, 'x', 1)"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "object.__setattr__(other, 'x', 1)"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "rest[0].x = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "A.x = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "def g(other): other.x = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "other.__cause__ = self"}),
+    (foreign_assignments, {"penstock._core.causes": _METHOD + "other.__module__ = self"}),
+    (foreign_assignments, {"penstock.a": "def f(self): self.x = 1"}),
+    (foreign_assignments, {"penstock.a": "def f():\n    made = B()\n    made.x = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "made = B()\n        made.x = 1"}),
+    (
+        foreign_assignments,
+        {"penstock.a": _METHOD + "made = A()\n        made = other\n        made.x = 1"},
+    ),
+    (
+        foreign_assignments,
+        {"penstock.a": "class A:\n    @staticmethod\n    def f(other): other.x = 1"},
+    ),
+    (private_reaches, {"penstock.a": _METHOD + "return other._x"}),
+    (private_reaches, {"penstock.a": _METHOD + "return self.y._x()"}),
+    (private_reaches, {"penstock.a": "from .b import _x", "penstock.b": "_x = 1"}),
+    (private_reaches, {"penstock.a": "from . import b\nb._x()", "penstock.b": "def _x(): ..."}),
+    (
+        private_reaches,
+        {
+            "penstock.a": "class A:\n    def __init__(self): self._x = 1",
+            "penstock.b": "def f(a): return a._x",
+        },
+    ),
+    (
+        probes,
+        {
+            "penstock.a": "class A:\n    limit: int",
+            "penstock.b": "def f(a): return getattr(a, 'limit', None)",
+        },
+    ),
+    (
+        probes,
+        {"penstock.a": "class A:\n    def f(self): ...\ndef g(a): return hasattr(a, 'f')"},
+    ),
+]
+HARMLESS: list[Case] = [
+    (foreign_assignments, {"penstock.a": _METHOD + "self.x = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "def g(): self.x = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "other.x[0] = 1"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "object.__setattr__(self, 'x', 1)"}),
+    (foreign_assignments, {"penstock.a": _METHOD + "made = A(1)\n        made.x = 1"}),
+    (
+        foreign_assignments,
+        {
+            "penstock.a": "class A:\n    def __new__(cls):\n        made = super().__new__(cls)\n"
+            "        made.x = 1"
+        },
+    ),
+    (
+        foreign_assignments,
+        {
+            "penstock.a": "class A:\n    @classmethod\n    def f(cls):\n        made = cls()\n"
+            "        made.x = 1\n        cls.y = 1"
+        },
+    ),
+    (foreign_assignments, {"penstock._core.causes": "def f(e, c): e.__cause__ = c"}),
+    (
+        private_reaches,
+        {"penstock.a": "class A:\n    def f(self, other):\n        self._x = other._x"},
+    ),
+    (private_reaches, {"penstock.a": _METHOD + "return super()._x()"}),
+    (private_reaches, {"penstock.a": _METHOD + "return other._replace(a=1)"}),
+    (private_reaches, {"penstock.a": "from . import _b", "penstock._b": ""}),
+    (
+        probes,
+        {"penstock.a": "class A:\n    limit: int\ndef f(e): return getattr(e, 'sqlstate', None)"},
+    ),
+    (probes, {"penstock.a": _METHOD + "return [getattr(self, name) for name in rest]"}),
+    (probes, {"penstock.a": _METHOD + "self.x = getattr(self, 'x', None)"}),
+]

@@ -1,0 +1,197 @@
+"""What the rules read: the text of every module, its tree, its imports, its classes.
+
+The rules never run the sources. Each takes a mapping of module names to sources, so that a
+violation can be planted, and answers with messages that begin with the module's name and a colon.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = "penstock"
+SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
+
+Sources: TypeAlias = Mapping[str, str]
+Rule: TypeAlias = Callable[[Sources], list[str]]
+Case: TypeAlias = tuple[Rule, dict[str, str]]
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+SHARED = frozenset({"_clients", "letters"})
+LEAVES = frozenset({"batcher", "retry", "sinks", "telemetry", "consumer", "sources"})
+JOINERS = frozenset({"flow", "spark"})
+LIBRARY = SHARED | LEAVES | JOINERS | {"_core", "_maven"}
+BELOW: Mapping[str, frozenset[str]] = {
+    "": LIBRARY,  # the top-level package itself
+    "_core": frozenset(),
+    "_maven": frozenset({"_core"}),
+    **dict.fromkeys(SHARED | LEAVES, frozenset({"_core"})),
+    "letters": frozenset({"_clients", "_core"}),
+    **dict.fromkeys(("sinks", "consumer", "sources"), SHARED | {"_core"}),
+    "flow": SHARED | LEAVES | {"_core"},
+    "spark": SHARED | LEAVES | {"_core", "_maven"},
+    "testing": LIBRARY,
+    "demo": LIBRARY | {"testing"},
+    "cli": LIBRARY | {"testing", "demo"},
+}
+
+tree = lru_cache(maxsize=None)(ast.parse)
+"""The tree of a module's text, parsed once for all rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import, made absolute: of `name` out of `module`, or of `module` itself."""
+
+    source: str
+    module: str
+    name: str | None
+    line: int
+    is_typing: bool
+    is_deferred: bool
+
+    def target(self, known: Mapping[str, str]) -> str:
+        """The module that is meant: `from package import module` means the latter."""
+        full = f"{self.module}.{self.name}"
+        return full if full in known else self.module
+
+    def __str__(self) -> str:
+        what = self.module if self.name is None else f"{self.name} from {self.module}"
+        return f"{self.source}:{self.line}: imports {what}"
+
+
+def sources() -> dict[str, str]:
+    """Every module of the package, by its dotted name, and its text."""
+    found: dict[str, str] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def is_package(module: str, known: Mapping[str, str]) -> bool:
+    """Whether relative imports in `module` start from itself: it has modules below it, or it is a
+    part.
+    """
+    return any(name.startswith(f"{module}.") for name in known) or (
+        module.count(".") < 2 and part_of(module) in BELOW
+    )
+
+
+def imports(module: str, known: Mapping[str, str]) -> Iterator[Import]:
+    home = module if is_package(module, known) else module.rpartition(".")[0]
+
+    def absolute(node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        base = home.split(".")[: len(home.split(".")) - node.level + 1]
+        return ".".join([*base, *([node.module] if node.module else [])])
+
+    def visit(node: ast.AST, *, typing: bool, deferred: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, alias.name, None, node.lineno, typing, deferred)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield Import(module, absolute(node), alias.name, node.lineno, typing, deferred)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in {
+            "TYPE_CHECKING",
+            "typing.TYPE_CHECKING",
+        }:
+            for statement in node.body:
+                yield from visit(statement, typing=True, deferred=deferred)
+            for statement in node.orelse:
+                yield from visit(statement, typing=typing, deferred=deferred)
+        else:
+            inside = deferred or isinstance(
+                node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+            )
+            for child in ast.iter_child_nodes(node):
+                yield from visit(child, typing=typing, deferred=inside)
+
+    yield from visit(tree(known[module]), typing=False, deferred=False)
+
+
+def edges(known: Mapping[str, str]) -> list[Import]:
+    """Every import of the package's own modules."""
+    return [
+        edge
+        for module in known
+        for edge in imports(module, known)
+        if edge.module.split(".")[0] == PACKAGE
+    ]
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def classes(module: str, known: Sources) -> Iterator[ast.ClassDef]:
+    return (node for node in ast.walk(tree(known[module])) if isinstance(node, ast.ClassDef))
+
+
+def functions(module: str, known: Sources) -> Iterator[Function]:
+    return (
+        node
+        for node in ast.walk(tree(known[module]))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def methods(kind: ast.ClassDef) -> Iterator[Function]:
+    return (node for node in kind.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def bases(kind: ast.ClassDef) -> set[str]:
+    """The names of the base classes, without modules and type arguments."""
+    return {ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in kind.bases}
+
+
+def decorators(function: Function) -> set[str]:
+    return {ast.unparse(decorator) for decorator in function.decorator_list}
+
+
+def fields(kind: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """The annotated fields of a class, each with its annotation."""
+    for node in kind.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, ast.unparse(node.annotation)
+
+
+def attributes(kind: ast.ClassDef) -> set[str]:
+    """The attributes of a class's instances: annotated fields, slots, and assignments to `self`."""
+    found = {
+        name
+        for name, annotation in fields(kind)
+        if not annotation.startswith(("ClassVar", "InitVar"))
+    }
+    for node in kind.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+            found |= {
+                each.value
+                for each in ast.walk(node.value)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            }
+    for method in methods(kind):
+        if method.args.args and not decorators(method) & {"classmethod", "staticmethod"}:
+            found |= _assigned(method, method.args.args[0].arg)
+    return found
+
+
+def _assigned(method: Function, own: str) -> set[str]:
+    return {
+        node.attr
+        for node in ast.walk(method)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == own
+    }

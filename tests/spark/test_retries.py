@@ -1,0 +1,52 @@
+"""What a broken-off transaction's error means for the next try of its unit."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from penstock import PermanentError, RefusedError, TransactionLost, TransientError, UnavailableError
+from penstock.sinks.postgres import classify_postgres
+from penstock.spark.task.retries import ATTEMPTS, transaction_retries
+
+
+def lost(cause: BaseException) -> TransactionLost:
+    error = TransactionLost("gone")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RefusedError("no table", repair="create it"),
+        lost(RefusedError("no table", repair="create it")),
+        asyncpg.UndefinedTableError("no table"),
+        asyncpg.InvalidPasswordError("no login"),
+        PermanentError("bad"),
+    ],
+    ids=repr,
+)
+def test_a_refusal_is_not_tried_again(error: BaseException) -> None:
+    """Only an operator can repair it, so the job fails at once."""
+    assert transaction_retries(classify_postgres, patience=1000.0).wait_after(error) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [UnavailableError("starting"), lost(ConnectionResetError()), TransientError("deadlock")],
+    ids=repr,
+)
+def test_what_may_pass_is_tried_again(error: BaseException) -> None:
+    assert transaction_retries(classify_postgres, patience=1000.0).wait_after(error) is not None
+
+
+def test_only_what_reached_the_destination_is_counted() -> None:
+    retries = transaction_retries(classify_postgres, patience=1000.0)
+    assert [retries.wait_after(UnavailableError("starting")) is None for _ in range(ATTEMPTS)] == [
+        False
+    ] * ATTEMPTS
+    assert [retries.wait_after(TransientError("deadlock")) is None for _ in range(ATTEMPTS)] == [
+        *[False] * (ATTEMPTS - 1),
+        True,
+    ]
