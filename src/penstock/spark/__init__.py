@@ -24,9 +24,8 @@ __all__ = [
 try:
     from .driver.keys import keyed
     from .jars import connector_jars
-    from .progress.counts import DeadLettersError, DeadRow, UnitReport
     from .registration import Registration, register
-    from .report import SparkWriteReport, StreamReport
+    from .report import DeadLettersError, DeadRow, SparkWriteReport, StreamReport, UnitReport
     from .streaming import foreach_batch
     from .write import write_dataframe
 except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Java and the running jobs of this process, for programs that run Spark."""
+"""What the commands need to know of Spark before and while it runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def has_java() -> bool:
-    """Whether Spark can find Java."""
+    """Whether Spark would find a Java."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java") is not None or (
         home is not None and shutil.which("java", path=Path(home) / "bin") is not None
@@ -17,9 +17,9 @@ def has_java() -> bool:
 
 
 def cancel() -> None:
-    """Cancel all jobs of the active Spark context, if there is one."""
+    """End Spark's jobs, if there are any."""
     from pyspark import SparkContext
 
-    running: Any = vars(SparkContext)["_active_spark_context"]  # public ways would create one
+    running: Any = vars(SparkContext)["_active_spark_context"]  # whatever is public makes one
     if running is not None:
         running.cancelAllJobs()

@@ -1,7 +1,7 @@
-"""The delivery level of a write, checked on the driver before anything runs.
+"""What a write promises, checked on the driver before anything runs.
 
-`at_least_once` has no requirements, and may write rows again when a task runs again. `bucket`
-commits each key bucket once, in its own transaction. `atomic` commits everything at once.
+`at_least_once` needs nothing, and may write rows again when a task is run again. `bucket` commits
+each key bucket once, in a transaction of its own. `atomic` commits everything at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WriteMode = Literal["append", "overwrite"]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The delivery level of one write, and the name under which its commits are stored."""
+    """The promise of one write, and the name under which it is kept."""
 
     delivery: DeliveryLevel
     mode: WriteMode
@@ -34,7 +34,7 @@ class Level:
     def units(
         self, buckets: int, *, types: str, content_of: str, buffer_bytes: int
     ) -> Units | None:
-        """The units of the write, if a replay has units of the same names."""
+        """The units that it is cut into, where they have names that a replay has as well."""
         if self.application is None or self.version is None or self.delivery == "atomic":
             return None
         return Units(
@@ -49,7 +49,7 @@ class Level:
         )
 
     def epoch(self) -> Epoch | None:
-        """The epoch to publish at `atomic`; `None` at other levels."""
+        """What is published at once, where everything is."""
         if self.application is None or self.version is None or self.delivery != "atomic":
             return None
         unit = Unit(application=self.application, version=self.version, rule=f"atomic {self.mode}")
@@ -65,7 +65,7 @@ def level(
     version: int | None,
     key: tuple[str, ...],
 ) -> Level:
-    """Check the level. Raises `ConfigError` if the sink or the arguments cannot provide it."""
+    """The level that was asked for. Raises `ConfigError` for what cannot be kept."""
     checks.choice("delivery", delivery, get_args(DeliveryLevel))
     if checks.choice("mode", mode, get_args(WriteMode)) == "overwrite" and delivery != "atomic":
         raise checks.bad(

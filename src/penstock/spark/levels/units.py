@@ -1,17 +1,18 @@
-"""Units of delivery: the rows of one key bucket of one version, and their names.
+"""Units of delivery: the rows of one key bucket of one version, and the names that they carry.
 
-1. A bucket is a partition of `repartition(buckets, key)`. Spark puts every row of a key into it,
-   whatever the partitions of the source, so a replay has the same rows under the same name. The
-   partition of a task would not serve: it depends on where a row came from.
-2. Its number travels with the rows, in a column added right after the shuffle. So there may be
-   fewer tasks than buckets (`max_tasks`), and nothing depends on Spark's numbering of tasks.
-3. A bucket without rows is not a unit: nothing is written, and nothing is stored about it.
-4. A hash of each row travels with it (`driver.content`). It is removed and summed once, as the rows
-   are read.
-5. The id of a batch is the name `application:version:bucket` and the number of its chunk. Two
+1. A bucket is a partition of `repartition(buckets, key)`: Spark puts every row of a key into it
+   whatever partitions the source has, which is why a replay meets the same rows under the same
+   name. The partition of a task would not do: it says where a row came from.
+2. Its number travels with the rows, in a column that is noted right after the shuffle. So tasks may
+   be fewer than buckets (`max_tasks`), and nothing depends on how Spark numbers its tasks.
+3. A bucket without rows is no unit: nothing is written, and nothing is stored of it.
+4. A hash of each row travels beside it (`driver.content`). It is taken off and summed as the rows are
+   read, once, whatever is done with them.
+5. The name `application:version:bucket` and the number of a chunk make the id of its batch. Two
    attempts cut the same rows into the same chunks, so they send the same write keys: idempotency
-   keys over HTTP, transactional ids for Kafka. If no ledger compares the rows, the hash of a
-   chunk's rows is part of its id, so that a destination never accepts other rows under the same id.
+   keys over HTTP, transactional ids for Kafka. Where no ledger compares the rows, the hash of a
+   chunk's rows is part of its id, so that a destination never takes other rows for those that it
+   has.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 pc: Any = compute  # its functions are made when it is imported, where no checker sees them
 
 BUCKET = "penstock_bucket"
-"""Column with the number of a row's bucket, from the driver to the task."""
+"""The column with the number of a row's bucket, between the driver and the task."""
 CONTENT = "penstock_content"
-"""Column with the hash of a row, from the driver to the task."""
+"""The column with the hash of a row, on the same way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +49,13 @@ class Units:
     buckets: int
     key: tuple[str, ...]
     in_transactions: bool
-    """Whether each unit is a transaction; otherwise units only have names."""
+    """Whether each is a transaction; otherwise they only have names."""
     types: str = ""
-    """The key's columns with their types, which determine the hash."""
+    """The key's columns with their types, on which the hash depends."""
     content_of: str = ""
-    """The columns hashed of each row; empty: none."""
+    """What is hashed of each row; empty: nothing is."""
     buffer_bytes: int = 0
-    """Bytes of a unit kept for a retry inside the task."""
+    """How much of a unit is kept for another try inside of the task."""
 
     def unit(self, bucket: int) -> Unit:
         """The unit of one bucket."""
@@ -70,12 +71,12 @@ class Units:
 
 
 class Summed:
-    """Record batches with their row hashes removed and summed."""
+    """Record batches without the hashes of their rows, and the sum of these so far."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
         self.total: int | None = None
-        """The sum so far, as a signed number of 64 bits; `None` before the first hash."""
+        """Wrapped to a signed number of 64 bits; `None` as long as no hash has come."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -90,7 +91,7 @@ class Summed:
 
 
 def marked(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Chunks with their row hashes removed, marked with the sums if there were hashes."""
+    """Chunks without the hashes of their rows, marked by their sums where there are any."""
     for chunk in chunks:
         summed = Summed([chunk.rows])
         rows = next(summed)
@@ -107,9 +108,8 @@ def wrapped(total: int) -> int:
 
 
 def by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Each bucket with its rows, without the bucket column.
-
-    Read all rows of a bucket before the next bucket.
+    """Each bucket with its rows, without the column of the bucket. The rows of one must be read
+    before the next is asked for.
     """
     reading = _Reading(batches)
     while (bucket := reading.bucket()) is not None:
@@ -117,7 +117,7 @@ def by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator
 
 
 class _Reading:
-    """Splits record batches where the bucket changes."""
+    """Record batches, taken apart where the bucket changes."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
@@ -142,7 +142,7 @@ class _Reading:
 
 
 class Remembered:
-    """Chunks that can be read again from the first, while all chunks read so far fit the limit."""
+    """Chunks that can be read again from the first one, as long as what was read of them fits."""
 
     def __init__(self, chunks: Iterable[Chunk], limit: int) -> None:
         self._chunks = iter(chunks)
@@ -152,7 +152,7 @@ class Remembered:
 
     @property
     def fits(self) -> bool:
-        """Whether the chunks can be read again."""
+        """Whether it can be read again."""
         return self._kept is not None
 
     def __iter__(self) -> Iterator[Chunk]:

@@ -11,7 +11,7 @@ from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
-from .declaration import Source, names
+from .declaration import names
 from .environment import Environment
 from .mistakes import Mistake, meant
 from .sinks import SinkMaker
@@ -20,8 +20,9 @@ from .sql import Reading, can_read, read_select
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from .declaration import Declared, Step
+    from .declaration import Source, Step
     from .mistakes import Path
+    from .pipeline import Pipeline
 
 FILES = frozenset({"csv", "json", "orc", "parquet", "text"})
 _UNTYPED = frozenset({"csv", "json"})
@@ -36,13 +37,13 @@ _KAFKA_TOPICS = ("subscribe", "subscribePattern", "assign")
 class Checked:
     """A pipeline with its references followed, and what was found."""
 
-    pipeline: Declared
+    pipeline: Pipeline
     environment: Environment
     mistakes: tuple[Mistake, ...]
     doubts: tuple[Mistake, ...]
 
 
-def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
+def check(declared: Pipeline, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
     """Look at everything; `known` is what reading has found, and of paths with a mistake nothing
     more is said.
     """
@@ -72,7 +73,7 @@ def whole(version: int | str) -> int | None:
 
 
 class _Check:
-    def __init__(self, pipeline: Declared) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         self.mistakes: list[Mistake] = []
         self.doubts: list[Mistake] = []
         self._pipeline = pipeline
@@ -176,7 +177,7 @@ class _Check:
         elif (
             names(view.dedupe)
             and self._pipeline.stream is not None
-            and not (isinstance(view, Source) and view.static)
+            and not getattr(view, "static", False)
         ):
             self._say(
                 (*path, "dedupe"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .mistakes import Mistake, Path
+from .mistakes import Path
 
 Scalar = bool | int | float | str
 Names = str | Sequence[str]
@@ -208,20 +208,3 @@ class Declared:
     """Makes it a stream; default: what is there is read once."""
     _lines: Mapping[Path, int] = field(default_factory=dict[Path, int], repr=False, compare=False)
     _file: str = field(default="", repr=False, compare=False)
-
-    def placed(self, mistakes: "Sequence[Mistake]") -> "tuple[Mistake, ...]":
-        """Add file and line to each mistake, in the order of the file."""
-        if not self._file:
-            return tuple(mistakes)
-        return tuple(
-            Mistake(each.path, each.text, f"{self._file}:{line}" if line else self._file)
-            for line, each in sorted(
-                ((self._line(each.path), each) for each in mistakes), key=lambda pair: pair[0]
-            )
-        )
-
-    def _line(self, path: Path) -> int:
-        """The line of a path, or of the nearest table around it."""
-        while path and path not in self._lines:
-            path = path[:-1]
-        return self._lines.get(path, 0)

@@ -6,12 +6,13 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from .declaration import Destination, Layer, names
+from .declaration import Destination, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from .declaration import Declared, Source, Step
+    from .declaration import Layer, Source, Step
+    from .pipeline import Pipeline
 
 _SECRET = re.compile(
     r"auth|connect_options|client_options|credential|dsn|headers|jaas|key$|params|password|secret|token|url",
@@ -25,12 +26,12 @@ _DELIVERY = {
 }
 
 
-def explained(pipeline: Declared) -> str:
+def explained(pipeline: Pipeline) -> str:
     """The steps in order, one to a line or more."""
     return "\n".join(_lines(pipeline))
 
 
-def _lines(pipeline: Declared) -> Iterator[str]:
+def _lines(pipeline: Pipeline) -> Iterator[str]:
     stream = pipeline.stream
     if stream is None:
         yield f"{pipeline.name}: reads what is there, once"
@@ -65,7 +66,7 @@ def _late_and_double(view: Source | Step) -> Iterator[str]:
         yield f"          one row for each {', '.join(names(view.dedupe))}"
 
 
-def _write(pipeline: Declared) -> Iterator[str]:
+def _write(pipeline: Pipeline) -> Iterator[str]:
     write = pipeline.write
     yield (
         f"  write   {write.view} to "
@@ -84,9 +85,10 @@ def _write(pipeline: Declared) -> Iterator[str]:
 
 
 def _sink(declared: object) -> str:
-    if not isinstance(declared, (Destination, Layer)):
+    if not hasattr(declared, "arguments"):
         return repr(declared)
-    return f"{declared.kind}({_arguments(declared.arguments)})"
+    described: Destination | Layer = declared  # type: ignore[assignment]  # the two that have them
+    return f"{described.kind}({_arguments(described.arguments)})"
 
 
 def _arguments(given: Mapping[str, object]) -> str:

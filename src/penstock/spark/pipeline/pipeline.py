@@ -18,12 +18,13 @@ from .places import locate
 from .reading import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from threading import Event
 
     from pyspark.sql import SparkSession
 
     from ..report import SparkWriteReport
+    from .mistakes import Path
     from .report import PipelineReport
 
 
@@ -142,3 +143,20 @@ class Pipeline(Declared):
         mistakes: list[Mistake] = []
         made = replace(read(type(self), self, mistakes), _lines=self._lines, _file=self._file)
         return check(made, os.environ if environment is None else environment, mistakes)
+
+    def placed(self, mistakes: Sequence[Mistake]) -> tuple[Mistake, ...]:
+        """With file and line, in the order of the file."""
+        if not self._file:
+            return tuple(mistakes)
+        return tuple(
+            Mistake(each.path, each.text, f"{self._file}:{line}" if line else self._file)
+            for line, each in sorted(
+                ((self._line(each.path), each) for each in mistakes), key=lambda pair: pair[0]
+            )
+        )
+
+    def _line(self, path: Path) -> int:
+        """The line of a path, or of what it would be in."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 0)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from ..._core.sink import Sink
     from ..report import SparkWriteReport
     from .check import Checked
-    from .declaration import Declared, Source, SparkSettings, Step
+    from .declaration import Source, SparkSettings, Step
+    from .pipeline import Pipeline
 
 LOOK_SECONDS = 0.3
 """Between two looks whether a stream should end."""
@@ -87,7 +88,7 @@ def plan(checked: Checked, given: SparkSession | None) -> str:
 
 
 @contextmanager
-def session(pipeline: Declared, given: SparkSession | None) -> Iterator[SparkSession]:
+def session(pipeline: Pipeline, given: SparkSession | None) -> Iterator[SparkSession]:
     """A session to work in."""
     made = _make_session(pipeline) if given is None else _beside(given, pipeline.spark)
     try:
@@ -97,7 +98,7 @@ def session(pipeline: Declared, given: SparkSession | None) -> Iterator[SparkSes
             made.stop()
 
 
-def _make_session(pipeline: Declared) -> SparkSession:
+def _make_session(pipeline: Pipeline) -> SparkSession:
     settings = pipeline.spark
     builder: Any = SparkSession.builder.appName(pipeline.name)
     if settings.master is not None:
@@ -164,7 +165,7 @@ def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
     return made
 
 
-def _read(spark: SparkSession, source: Source, pipeline: Declared) -> DataFrame:
+def _read(spark: SparkSession, source: Source, pipeline: Pipeline) -> DataFrame:
     streams = pipeline.stream is not None and not source.static
     reader: Any = spark.readStream if streams else spark.read
     paths = names(source.path)
@@ -216,7 +217,7 @@ def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
     return made
 
 
-def _options(pipeline: Declared) -> dict[str, Any]:
+def _options(pipeline: Pipeline) -> dict[str, Any]:
     write = pipeline.write
     given = {name: getattr(write, name) for name in _PASSED_ON}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -236,7 +237,7 @@ class _Running:
     """One run and its counts."""
 
     def __init__(
-        self, pipeline: Declared, on_report: Callable[[SparkWriteReport], object] | None
+        self, pipeline: Pipeline, on_report: Callable[[SparkWriteReport], object] | None
     ) -> None:
         self.report = PipelineReport(name=pipeline.name)
         self._pipeline = pipeline

@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from ..._core.arrow_rows import values_of
-from ..._core.causes import caused
 from ..._core.errors import KeyStopped, ParkedBehind
 from ..._core.order.stopped import behind
 from ..._core.outcome import Outcome
@@ -188,8 +187,9 @@ def _dead_letters(sink: Sink[Any]) -> Callable[[Sink[Any]], Sink[Any]] | None:
 
 
 def _parked(stopped: KeyStopped) -> ParkedBehind:
-    parked, cause = ParkedBehind(f"parked behind {stopped}"), stopped.__cause__
-    return parked if cause is None else caused(parked, cause)
+    parked = ParkedBehind(f"parked behind {stopped}")
+    parked.__cause__ = stopped.__cause__
+    return parked
 
 
 def _stop(batch: ArrowBatch, errors: Mapping[int, BaseException], index: int) -> KeyStopped | None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.staging import Stage
 from ..levels.units import wrapped
-from ..progress.counts import DeadLettersError, DeadRow, UnitReport
-from ..report import SparkWriteReport
+from ..report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
