@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from penstock import PermanentError, TransientError, UnavailableError
 from penstock._core.errors import ErrorClass, classify
 from penstock._core.retry_policy import DoublingBackoff, RetryPolicy, RetryState, run_with_retries
 
+if TYPE_CHECKING:
+    from penstock.testing import FakeClock
+
 POLICY = RetryPolicy(attempts=3, unlisted_attempts=2)
-NO_WAIT = DoublingBackoff(0.0, 0.0)
 
 
 def test_waits_double_up_to_the_longest() -> None:
@@ -45,7 +49,8 @@ def test_waits_are_limited_in_total() -> None:
     assert state.failed == 3
 
 
-async def test_work_runs_until_it_succeeds() -> None:
+async def test_work_runs_until_it_succeeds(fake_clock: FakeClock) -> None:
+    began = fake_clock.now()
     errors: list[Exception] = [TransientError("once"), UnavailableError("twice")]
 
     async def work() -> int:
@@ -53,12 +58,13 @@ async def test_work_runs_until_it_succeeds() -> None:
             raise errors.pop(0)
         return 7
 
-    assert await run_with_retries(work, RetryState(RetryPolicy(backoff=NO_WAIT), classify)) == 7
+    assert await run_with_retries(work, RetryState(RetryPolicy(), classify)) == 7
+    assert fake_clock.now() - began == pytest.approx(0.3)
 
 
-async def test_the_last_error_is_raised() -> None:
+async def test_the_last_error_is_raised(fake_clock: FakeClock) -> None:
     async def work() -> None:
         raise PermanentError("bad")
 
     with pytest.raises(PermanentError, match="bad"):
-        await run_with_retries(work, RetryState(RetryPolicy(backoff=NO_WAIT), classify))
+        await run_with_retries(work, RetryState(RetryPolicy(), classify))
