@@ -38,7 +38,7 @@ from ..._core.order.keys import key_of
 from ..._core.order.prefix import held_back
 from ..._core.outcome import Outcome, outcome_of
 from ..._core.send import send
-from ..._core.sink import capabilities_of
+from ..._core.sink import capabilities_of, classifier_of
 from ...letters.letter import INTERRUPTED, PENDING, Selection
 from ...letters.store import Ending
 from .order import KeyOrder
@@ -216,7 +216,7 @@ class Replay:
         """
         if isinstance(error, RefusedError):
             return ErrorClass.REFUSED
-        return classified(error, getattr(self._sink, "classify", None))
+        return classified(error, classifier_of(self._sink))
 
     def _without_success(
         self, outcome: Outcome, error: BaseException, kind: ErrorClass, *, maybe: bool
