@@ -11,8 +11,8 @@ from pyspark import TaskContext
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass
-from ..._core.retry_policy import run_with_retries
 from ..._core.staging import Epoch, staged
+from ...retry.operation import run_with_retries
 from ..levels.units import Summed, Units, by_bucket
 from ..report import DeadLettersError, UnitReport
 from ..values.travel import Traveller
