@@ -1,4 +1,4 @@
-"""Sinks as writers of Spark."""
+"""Writing DataFrames and streams of Spark to sinks."""
 
 from .._core.errors import MissingExtra
 from .._core.public import publish
@@ -35,7 +35,7 @@ except ModuleNotFoundError as error:
         raise
 
     def __getattr__(name: str) -> object:
-        """A pipeline can be declared and checked without Spark; everything else needs it."""
+        """Raise `MissingExtra`: without Spark, only pipelines can be declared and checked."""
         if name not in __all__:
             raise AttributeError(name)
         message = f'penstock.spark needs the package {_missing}: pip install "penstock[spark]"'

@@ -1,4 +1,4 @@
-"""Everything that can be told to be wrong with a pipeline before Spark starts."""
+"""All checks of a pipeline that are possible before Spark starts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KAFKA_TOPICS = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A pipeline with its references followed, and what was found."""
+    """A pipeline with its references resolved, and the findings."""
 
     pipeline: Declared
     environment: Environment
@@ -43,8 +43,8 @@ class Checked:
 
 
 def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
-    """Look at everything; `known` is what reading has found, and of paths with a mistake nothing
-    more is said.
+    """Check everything. `known` are the mistakes found by reading; a path with a mistake gets no
+    further ones.
     """
     environment = Environment(variables)
     unset: list[Mistake] = []
@@ -62,7 +62,7 @@ def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mist
 
 
 def whole(version: int | str) -> int | None:
-    """A version as a number; `None` for what is none."""
+    """The version as a number; `None` if it is not a whole number of at least 0."""
     number = (
         int(version)
         if isinstance(version, int) or (version.isascii() and version.isdecimal())
@@ -281,7 +281,7 @@ class _Check:
         self._numbers()
 
     def _has_names(self) -> bool:
-        """Whether batches have names that are the same when they come again."""
+        """Whether repeated batches have the same names."""
         return bool(names(self._pipeline.write.key or ())) and (
             self._pipeline.stream is not None or self._pipeline.write.version is not None
         )
@@ -321,7 +321,7 @@ class _Check:
                     )
 
     def _out(self) -> tuple[str, ...] | None:
-        """The columns that are written, where the SQL says so."""
+        """The written columns, if the SQL names them."""
         reading = self._readings.get(self._pipeline.write.view)
         return None if reading is None or reading.fault else reading.columns
 
@@ -376,7 +376,7 @@ class _Check:
             self._say(("sources",), "all are static: there is nothing to stream")
 
     def _unused(self) -> None:
-        """Only where every step could be read is it known what nobody reads."""
+        """Report unused views; unused is known only if every step could be read."""
         pipeline = self._pipeline
         if len(self._readings) < len(pipeline.steps):
             return

@@ -1,4 +1,4 @@
-"""A pipeline in words."""
+"""The description of a pipeline as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DELIVERY = {
 
 
 def explained(pipeline: Declared) -> str:
-    """The steps in order, one to a line or more."""
+    """Describe the steps in order, one or more lines each."""
     return "\n".join(_lines(pipeline))
 
 
@@ -94,7 +94,7 @@ def _arguments(given: Mapping[str, object]) -> str:
 
 
 def _value(name: str, value: object) -> str:
-    """A reference is shown as it stands; another value of something that may be secret is not."""
+    """Show the value; of an argument that may be secret, only a reference is shown."""
     if _SECRET.search(name):
         return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else "..."
     return repr(value)
