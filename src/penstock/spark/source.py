@@ -146,7 +146,7 @@ def _micro_batch() -> tuple[str, str]:
     epoch = None if context is None else context.getLocalProperty(EPOCH)
     if not query or not epoch:
         message = (
-            "Spark does not tell this task its query and micro-batch "
+            "Spark does not provide the query and micro-batch of this task "
             f"({QUERY}={query!r}, {EPOCH}={epoch!r}); use foreach_batch"
         )
         raise PenstockError(message)

@@ -90,6 +90,6 @@ def _query_id(df: DataFrame) -> str:
         raise checks.bad(
             "app_id",
             None,
-            "the query does not tell its id here (Spark Connect does not); name the application",
+            "is needed here: the query's id is not available (it never is on Spark Connect)",
         )
     return str(found)

@@ -50,14 +50,11 @@ class Content:
                 raise checks.bad(
                     "content",
                     chosen,
-                    "has no meaning without app_id and version: nothing tells that these rows "
-                    "come again",
+                    "has no meaning without app_id and version, which identify a repeated write",
                 )
             return cls(df, ())
         if CONTENT in df.columns:
-            raise checks.bad(
-                "df", CONTENT, "is the column that the hash of a row travels in; name it otherwise"
-            )
+            raise checks.bad("df", CONTENT, "is reserved for the hash of a row; rename the column")
         columns = (
             tuple(df.columns)
             if chosen is None

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NOTE = (
-    "penstock opened the sink on the driver, to see whether it can work; where only the "
-    "executors reach the destination pass check=False"
+    "penstock opened the sink on the driver to check it; if only the executors can reach the "
+    "destination, pass check=False"
 )
 
 

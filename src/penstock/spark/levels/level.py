@@ -71,22 +71,21 @@ def level(
         raise checks.bad(
             "mode",
             mode,
-            f'needs delivery="atomic": at {delivery!r} readers would meet a table that is '
-            "being filled",
+            f'needs delivery="atomic": at {delivery!r} readers would see a partly filled table',
         )
     _check_name(delivery, app_id, version)
     if not key and delivery == "bucket":
         raise checks.bad(
             "delivery",
             delivery,
-            "needs key: its buckets are what commits once, wherever Spark has put the rows before",
+            "needs key: each bucket of keys commits once, independent of Spark's partitions",
         )
     if not key and app_id is not None and delivery == "at_least_once":
         raise checks.bad(
             "app_id",
             app_id,
-            "needs key: a partition does not hold the same rows when it comes again, so it "
-            "gets no name",
+            "needs key: a partition may have other rows when the write is repeated, so it has no "
+            "name",
         )
     if delivery == "bucket":
         check_transactional(sink)
@@ -106,7 +105,7 @@ def _check_name(delivery: DeliveryLevel, app_id: str | None, version: int | None
             raise checks.bad(
                 name,
                 value,
-                f"{rule}: together they name what is committed once, the same when it comes again",
+                f"{rule}: together they name the write, the same when it is repeated",
             )
     if app_id is not None and version is not None:
         Unit(application=app_id, version=version)

@@ -263,8 +263,7 @@ class _Check:
         if write.mode == "overwrite" and write.delivery != "atomic":
             self._say(
                 ("write", "mode"),
-                "'overwrite' needs delivery = 'atomic': readers would meet a table that is "
-                "being filled",
+                "'overwrite' needs delivery = 'atomic': readers would see a partly filled table",
             )
         if (
             write.content is not None
@@ -273,8 +272,8 @@ class _Check:
         ):
             self._say(
                 ("write", "content"),
-                "has no meaning here: nothing tells that rows come again without a key, and a "
-                "version or a stream",
+                "has no meaning here: repeated rows are recognized only with a key, and a version or "
+                "a stream",
             )
         self._version()
         self._columns()
@@ -300,8 +299,7 @@ class _Check:
             )
             self._say(
                 ("write", "version"),
-                f"is missing, and {needs} needs it: it tells a write that comes again from the "
-                "next one",
+                f"is missing, and {needs} needs it: it distinguishes a repeated write from the next",
             )
         elif write.version is not None and whole(write.version) is None:
             self._say(("write", "version"), f"{write.version!r} is no whole number of at least 0")
