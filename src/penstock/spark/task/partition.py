@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass
 from ..._core.retry_policy import run_with_retries
+from ..._core.sink import classifier_of
 from ..._core.staging import Epoch, staged
 from ..levels.units import Summed, Units, by_bucket
 from ..progress.counts import DeadLettersError, UnitReport
@@ -19,7 +20,7 @@ from ..values.travel import Traveller
 from ..values.zone import in_zone
 from .dead_rows import DeadRowBuffer, TooManyDead
 from .lines import to_json
-from .retries import classifier_of, transaction_retries
+from .retries import transaction_retries
 from .task import Task
 from .unit_task import UnitTask, check_refused
 from .worker import worker

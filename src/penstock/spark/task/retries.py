@@ -23,11 +23,6 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds."""
 
 
-def classifier_of(sink: object) -> Classifier | None:
-    """The sink's own classifier, if it has one."""
-    return getattr(sink, "classify", None)
-
-
 def transaction_retries(classify: Classifier | None, patience: float) -> RetryState:
     """The tries of one transaction, with waits of `patience` seconds in total at most."""
     policy = RetryPolicy(

@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ErrorClass, KeyStopped
+from ..._core.sink import classifier_of
 from ..._core.transaction import Counts, transaction
 from ..levels.units import Remembered, Summed
 from ..progress.counts import UnitReport
 from ..progress.course import Course
 from .key_failure import KeyFailurePolicy
-from .retries import classifier_of, transaction_retries
+from .retries import transaction_retries
 from .task import add_up, write_chunk
 
 if TYPE_CHECKING:
