@@ -31,7 +31,8 @@ from ..._core import told
 from ..._core.batch import Lineage, RowBatch
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
-from ..._core.delivery.delivery import Delivery, Tries
+from ..._core.delivery.delivery import Delivery
+from ..._core.delivery.tries import Tries
 from ..._core.errors import ErrorClass, KeyStopped, RefusedError
 from ..._core.order.keys import key_of
 from ..._core.order.prefix import held_back
@@ -157,7 +158,10 @@ class Replay:
                 self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
             else:
                 kept.append(letter)
-        delivery = Delivery(len(items))
+        keys = [
+            key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None
+        ] or None
+        delivery = Delivery(len(items), keeps_prefix=self._repeats and keys is not None)
         now, wall = LOOP_CLOCK.now(), LOOP_CLOCK.wall_time()
         for index, letter in enumerate(kept):
             delivery.recall(
@@ -167,14 +171,8 @@ class Replay:
                 ),
             )
         if not self._rules.twice:
-            delivery.maybe_applied.update(
-                index for index, letter in enumerate(kept) if letter.may_be_there
-            )
+            delivery.doubt(index for index, letter in enumerate(kept) if letter.may_be_there)
         first = letters[0]
-        keys = [
-            key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None
-        ] or None
-        delivery.keeps_prefix = self._repeats and keys is not None
         lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant, is_replay=True)
         return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept
 
