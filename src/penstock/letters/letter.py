@@ -21,7 +21,7 @@ class NoLetterError(ValueError):
     """A record that is no dead letter. The message says why, without anything of the record."""
 
 
-class Lane(NamedTuple):
+class ReplayLane(NamedTuple):
     """What order is kept for: a key, of one tenant, in one batcher."""
 
     key: str
@@ -66,12 +66,12 @@ class Letter:
         return self.maybe_delivered or self.state == INTERRUPTED
 
     @property
-    def lane(self) -> Lane | None:
+    def lane(self) -> ReplayLane | None:
         """What its order is kept in; `None` for an item without a key."""
         return (
             None
             if self.item_key is None
-            else Lane(self.item_key, json.dumps(self.tenant, sort_keys=True), self.batcher)
+            else ReplayLane(self.item_key, json.dumps(self.tenant, sort_keys=True), self.batcher)
         )
 
     def as_dict(self) -> dict[str, Any]:

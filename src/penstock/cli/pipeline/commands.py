@@ -1,10 +1,9 @@
-"""`penstock pipeline`: check a pipeline's file, explain it, run it.
+"""`penstock pipeline`: validate a pipeline's file, explain it, run it.
 
-1. Checking and explaining need neither Spark nor Java, unless `--spark` asks for what Spark itself
-   says.
-2. A run works in a thread, so that this one is free for signals. The first signal ends a stream
-   after the micro-batch that is being written, and a batch at once; the second ends everything now.
-3. No message shows what a variable of the environment holds.
+1. Validating and explaining need neither Spark nor Java, except with `--spark`.
+2. A run uses a thread of its own, so that the main thread is free for signals. The first signal
+   ends a stream after the current micro-batch, and a batch at once; the second ends everything now.
+3. No message shows the value of an environment variable.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def pipeline(options: argparse.Namespace) -> int:
-    """Do what was asked for; return the exit code: 0, 1 for a run that failed, 2 for mistakes, 130
-    for a signal.
-    """
+    """Perform the action; return the exit code: 0, 1 for a failed run, 2 for mistakes, 130 for a signal."""
     try:
         declared = Pipeline.read(options.file)
         if options.action == "explain":
@@ -78,7 +75,7 @@ def _ask_spark(declared: Pipeline, *, shows: bool) -> None:
 
 
 class _Run:
-    """One run, and what is shown of it."""
+    """One run and its output."""
 
     def __init__(self, declared: Pipeline, *, plain: bool) -> None:
         self._declared = declared
@@ -90,7 +87,7 @@ class _Run:
         self._error: BaseException | None = None
 
     def main(self) -> int:
-        """Wait for the end; the exit code."""
+        """Run the pipeline to its end; return the exit code."""
         thread = threading.Thread(target=self._work, name="penstock pipeline", daemon=True)
         self._view.say(f"{self._declared.name}: starting Spark")
         with self._signals_seen():
