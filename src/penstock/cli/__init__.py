@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, NoReturn
 from ..letters.text import printable, without_secrets
 from .dlq.arguments import dlq_options
 from .dlq.commands import dlq
+from .exits import BAD_USE, INTERRUPTED
 from .tune.arguments import tune_options
 from .tune.tune import tune
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-BAD_USE = 2
-INTERRUPTED = 130
 
 _EXTRAS = {"asyncpg": "postgres", "zstandard": "files"}
 _DLQ_HELP = "list, show, replay or purge dead letters"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from contextlib import aclosing
 from pathlib import Path
@@ -18,6 +17,7 @@ from ...letters.letter import Selection
 from ...letters.postgres import PostgresStore
 from ...letters.store import StoreError
 from ...letters.text import as_json, without_secrets
+from ..exits import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination
 from ..named import UseError, named, named_sink
 from .arguments import selection_of
 from .order import ReplayOrder
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ...letters.store import Store
-
-OK, INCOMPLETE, BAD_USE, TERMINATED = 0, 1, 2, 143
 
 
 def dlq(options: argparse.Namespace) -> int:
@@ -132,21 +130,13 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
     )
     replay = Replay(store, sink, rules)
     await store.hold()
-    task = asyncio.current_task()
-    terminated: list[int] = []
-
-    def terminate() -> None:
-        terminated.append(signal.SIGTERM)
-        if task is not None:
-            task.cancel()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    termination = Termination()
     try:
         async with opened(sink):
             await replay.run(selection, options.limit)
     except asyncio.CancelledError:
         say(f"interrupted; {summary(replay)}; the same command goes on")
-        if terminated:
+        if termination.has_come:
             return TERMINATED
         raise
     say(summary(replay))

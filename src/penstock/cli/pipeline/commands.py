@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..._core.errors import MissingExtra, PenstockError
 from ...spark.driver.session import cancel, has_java
 from ...spark.pipeline import Pipeline, PipelineError
+from ..exits import BAD_USE, FAILED, INTERRUPTED
 from .view import RunView
 
 if TYPE_CHECKING:
@@ -26,15 +27,12 @@ if TYPE_CHECKING:
 
     from ...spark.pipeline import PipelineReport
 
-FAILED = 1
-BAD_USE = 2
-INTERRUPTED = 130
 LOOK_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def pipeline(options: argparse.Namespace) -> int:
-    """Perform the action; return the exit code: 0, 1 for a failed run, 2 for mistakes, 130 for a signal."""
+    """Perform the action; return 0, 1 for a failed run, 2 for mistakes, 130 for a signal."""
     try:
         declared = Pipeline.read(options.file)
         if options.action == "explain":
@@ -56,7 +54,7 @@ def pipeline(options: argparse.Namespace) -> int:
     except (MissingExtra, OSError, UnicodeDecodeError) as error:
         print(f"penstock pipeline: {error}", file=sys.stderr)
         return BAD_USE
-    return 0
+    return OK
 
 
 def _need_java() -> None:
@@ -129,7 +127,7 @@ class _Run:
             return INTERRUPTED
         if self._error is not None:
             return self._failed(self._error)
-        return FAILED if self._report is None or self._report.failed else 0
+        return FAILED if self._report is None or self._report.failed else OK
 
     def _failed(self, error: BaseException) -> int:
         if isinstance(error, PipelineError):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import PenstockError
 from ..._core.opening import opened
 from ..._core.sink import capabilities_of
+from ..exits import BAD_USE, FAILED, OK, TERMINATED, Termination
 from ..named import UseError, named, named_sink
 from .measure import Measuring, NoItem, WriteFailed, item_bytes
 from .worksheet import Needs, as_code, below, enough, knee, memory, remarks, worksheet
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from ..._core.sink import Sink
     from .worksheet import Measured
-
-OK, FAILED, BAD_USE, TERMINATED = 0, 1, 2, 143
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -131,16 +129,8 @@ class _Tuning:
         self._live = sys.stderr.isatty()
 
     async def main(self) -> int:
-        """Measure and print limits. Ctrl-C and SIGTERM close the sink and report the items written."""
-        task = asyncio.current_task()
-        terminated: list[int] = []
-
-        def terminate() -> None:
-            terminated.append(signal.SIGTERM)
-            if task is not None:
-                task.cancel()
-
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        """Measure and print limits; Ctrl-C and SIGTERM close the sink and report the items."""
+        termination = Termination()
         try:
             async with opened(self._sink):
                 measured = await self._sizes()
@@ -149,7 +139,7 @@ class _Tuning:
         except asyncio.CancelledError:
             self._clear()
             _say(f"interrupted; about {self._measuring.items:,} items were written")
-            if terminated:
+            if termination.has_come:
                 return TERMINATED
             raise
         self._tell(measured, at, workers)

@@ -164,7 +164,7 @@ def remarks(
 
 
 def _usual(measured: Sequence[Measured], at: Measured, limits: Limits, needs: Needs) -> Measured:
-    """The measurement nearest to the usual batch: the knee, or smaller if batches are sealed by time."""
+    """The measurement nearest to the usual batch: the knee, or smaller if time seals it."""
     items = (
         limits.max_items if needs.rate is None else min(limits.max_items, needs.rate * limits.delay)
     )

@@ -164,7 +164,7 @@ class FakeClock:
 
     @contextlib.contextmanager
     def external(self) -> Generator[None, None, None]:
-        """Mark activity that the clock cannot see (a thread of yours): time does not jump by itself.
+        """Mark activity that the clock cannot see (a thread of yours): time does not jump.
 
         May be entered and left in any thread. Does not suspend. Callbacks that the thread schedules
         on the loop before it leaves are never missed.
