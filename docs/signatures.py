@@ -1,4 +1,4 @@
-"""Show in the reference the keywords that a function takes by `_core.options.takes`."""  # noqa: INP001  # loaded by its path
+"""Show in the reference the keywords that a function takes by `_core.keywords.takes`."""  # noqa: INP001  # loaded by its path
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ async def test_a_circuit_is_told_of_when_it_opens_and_when_it_closes(
     assert [level for level, _ in lines(caplog)] == [logging.WARNING] * (len(lines(caplog)) - 1) + [
         logging.INFO
     ]
-    assert "the circuit breaker has opened" in lines(caplog)[0][1]
+    assert "the open circuit breaker has kept writes" in lines(caplog)[0][1]
 
 
 def test_throttling_that_comes_and_goes_is_told_of_once_a_minute() -> None:

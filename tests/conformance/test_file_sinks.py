@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 from tests.sinks.file_help import lines
 
+from penstock._clients.files.append import archives
 from penstock.sinks import FileSink
-from penstock.sinks.file.append import archives
 from penstock.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from penstock._core.errors import ErrorClass
 from penstock._core.order.prefix import held_back, leaders
 from penstock._core.outcome import Outcome
 from penstock._core.retry_policy import RetryPolicy
-from penstock.retry.series import Series
+from penstock.retry.series import RetrySeries
 
 BAD = PermanentError("bad")
 LATER = TransientError("later")
@@ -54,7 +54,7 @@ def test_who_stands_behind_is_tried_again_with_its_leader_or_leaves_with_it(
     kind: ErrorClass, *, stays: bool
 ) -> None:
     """consumer/C:Ba4: whatever error it was given itself; and it uses up no attempt."""
-    series = Series(range(3), RetryPolicy(attempts=2, unlisted_attempts=2), 0.0)
+    series = RetrySeries(range(3), RetryPolicy(attempts=2, unlisted_attempts=2), 0.0)
 
     def class_of(error: BaseException) -> ErrorClass:
         return kind if error is LATER else ErrorClass.PERMANENT

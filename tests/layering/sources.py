@@ -33,6 +33,7 @@ BELOW: Mapping[str, frozenset[str]] = {
     "_core": frozenset(),
     "_maven": frozenset({"_core"}),
     **dict.fromkeys(SHARED | LEAVES, frozenset({"_core"})),
+    "letters": frozenset({"_clients", "_core"}),
     **dict.fromkeys(("sinks", "consumer", "sources"), SHARED | {"_core"}),
     "flow": SHARED | LEAVES | {"_core"},
     "spark": SHARED | LEAVES | {"_core", "_maven"},

@@ -23,7 +23,7 @@ from penstock.batcher.gathering import plain as accumulator
 from penstock.batcher.gathering.add_group import AddGroup
 from penstock.batcher.gathering.plain import Evicted, PlainAccumulator
 from penstock.batcher.slots import FifoSlots
-from penstock.retry.series import Series
+from penstock.retry.series import RetrySeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -335,16 +335,16 @@ def a_signal_remembers_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant
 def a_settled_item_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next try takes the whole batch."""
-    real = Series.after
+    real = RetrySeries.after
 
-    def after(self: Series, *arguments: Any, **options: Any) -> Any:
+    def after(self: RetrySeries, *arguments: Any, **options: Any) -> Any:
         before = self.pending
         classes = real(self, *arguments, **options)
         if self.pending:
             self.pending = before
         return classes
 
-    monkeypatch.setattr(Series, "after", after)
+    monkeypatch.setattr(RetrySeries, "after", after)
     monkeypatch.setattr(penstock.retry.retrying, "send", _write)
 
 

@@ -35,7 +35,7 @@ from penstock import (
 )
 from penstock._core.classify import classified
 from penstock.retry import classify_network, first_of
-from penstock.retry.backoff import call_state
+from penstock.retry.backoff import CallState
 from penstock.testing import FlakySink, ScriptedSink, fail, ok, partial, slow
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def test_a_budget_travels_as_a_description() -> None:
 
 
 def draws(backoff: Backoff, tries: int, waited: float = 0.0) -> list[float]:
-    return [backoff(call_state(tries, waited=waited)) for _ in range(10_000)]
+    return [backoff(CallState(tries, waited=waited)) for _ in range(10_000)]
 
 
 def test_equal_jitter_stays_in_the_upper_half() -> None:
@@ -291,7 +291,7 @@ def test_the_same_seed_gives_the_same_waits() -> None:
 @pytest.mark.parametrize("jitter", ["full", "equal", "decorrelated", "none"])
 def test_a_base_of_nothing_waits_for_nothing(jitter: Any) -> None:
     """B-T16."""
-    assert Backoff(base=0, jitter=jitter)(call_state(3)) == 0.0
+    assert Backoff(base=0, jitter=jitter)(CallState(3)) == 0.0
 
 
 # -- classifiers -----------------------------------------------------------------------------------

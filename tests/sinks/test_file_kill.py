@@ -12,8 +12,8 @@ import zstandard
 from tests.sinks.file_help import lines, told, writer, written
 
 from penstock import ConfigError
+from penstock._clients.files.repair import whole_frames, whole_lines
 from penstock.sinks import FileSink
-from penstock.sinks.file.repair import whole_frames, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

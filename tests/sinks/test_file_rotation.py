@@ -10,8 +10,8 @@ import pytest
 from tests.sinks.file_help import lines, written
 
 from penstock import Batcher, Limits
+from penstock._clients.files.append import archives
 from penstock.sinks import FileSink
-from penstock.sinks.file.append import archives
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ import zstandard
 from tests.sinks.file_help import lines, room, written
 
 from penstock import RefusedError, UnknownOutcomeError
+from penstock._clients.files.end import cut
 from penstock.sinks import FileSink
-from penstock.sinks.file.end import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

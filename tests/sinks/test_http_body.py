@@ -16,15 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import PermanentError
-from penstock.sinks.http.body import (
-    _BETWEEN,
-    all_to_json,
-    bodies,
-    encoded_items,
-    json_array,
-    ndjson,
-    to_json,
-)
+from penstock._clients.encoding import _BETWEEN, all_to_json, encoded_items, ndjson, to_json
+from penstock.sinks.http.body import bodies, json_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Every number that bounds a batcher, with its default, in one place."""
+"""All limits of a batcher, with their defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_LEDGER = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a batch is sealed, how much may be inside, and how long a write may take.
+    """Limits on batches, on the items inside, on concurrency, and on the duration of a write.
 
     `None` means the default. Durations are seconds or `timedelta`. Raises `ConfigError` for a value
     out of range.
@@ -24,8 +24,8 @@ class Limits:
     max_items: int = 500
     """Items in a batch."""
     max_bytes: int | None = None
-    """Bytes in a batch, as `size_of` measures them; no limit by default. A packing estimate, not a
-    ceiling on a request body.
+    """Bytes in a batch, as measured by `size_of`; no limit by default. An estimate for packing, no
+    ceiling for a request body.
     """
     max_delay: float | timedelta = 0.2
     """Seconds from a batch's first item until it is due."""
@@ -34,14 +34,14 @@ class Limits:
     and 2 x (workers + 1) x max_items.
     """
     max_pending_bytes: int | None = None
-    """Bytes inside at once, as `size_of` measures them; no limit by default."""
+    """Bytes inside at once, as measured by `size_of`; no limit by default."""
     workers: int = 1
-    """Batches in flight at once. One worker keeps total order; with more, batches may finish out of
+    """Batches in flight at once. One worker keeps total order; with more, batches may end out of
     order.
     """
     flush_timeout: float | timedelta = 30.0
-    """Seconds for every stretch of a write that is not backing off; a backstop, so longer than any
-    `Timeout` in the stack.
+    """Seconds for each stretch of a write between backoffs: a backstop, so it must be longer than
+    any `Timeout` in the stack.
     """
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Limits:
 
     @property
     def ledger_items(self) -> int:
-        """The bound on items inside, with the default worked out."""
+        """The maximum of items inside: `max_pending_items` or its default."""
         if self.max_pending_items is not None:
             return self.max_pending_items
         return max(LEAST_LEDGER, 2 * (self.workers + 1) * self.max_items)

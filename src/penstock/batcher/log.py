@@ -1,11 +1,10 @@
-"""The batcher's own log lines: on by default, one per event that an operator should know of.
+"""The batcher's own log lines: on by default, one per event that matters to an operator.
 
 1. A line holds no item's values: errors are shown by `for_log`.
 2. An exception that neither the stack's classifiers nor ours list is probably a bug. Its kind (type
-   and place) is logged once with its traceback, where it is first met, whatever a retry or a dead
-   letter makes of it.
-3. Nothing here raises: a filter or a handler of the program's may, and a batcher does not end
-   because of it.
+   and place) is logged once with its traceback, where it is first met, even if it is retried or
+   dead-lettered.
+3. Nothing here raises: filters and handlers of the program may, and do not end a batcher.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.batcher")
 
 MOST_KINDS = 100
-"""Kinds of unlisted exceptions that one batcher logs with their traceback."""
+"""Maximum kinds of unlisted exceptions that one batcher logs with their traceback."""
 
 _OURS = str(Path(__file__).parent.parent)
 Kind = tuple[str, str, str, int]
 
 
 def failed_flush(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None:
-    """A flush has ended with failed items: say how many, and one error of each kind.
+    """Log the number of failed items of a flush, and their first error.
 
     At level `DEBUG` if all were given up because the batcher stops: those are handed back, and the
     shutdown's own line counts them.
@@ -62,89 +61,60 @@ def failed_flush(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None
 
 
 def last_resort_failed(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None:
-    """The last resort did not take everything."""
+    """Log that the last resort did not take all items."""
     first = next(iter(errors.values()))
     message = "batcher %r: the last resort did not take %d of %d items, which stay unsent: %s"
     say(logger, logging.ERROR, message, batch.name, len(errors), len(batch), for_log(first))
 
 
 def shutdown(report: ShutdownReport[Any]) -> None:
-    """A shutdown has ended: its tally."""
+    """Log the report of a shutdown."""
     say(logger, logging.INFO if report.complete else logging.ERROR, "%s", report)
 
 
 def broken(name: str, error: BaseException) -> None:
-    """A batcher has stopped for good."""
-    say(
-        logger,
-        logging.CRITICAL,
-        "batcher %r is broken and takes no more items: %s",
-        name,
-        for_log(error),
-        error=_traced(error),
-    )
+    """Log that a batcher has stopped for good."""
+    message = "batcher %r is broken and takes no more items: %s"
+    say(logger, logging.CRITICAL, message, name, for_log(error), error=_traced(error))
 
 
 def left_behind(name: str, writes: int) -> None:
-    """Writes ignored their cancellation."""
-    say(
-        logger,
-        logging.ERROR,
-        "batcher %r: %d writes ignored their cancellation and are still running",
-        name,
-        writes,
-    )
+    """Log writes that ignored their cancellation."""
+    message = "batcher %r: %d writes ignored their cancellation and are still running"
+    say(logger, logging.ERROR, message, name, writes)
 
 
 def close_failed(name: str, error: BaseException) -> None:
-    """The sink could not be closed."""
-    say(
-        logger,
-        logging.ERROR,
-        "batcher %r: closing the sink failed: %s",
-        name,
-        for_log(error),
-        error=_traced(error),
-    )
+    """Log that the sink could not be closed."""
+    message = "batcher %r: closing the sink failed: %s"
+    say(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
 
 
 def keys_failed(name: str, count: int) -> None:
-    """Items failed because an earlier one of their key had."""
-    say(
-        logger,
-        logging.ERROR,
-        "batcher %r: %d items are rejected behind one of their key that failed",
-        name,
-        count,
-    )
+    """Log items that were rejected because an earlier one of their key failed."""
+    message = "batcher %r: %d items rejected: an earlier item of their key failed for good"
+    say(logger, logging.ERROR, message, name, count)
 
 
 def adapted(name: str, before: Setting, after: Setting) -> None:
-    """An adaptive batcher has another setting."""
-    say(
-        logger,
-        logging.DEBUG,
-        "batcher %r adapts: workers %d -> %d, max_items %d -> %d",
-        name,
-        before[0],
-        after[0],
-        before[1],
-        after[1],
-    )
+    """Log the new setting of an adaptive batcher."""
+    message = "batcher %r adapts: workers %d -> %d, max_items %d -> %d"
+    workers, items = zip(before, after, strict=True)
+    say(logger, logging.DEBUG, message, name, *workers, *items)
 
 
 def dropped(message: str) -> None:
-    """A batcher was collected as garbage with items inside."""
+    """Log that a batcher with items inside was garbage-collected."""
     say(logger, logging.WARNING, "%s", message)
 
 
 class Unlisted:
-    """The unlisted exceptions of one batcher: each kind is logged once, with its traceback, and at
-    most `MOST_KINDS` of them.
+    """The unlisted exceptions of one batcher: each kind is logged once, with its traceback, at most
+    `MOST_KINDS` of them.
 
-    An exception is unlisted if no `classify` in the stack knows it, it is none of our classes and
-    none of the network's. The cause of a `PermanentError` counts as well, if it is one of Python's
-    own exceptions: a function of an item has raised it.
+    An exception is unlisted if no `classify` in the stack knows it, and it is none of our classes
+    and none of the network's. The cause of a `PermanentError` counts as well if it is one of
+    Python's own exceptions: a function of an item raised it.
     """
 
     def __init__(self, name: str, sink: object) -> None:
@@ -157,7 +127,7 @@ class Unlisted:
         self._kinds: set[Kind] = set()
 
     def look_at(self, errors: Iterable[BaseException]) -> None:
-        """A write has ended with these errors: log those that are unlisted and of a new kind."""
+        """Log those of a write's errors that are unlisted and of a new kind."""
         for error in {id(error): error for error in errors}.values():
             found = (
                 error.__cause__
@@ -172,9 +142,7 @@ class Unlisted:
                 self._tell(kind, found, "in a write")
 
     def raised_by_function(self, error: BaseException) -> None:
-        """A function that was given for key, tenant, weight or size has raised; the producer gets
-        it, and may swallow it.
-        """
+        """Log an error of a function of an item; its producer gets the error and may swallow it."""
         kind = _kind(error)
         if kind not in self._kinds and not kind[2].startswith(_OURS):
             self._tell(kind, error, "in a function of an item (key=, tenant= or size_of=)")
@@ -184,9 +152,7 @@ class Unlisted:
             return False
         try:
             return classified(error, *self._classifiers) is ErrorClass.UNLISTED
-        except (
-            Exception
-        ):  # a classifier that raises lists nothing; its own error is a retry's to tell
+        except Exception:  # a classifier that raises lists nothing; a retry reports its error
             return True
 
     def _tell(self, kind: Kind, error: BaseException, where: str) -> None:
@@ -198,7 +164,7 @@ class Unlisted:
             if len(self._kinds) < MOST_KINDS
             else "further kinds are not logged"
         )
-        message = "batcher %r: an exception %s that nothing lists, probably a bug: %s (%s)"
+        message = "batcher %r: an unlisted exception %s, probably a bug: %s (%s)"
         say(logger, logging.ERROR, message, self._name, where, for_log(error), rest, error=error)
 
 
@@ -220,9 +186,7 @@ def _is_pythons_own(error: BaseException | None) -> bool:
 
 
 def _is_a_servers(error: BaseException) -> bool:
-    """Whether it has a server's code: its message may quote a row, and a traceback would show
-    that.
-    """
+    """Whether it has a server's code: its message, shown by a traceback, may quote a row."""
     try:
         return isinstance(getattr(error, "sqlstate", None), str)
     except Exception:
@@ -230,7 +194,5 @@ def _is_a_servers(error: BaseException) -> bool:
 
 
 def _traced(error: BaseException) -> BaseException | None:
-    """The error, if its traceback may and should be shown: nothing lists it, so the place tells
-    more than the message.
-    """
+    """The error if its traceback should be shown: for an unlisted one, the place tells more."""
     return error if not _is_a_servers(error) and classified(error) is ErrorClass.UNLISTED else None

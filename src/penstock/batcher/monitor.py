@@ -31,7 +31,7 @@ logger = logging.getLogger("penstock.batcher")
 
 _BEGINS = {
     DestinationState.THROTTLED: "the destination has been throttling",
-    DestinationState.CIRCUIT_OPEN: "the circuit breaker has kept writes from the destination",
+    DestinationState.CIRCUIT_OPEN: "the open circuit breaker has kept writes from the destination",
     DestinationState.UNAVAILABLE: "the destination has been unavailable",
     DestinationState.REFUSED: "the destination has refused every write",
 }

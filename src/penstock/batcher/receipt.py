@@ -1,4 +1,4 @@
-"""A receipt for one item: it waits by itself, without a future or task behind it."""
+"""Receipts: one item's outcome, to be waited for without a future or task per item."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ if TYPE_CHECKING:
 
 
 class ReceiptBase:
-    """One item's outcome, once it has one: what all receipts have in common."""
+    """The outcome of one item, once it has one."""
 
     __slots__ = ("_cause", "detail", "outcome")
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
-        """How the item ended; `None` while it is inside."""
+        """The item's outcome; `None` while it is inside."""
         self.detail: object = None
-        """What the sink said of this item: a returned row, an offset, an id; `None` where it said
-        nothing.
-        """
+        """The sink's answer for this item: a returned row, an offset, an id; `None` without one."""
         self._cause: BaseException | None = None
 
     @property
@@ -38,11 +36,11 @@ class ReceiptBase:
         """Set the outcome, once; the batcher's to call."""
         self.detail = detail
         self._cause = cause
-        self.outcome = outcome  # last: another thread may be looking
+        self.outcome = outcome  # last: another thread may read it
         self._wake()
 
     def _wake(self) -> None:
-        """Somebody may be waiting."""
+        """Wake the waiters."""
 
     def _success(self, outcome: Outcome) -> Outcome:
         if not outcome.is_success:
@@ -54,10 +52,11 @@ class ReceiptBase:
 
 
 class Receipt(ReceiptBase):
-    """What `submit` gives for an item: `await` it for the item's outcome.
+    """The receipt of `submit`: `await` it for the item's outcome.
 
     Awaiting returns a success outcome or raises a new `ItemFailed(outcome, cause)` each time. Any
-    number may wait; cancelling one touches nobody else. A receipt that nobody awaits is silent.
+    number of tasks may wait; cancelling one does not affect the others. A receipt that is never
+    awaited is silent.
     """
 
     __slots__ = ("_waiters",)
@@ -72,8 +71,8 @@ class Receipt(ReceiptBase):
         return self.result()
 
     async def settled(self) -> Outcome:
-        """Wait for the outcome and return it, good or bad. Cancellation leaves the item where it
-        is.
+        """Wait for the outcome, success or failure, and return it. Cancellation does not affect the
+        item.
         """
         while self.outcome is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -85,8 +84,8 @@ class Receipt(ReceiptBase):
         return self.outcome
 
     def result(self) -> Outcome:
-        """The success outcome, or raise `ItemFailed`. Raises `InvalidStateError` while the item is
-        inside.
+        """Return a success outcome, or raise `ItemFailed`. Raises `InvalidStateError` while the item
+        is inside.
         """
         if self.outcome is None:
             message = "the item has no outcome yet; await the receipt"
@@ -105,11 +104,11 @@ _JOINING = threading.RLock()
 
 
 class BlockingReceipt(ReceiptBase):
-    """What `BlockingBatcher.submit` gives for an item: `result()` waits for the item's outcome. Any
-    number of threads may wait.
+    """The receipt of `BlockingBatcher.submit`: `result()` waits for the item's outcome, in any number
+    of threads.
 
-    They share nothing but raw locks with the loop: one that is interrupted as it waits must not
-    leave anything held that the loop wants.
+    Threads and loop share raw locks only: an interrupted thread must not keep a lock that the loop
+    needs.
     """
 
     __slots__ = ("_waiters",)
@@ -119,11 +118,10 @@ class BlockingReceipt(ReceiptBase):
         self._waiters: tuple[threading.Lock, ...] | None = ()
 
     def result(self, timeout: float | None = None) -> Outcome:
-        """Block until the item has its outcome; return a success, raise a new `ItemFailed` for
-        anything else.
+        """Block until the item has its outcome; return a success, or raise a new `ItemFailed`.
 
-        `timeout` in seconds (default: none) bounds the wait: `TimeoutError` leaves the item where
-        it is. Raises `ConfigError` instead of waiting where an event loop runs in this thread.
+        `timeout` in seconds (default: none) bounds the wait: the item is not affected by a
+        `TimeoutError`. Raises `ConfigError` instead of waiting in a thread with a running loop.
         """
         if self.outcome is None:
             refuse_in_a_loop("result()", "await a Batcher's receipt")
@@ -134,8 +132,8 @@ class BlockingReceipt(ReceiptBase):
         return self._success(self.outcome)
 
     def _wait(self, timeout: float | None) -> None:
-        """The lock is there before the outcome is looked at, and the outcome is set before the
-        locks are looked for: none is missed.
+        """Join before reading the outcome, which is set before the waiters are read: none is
+        missed.
         """
         arrived = threading.Lock()
         arrived.acquire()
@@ -154,11 +152,11 @@ class BlockingReceipt(ReceiptBase):
 
 
 async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:
-    """Wait for many receipts, without a task for any; return each item's outcome, failures
-    included, in order.
+    """Wait for many receipts, without a task for each; return all outcomes in order, failures
+    included.
 
-    Suspends until the last has its outcome. Raises nothing of its own; cancellation leaves the
-    items where they are.
+    Suspends until the last item has its outcome. Raises nothing of its own; cancellation does not
+    affect the items.
     """
     outcomes: list[Outcome] = []
     for receipt in receipts:

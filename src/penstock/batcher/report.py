@@ -1,4 +1,4 @@
-"""What a batcher tells when asked: snapshots and reports, all frozen."""
+"""Snapshots and reports of a batcher, all frozen."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 SHOWN_FROM = 0.0005
-"""Seconds from which a report's line shows a phase."""
+"""Minimum seconds of a phase shown in a report's line."""
 MOST_TENANTS = 20
-"""How many tenants are told of one by one."""
+"""Maximum tenants listed one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +28,15 @@ class TenantStats:
 
     tenant: object
     inside: int
-    """Its items that have not left the ledger; those of a write leave together, when it has
-    ended.
-    """
+    """Its items in the ledger; those of a write leave together, when it has ended."""
     queued: int
     """Those of them that no worker has taken."""
     in_flight_batches: int
-    """Its batches that are being written, or back off."""
+    """Its batches that are being written or back off."""
     held_keys: int
-    """Its keys of which nothing goes."""
+    """Its held keys."""
     held_items: int
-    """The items that wait behind those."""
+    """Items of held keys."""
     waiting_producers: int
     """Producers that wait for its part of the ledger."""
     oldest_age: float | None
@@ -47,29 +45,27 @@ class TenantStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationStats:
-    """What a batcher's decorators know of its destination; with several, of the one in the worst
-    state.
-    """
+    """The destination's state as the decorators know it; of several, the worst."""
 
     state: str = "available"
     """`available`, `throttled`, `circuit_open`, `unavailable` or `refused`."""
     seconds: float = 0.0
-    """For how long it has not been available."""
+    """Seconds since it was last available; 0 while it is."""
     reason: str = ""
     """The last error's type and text, without items' values."""
     repair: str = ""
-    """What an operator has to do, where the destination refuses and the sink knows."""
+    """The repair that a refusing destination needs, if the sink knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorStats:
-    """The last error that a write ended with, whatever became of its items."""
+    """The last error of a write, whatever the outcome of its items."""
 
     error_type: str
     """The name of the exception's class."""
     error_class: str
-    """What it means for the next try: `permanent`, `transient`, `throttle`, `unavailable`,
-    `refused`, `unknown`, `stopped` or `unlisted`.
+    """Its class for retries: `permanent`, `transient`, `throttle`, `unavailable`, `refused`,
+    `unknown`, `stopped` or `unlisted`.
     """
     message: str
     """Type and text, without items' values."""
@@ -90,38 +86,34 @@ class Stats:
     capacity_items: int
     """The ledger's bound."""
     max_items: int
-    """Items in a batch, as they are in force: the limit, or what an adaptive batcher has found
-    below it.
-    """
+    """Items in a batch: the limit, or the lower value in force of an adaptive batcher."""
     workers: int
-    """Batches in flight at once, as they are in force."""
+    """Batches in flight at once: the limit, or the lower value in force."""
     open_items: int
     sealed_batches: int
     in_flight_batches: int
     backing_off_batches: int
     waiting_producers: int
     waits: int
-    """How often an `add` has had to wait for room."""
+    """The number of adds that had to wait for room."""
     oldest_age: float | None
     """Seconds since the oldest item that no worker has taken was accepted."""
     held_keys: int = 0
-    """Keys of which nothing goes since an item of them has failed for good; see
-    `Batcher(on_key_failure=...)`.
-    """
+    """Keys held because an item of theirs failed for good; see `Batcher(on_key_failure=...)`."""
     held_items: int = 0
-    """Items that wait behind those; they are among the queued ones."""
+    """Items of held keys; they are among the queued ones."""
     tenants: int = 0
-    """Tenants of which something is inside, or a key is held."""
+    """Tenants with items inside or a held key."""
     busiest_tenants: tuple[TenantStats, ...] = ()
-    """The twenty of them with the most items inside, the first first."""
+    """The twenty of them with the most items inside, in descending order."""
     flushes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Batches taken by a worker, by the reason for which they were sealed."""
+    """Batches taken by a worker, by the reason of their sealing."""
     throttled_seconds: float = 0.0
     """Remaining throttle time, in seconds."""
     destination: DestinationStats = field(default_factory=DestinationStats)
     last_error: ErrorStats | None = None
     retries: int = 0
-    """How often a batch, or what was left of it, was sent again."""
+    """The number of times that a batch, or the rest of one, was sent again."""
 
     def __str__(self) -> str:
         return f"batcher {self.name!r} {self.state}: {self.tally}"
@@ -129,14 +121,14 @@ class Stats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushReport:
-    """How a flush ended. True in a boolean context when every item accepted before the call has its
-    outcome.
+    """The result of a flush. True in a boolean context when all items accepted before the call have
+    an outcome.
     """
 
     remaining: int
-    """Items accepted before the call that were still inside when the timeout struck."""
+    """Items accepted before the call that were still inside at the timeout."""
     outcomes: Mapping[Outcome, int]
-    """Counts of the outcomes of the batches that the flush waited for."""
+    """Outcome counts of the batches that the flush waited for."""
 
     @property
     def complete(self) -> bool:
@@ -149,24 +141,24 @@ class FlushReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
-    """What a shutdown spent its time on. Durations are seconds; the phases add up to the whole."""
+    """The phases of a shutdown, in seconds that add up to the whole."""
 
     drain: float = 0.0
-    """Writing what was inside, with retries and backoffs, until nothing was left or writes had to
-    be cut.
+    """Writing the items inside, with retries and backoffs, until none was left or writes were
+    cut.
     """
     cut: float = 0.0
-    """Waiting for writes that were cut to end."""
+    """Waiting for cut writes to end."""
     last_resort: float = 0.0
     """Handing unsent items to the last resort."""
     close: float = 0.0
     """Closing the sink."""
     destination: Mapping[str, float] = field(default_factory=dict[str, float])
-    """For how long the destination was `unavailable`, `refused`, `throttled` or kept off by a
+    """Seconds in which the destination was `unavailable`, `refused`, `throttled` or behind an open
     breaker (`circuit_open`).
     """
     retries: int = 0
-    """How often a batch was sent again."""
+    """The number of times that a batch was sent again."""
     last_error: str = ""
     """The last error of a write during the shutdown: type and text without items' values."""
 
@@ -191,28 +183,26 @@ class TimeSpent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShutdownReport(Generic[T]):
-    """Where every item ended. Final: a late completion changes nothing."""
+    """The outcomes of all items. Final: a late completion changes nothing."""
 
     name: str
     tally: Tally
     seconds: float
-    """How long the shutdown took."""
+    """The duration of the shutdown."""
     unsent: tuple[T, ...] = field(repr=False)
     """The items known not to be applied, for the caller to keep."""
     unknown: tuple[T, ...] = field(repr=False)
     """The items whose outcome became unknown during the shutdown: their write was cut off."""
     parked: int = 0
-    """How many of the items that were never sent had been held behind a failed item of their
-    key.
-    """
+    """Items, of those that were never sent, that were held behind a failed item of their key."""
     left_behind: int = 0
     """Writes that ignored their cancellation and were still running at the deadline."""
     spent: TimeSpent = field(default_factory=TimeSpent)
-    """What the time was spent on."""
+    """The phases of the shutdown."""
 
     @property
     def complete(self) -> bool:
-        """Whether the shutdown left nothing: no item unsent, and no write cut off."""
+        """Whether no item stayed unsent and no write was cut off."""
         return self.tally.unsent == 0 and not self.unknown
 
     def verify(self) -> None:

@@ -1,4 +1,4 @@
-"""How tenants share a batcher."""
+"""The shares and caps of a batcher's tenants."""
 
 from __future__ import annotations
 
@@ -15,29 +15,27 @@ LEAST_WEIGHT = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenants:
-    """What each tenant of a batcher may have, beside `Limits`, which hold for every batch and for
-    all tenants together.
+    """Weights and caps of a batcher's tenants; `Limits` apply to every batch and to all tenants
+    together.
 
-    `None` means no cap of its own. Raises `ConfigError` for a value out of range.
+    `None` means no cap per tenant. Raises `ConfigError` for a value out of range.
     """
 
     weights: Mapping[Any, float] | Callable[[Any], float] = field(
         default_factory=dict[object, float]
     )
-    """A tenant's share of the flush slots: a mapping, or a function from a tenant. 1 for whoever is
-    not in the mapping; at least 0.01.
+    """Each tenant's share of the flush slots: a mapping, or a function from a tenant. At least 0.01;
+    1 for a tenant that is not in the mapping.
 
-    Asked for whenever something comes in of a tenant of which nothing is inside.
-
-    Where items are measured, shares are of bytes, otherwise of items. They count while several
-    tenants have something to send.
+    It is looked up at each item of a tenant that has none inside. Shares are of bytes if items are
+    measured, otherwise of items. They matter while several tenants have items to send.
     """
     max_pending_items: int | None = None
-    """Items of one tenant inside at once: queued, held, in flight and backing off. A flight's items
-    count until its write has ended.
+    """Items of one tenant inside at once: queued, held, in flight and backing off. Items in flight
+    count until their write has ended.
     """
     max_pending_bytes: int | None = None
-    """Their bytes, as `size_of` measures them."""
+    """Bytes of one tenant inside at once, as measured by `size_of`."""
 
     def __post_init__(self) -> None:
         checks.optional_count("max_pending_items", self.max_pending_items)
@@ -56,13 +54,11 @@ class Tenants:
 
     @property
     def has_caps(self) -> bool:
-        """Whether a tenant may be full before the ledger is."""
+        """Whether tenants have caps of their own."""
         return self.max_pending_items is not None or self.max_pending_bytes is not None
 
     def weight(self, tenant: object) -> float:
-        """A tenant's share as it is now. Raises `ConfigError` where that is not a number of at
-        least 0.01.
-        """
+        """A tenant's current share. Raises `ConfigError` unless it is a number of at least 0.01."""
         weights: object = self.weights
         found: object = (
             weights(tenant)

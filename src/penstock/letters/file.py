@@ -17,12 +17,12 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from .._clients.encoding import to_json
+from .._clients.files.append import AppendFile, FileSettings, archives
+from .._clients.files.errors import refusal
+from .._clients.files.repair import is_zstd
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import PenstockError
-from ..sinks.file.append import AppendFile, FileSettings, archives
-from ..sinks.file.errors import refusal
-from ..sinks.file.repair import is_zstd
-from ..sinks.http.body import to_json
 from .letter import NoLetterError, letter_of
 from .lines import lines
 from .notes import Notes

@@ -6,7 +6,7 @@ import io
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..sinks.file.repair import is_zstd, whole_frames, whole_lines
+from .._clients.files.repair import is_zstd, whole_frames, whole_lines
 from .store import StoreError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import json
 from datetime import UTC
 from typing import TYPE_CHECKING, Any, cast
 
-from ..sinks.http.body import to_json
+from .._clients.encoding import to_json
 from .letter import INTERRUPTED, STATES, moment
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from .._core import told
-from ..sinks import DeadLetterRecord
 from ..sinks.postgres.table import quoted
 from .letter import INTERRUPTED, PENDING, NoLetterError, letter_of
+from .record import DeadLetterRecord
 from .store import StoreError, Unreadable
 from .text import without_secrets
 

@@ -18,8 +18,8 @@ import secrets
 from stat import S_IMODE, S_ISLNK, S_ISREG
 from typing import TYPE_CHECKING
 
-from ..sinks.file.repair import is_zstd
-from ..sinks.http.body import compressed
+from .._clients.compression import compressed
+from .._clients.files.repair import is_zstd
 from .lines import lines, unfinished
 from .store import StoreError
 

@@ -1,6 +1,4 @@
-"""How long to wait before the next try. The arithmetic is tenacity's; the randomness is the
-caller's.
-"""
+"""The wait before the next try. The arithmetic is tenacity's; the randomness is the caller's."""
 
 from __future__ import annotations
 
@@ -15,12 +13,14 @@ from .._core import checks
 if TYPE_CHECKING:
     from datetime import timedelta
 
+THROTTLE_FACTOR = 4.0
+"""The factor of a `Backoff` after throttled tries."""
 
 Jitter = Literal["full", "equal", "decorrelated", "none"]
 
 
 class WaitStrategy(Protocol):
-    """What `backoff=` takes besides `Backoff`: any of tenacity's `wait_*` objects, or a function of
+    """A value of `backoff=` besides `Backoff`: one of tenacity's `wait_*` objects, or a function of
     a `RetryCallState`.
     """
 
@@ -39,9 +39,9 @@ class Backoff:
     - `"decorrelated"`: between `base` and three times the wait before, at most `longest`;
     - `"none"`: d.
 
-    Durations are seconds or `timedelta`. `rng` is where the randomness comes from. See "Exponential
-    Backoff And Jitter" of the AWS Architecture Blog for the comparison. Raises `ConfigError` for
-    values out of range.
+    Durations are seconds or `timedelta`. `rng` is the source of randomness. "Exponential Backoff
+    And Jitter" of the AWS Architecture Blog compares the four. Raises `ConfigError` for values out
+    of range.
     """
 
     base: float | timedelta = 0.1
@@ -64,7 +64,7 @@ class Backoff:
         exponential = tenacity.wait_exponential(
             multiplier=base, max=longest, exp_base=factor or self.factor
         )
-        return float(exponential(call_state(tries)))
+        return float(exponential(CallState(tries)))
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
         """The wait in seconds."""
@@ -87,19 +87,23 @@ class StrategyBackoff:
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
         """The wait in seconds after `tries` failed tries."""
-        return max(0.0, float(self.strategy(call_state(tries, error, waited))))
+        return max(0.0, float(self.strategy(CallState(tries, error, waited))))
+
+    def throttled(self, tries: int) -> float | None:
+        """The wait after `tries` throttled tries in a row; `None` unless a `Backoff` knows it."""
+        strategy = self.strategy
+        return strategy.bound(tries, THROTTLE_FACTOR) if isinstance(strategy, Backoff) else None
 
 
-def call_state(
-    tries: int, error: BaseException | None = None, waited: float = 0.0
-) -> tenacity.RetryCallState:
-    """What a wait strategy of tenacity wants to see: how many tries there were, what the last one
-    ended with, the wait before it.
+class CallState(tenacity.RetryCallState):
+    """The argument of tenacity's wait strategies: the number of failed tries, the error of the last
+    one, the wait before it.
     """
-    nothing: Any = None
-    state = tenacity.RetryCallState(retry_object=nothing, fn=None, args=(), kwargs={})
-    state.attempt_number = max(1, tries)
-    state.upcoming_sleep = waited
-    if error is not None:
-        state.outcome = tenacity.Future.construct(state.attempt_number, error, has_exception=True)
-    return state
+
+    def __init__(self, tries: int, error: BaseException | None = None, waited: float = 0.0) -> None:
+        nothing: Any = None
+        super().__init__(retry_object=nothing, fn=None, args=(), kwargs={})
+        self.attempt_number = max(1, tries)
+        self.upcoming_sleep = waited
+        if error is not None:
+            self.outcome = tenacity.Future.construct(self.attempt_number, error, has_exception=True)

@@ -70,6 +70,11 @@ class _Slice:
     failures: int = 0
     slow: int = 0
 
+    def add(self, *, failed: bool, slow: bool) -> None:
+        self.calls += 1
+        self.failures += failed
+        self.slow += slow
+
 
 class Window:
     """Counts of the calls of the last seconds."""
@@ -91,10 +96,7 @@ class Window:
             self.slow -= old.slow
         if not self._slices or self._slices[-1].number != number:
             self._slices.append(_Slice(number))
-        current = self._slices[-1]
-        current.calls += 1
-        current.failures += failed
-        current.slow += slow
+        self._slices[-1].add(failed=failed, slow=slow)
         self.calls += 1
         self.failures += failed
         self.slow += slow

@@ -10,6 +10,7 @@ from .._core.patience import LONGEST_ASKED
 from .._core.retry_policy import RetryPolicy
 from .._core.sink import walk
 from .backoff import Backoff, StrategyBackoff, WaitStrategy
+from .batch_retry import RetrySettings
 from .retrying import RetrySink
 
 if TYPE_CHECKING:
@@ -89,7 +90,6 @@ class Retry:
     ) -> None:
         if budget is not None and not callable(getattr(budget, "withdraw", None)):
             raise checks.bad("budget", budget, "must be a RetryBudget(...)")
-        self.budget = budget
         if backoff is not None and not callable(backoff):
             raise checks.bad(
                 "backoff", backoff, "must be a Backoff(...), or one of tenacity's wait objects"
@@ -100,17 +100,19 @@ class Retry:
                 classify,
                 "must be a function from an exception to an ErrorClass or None",
             )
-        self.classify = classify
-        self.on_refused = checks.choice("on_refused", on_refused, ("wait", "dead_letter"))
-        self.backoff = StrategyBackoff(backoff or Backoff(rng=rng or random.Random()))
-        self.policy = RetryPolicy(
+        refused = checks.choice("on_refused", on_refused, ("wait", "dead_letter"))
+        strategy = StrategyBackoff(backoff or Backoff(rng=rng or random.Random()))
+        policy = RetryPolicy(
             attempts=checks.count("attempts", attempts),
             unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
             resend_unknown=resend_unknown,
             max_seconds=checks.optional_seconds("max_seconds", max_seconds),
             give_up_after=checks.optional_seconds("give_up_after", give_up_after),
             max_retry_after=checks.seconds("max_retry_after", max_retry_after),
-            backoff=self.backoff,
+            backoff=strategy,
+        )
+        self.settings = RetrySettings(
+            policy, strategy, budget, classify, gives_up_refused=refused == "dead_letter"
         )
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
@@ -121,7 +123,7 @@ class Retry:
             reason = getattr(part, "refuses_retry", None)
             if reason is not None:
                 raise checks.bad("Retry around", part, reason)
-        return RetrySink(sink, self)
+        return RetrySink(sink, self.settings)
 
     def __repr__(self) -> str:
-        return f"Retry(attempts={self.policy.attempts})"
+        return repr(self.settings)

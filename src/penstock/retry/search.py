@@ -1,32 +1,32 @@
-"""Which items of a batch a destination refuses although it accepts others. Pure.
+"""Search for the items of a batch that a destination refuses although it accepts others. Pure.
 
 A destination that refuses a whole write (403, a missing table) refuses everything, as a rule; but
-the fault may lie in one item. Giving the batch up would lose good items to an outage, and trying it
-whole for ever would let one item block all others. So the batch is halved while the destination is
-probed with it:
+the fault may lie in one item. Failing the batch would lose good items to an outage, and sending it
+whole for ever would let one item block all others. So the batch is halved while it probes the
+destination:
 
-1. Of a refused part the first half is sent next, down to a single item. Parts go in the batch's
-   order.
-2. An item refused alone waits. It is sent again, alone, after each write that was begun later and
-   accepted: its own batch's next parts, or other batches'.
+1. The first half of a refused part is sent next, down to a single item. Parts are sent in the
+   batch's order.
+2. An item refused alone waits. It is sent again, alone, after each write that began later and was
+   accepted: a later part of its own batch, or another batch.
 3. Refusals count if an accepted write lies between any two of them: one outage counts once, however
    long it lasts. An item that was refused `enough` times, alone or within a part, and of these
-   `ENOUGH_ALONE` times alone, is at fault if it is refused `IN_A_ROW` times then, one right after
-   the other: every second or third request may go to a server that is ill. Within a part proves
-   less than alone, since another item of the part may be at fault.
-4. An item refused alone and accepted later was a lie: the destination refuses at random, or in
-   several outages. The caller then asks for more refusals (`enough`).
-5. Where nothing else is sent that could be accepted, an item that has been alone for `QUIET`
-   seconds is at fault after `ENOUGH_IF_QUIET` refusals, unless there were lies.
-6. After a lie, what is left goes as one part again. So does what was not sent yet when the first
-   part is accepted.
-7. With keys, an item does not go before one of its key that was refused alone. Without keys a batch
-   is in order: what follows an item refused alone waits until the caller lets it pass, and then
-   goes right after another refusal of that item, so that an outage which ends in between is likely
-   to let it go first.
+   `ENOUGH_ALONE` times alone, is at fault if it is then refused `IN_A_ROW` times, one directly
+   after the other: every second or third request may reach a broken server. A refusal within a part
+   proves less than one alone, since another item of the part may be at fault.
+4. An item refused alone and accepted later is a *lie*: the destination refuses at random, or in
+   several outages. The caller then requires more refusals (`enough`).
+5. If no other write is left that could be accepted, an item that has been alone for `QUIET` seconds
+   is at fault after `ENOUGH_IF_QUIET` refusals, unless there were lies.
+6. After a lie, the remaining items are one part again. So are the unsent items when the first part
+   is accepted.
+7. With keys, an item is not sent before one of its key that was refused alone. Without keys a batch
+   is in order: the items behind one refused alone wait until the caller lets them pass. Then they
+   are sent directly after another refusal of that item, so that an outage which ends in between is
+   likely to let it pass first.
 
-"Begun later" is judged by tickets, numbers that a retry gives to its tries in the order in which
-they begin.
+"Later" is judged by tickets, numbers that a retry gives to its tries in the order in which they
+begin.
 """
 
 from __future__ import annotations
@@ -50,9 +50,16 @@ class Refusals:
     """The refusals of one item."""
 
     times: int = 0
-    """How many, with an accepted write between any two."""
+    """Their number, with an accepted write between any two."""
     ticket: int = 0
     """The first ticket given after the last one."""
+
+    def add(self, accepted: int, next_ticket: int) -> bool:
+        """Add a refusal; return whether it counts."""
+        counts = self.times == 0 or accepted >= self.ticket
+        self.times += counts
+        self.ticket = next_ticket
+        return counts
 
 
 @dataclass(slots=True)
@@ -61,11 +68,24 @@ class Alone:
 
     since: float
     times: int = 0
-    """How often, with an accepted write between any two."""
+    """Refusals alone, with an accepted write between any two."""
     run: int = 0
-    """How often in a row, once it was refused often enough; it is sent again at once until it is
-    clear.
+    """Refusals in a row, once there were enough; the item is sent again at once until it is
+    accepted or at fault.
     """
+
+    def refused(self, *, is_counted: bool) -> None:
+        """Add a refusal alone; the first counts in any case."""
+        self.times += is_counted or not self.times
+
+    def in_a_row(self, *, is_enough: bool) -> bool:
+        """Continue or end the run; return whether the item is at fault."""
+        self.run = self.run + 1 if is_enough else 0
+        return self.run == IN_A_ROW
+
+    def interrupt(self) -> None:
+        """End the run: the destination gave another answer."""
+        self.run = 0
 
 
 class Search:
@@ -74,12 +94,12 @@ class Search:
     def __init__(self, keys: Sequence[object] | None = None) -> None:
         self._keys = keys
         self._parts: list[list[int]] = []
-        """What has not been sent since it was cut off from a refused part, the first at the end."""
+        """Halves of refused parts that have not been sent since, the first at the end."""
         self._refusals: dict[int, Refusals] = {}
         self._alone: dict[int, Alone] = {}
         self._has_accepted = False
         self._was_head = False
-        """Whether the last try was of the first item refused alone, and was refused again."""
+        """Whether the last try sent the first item refused alone, and was refused again."""
 
     @property
     def is_on(self) -> bool:
@@ -87,10 +107,10 @@ class Search:
         return bool(self._parts or self._alone)
 
     def next_part(self, pending: Sequence[int], accepted: int, *, may_pass: bool) -> Sequence[int]:
-        """What to send next of the items that are pending.
+        """Return the pending items to send next.
 
-        `accepted` is the highest ticket of a try that was accepted, `may_pass` whether items
-        without keys may go before one refused alone.
+        `accepted` is the highest ticket of an accepted try, `may_pass` whether items without keys
+        may overtake one refused alone.
         """
         if not self.is_on:
             return pending
@@ -114,7 +134,7 @@ class Search:
         return [min(self._alone)] if self._alone else pending
 
     def goes_on_at_once(self, *, may_pass: bool) -> bool:
-        """Whether the next part is sent without a pause: the same item once more, or what is to
+        """Whether the next part is sent without a pause: the same item once more, or the items that
         follow its refusal.
         """
         if any(known.run for known in self._alone.values()):
@@ -123,14 +143,12 @@ class Search:
 
     @property
     def alone_since(self) -> float | None:
-        """When the first item of the batch that waits alone was first refused alone; `None` where
-        none does.
-        """
+        """When the first item that waits alone was first refused alone; `None` without one."""
         return self._alone[min(self._alone)].since if self._alone else None
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing of the batch can be sent but items that were refused alone."""
+        """Whether only items that were refused alone can be sent."""
         return bool(self._alone) and not any(self._not_behind(part) for part in self._parts)
 
     def refused(
@@ -143,7 +161,7 @@ class Search:
         enough: int,
         is_quiet: bool,
     ) -> int | None:
-        """A part was refused as a whole; return the item that is at fault, if that is proven now.
+        """Act on a part refused as a whole; return the item at fault, if that is proven now.
 
         `is_quiet` says that no other batch waits to be sent, and that there were no lies.
         """
@@ -155,36 +173,30 @@ class Search:
             return None
         (index,) = part
         alone = self._alone.setdefault(index, Alone(now))
-        alone.times += is_counted or not alone.times
+        alone.refused(is_counted=is_counted)
         self._was_head = index == min(self._alone)
         times = self._refusals[index].times
         is_long = is_quiet and self.is_stuck and now >= alone.since + QUIET
         is_enough = (
             times >= ENOUGH_IF_QUIET if is_long else times >= enough and alone.times >= ENOUGH_ALONE
         )
-        alone.run = alone.run + 1 if is_enough else 0
-        return index if alone.run == IN_A_ROW else None
+        return index if alone.in_a_row(is_enough=is_enough) else None
 
     def _count(self, part: Sequence[int], accepted: int, next_ticket: int) -> bool:
-        """Count a refusal for each item of a part; return whether it counts for the last of
-        them.
-        """
+        """Count a refusal for each item of a part; return whether it counts for the last one."""
         counts = False
         for index in part:
-            known = self._refusals.setdefault(index, Refusals())
-            counts = known.times == 0 or accepted >= known.ticket
-            known.times += counts
-            known.ticket = next_ticket
+            counts = self._refusals.setdefault(index, Refusals()).add(accepted, next_ticket)
         return counts
 
     def interrupted(self) -> None:
-        """A try ended in another way than by acceptance or refusal."""
+        """Act on a try that ended neither in acceptance nor in refusal."""
         self._was_head = False
         for known in self._alone.values():
-            known.run = 0
+            known.interrupt()
 
     def accepted(self, part: Sequence[int]) -> bool:
-        """The destination took something of a part; return whether that gives a refusal the lie."""
+        """Act on a part of which an item was accepted; return whether a refusal was a lie."""
         if not self.is_on:
             return False
         self._was_head = False
@@ -208,7 +220,7 @@ class Search:
             self._parts.append(others)
 
     def _not_behind(self, part: Sequence[int]) -> list[int]:
-        """The items of a part that no item refused alone holds back."""
+        """The items of a part that are not behind one of their key refused alone."""
         if self._keys is None or not self._alone:
             return list(part)
         held = {self._keys[index] for index in self._alone}

@@ -1,15 +1,12 @@
-"""A series of tries for one batch, decided item by item: what is sent again, what leaves, how long
-to wait. Pure.
+"""A series of tries of one batch, decided item by item: which items stay, and which leave. Pure.
 
-1. Only items that failed and may be tried again stay in the series; each counts its own attempts.
-2. Throttled and unavailable tries do not count. An exception nobody knows counts, with fewer
-   attempts.
-3. An item behind a failed one of its key (see `_core.prefix`) has that one's fate: it is tried
-   again with it, or leaves with it.
-4. The last try before a shutdown's deadline ends the series: what could have been tried again was
-   not applied, and is `StoppedError`.
-5. A try that a shutdown made earlier than the backoff had asked for counts no attempt: it must not
-   use up an item's tries in no time.
+1. Only failed items that may be tried again stay in the series; each counts its own attempts.
+2. `RetryPolicy` decides which errors use up an attempt, and how many attempts there are.
+3. An item behind a failed one of its key (see `_core.order.prefix`) stays or leaves with it.
+4. The last try before a shutdown's deadline ends the series: an item that could have been tried
+   again was not applied, and gets a `StoppedError`.
+5. A try that a shutdown moved forward uses up no attempt, so that an item's attempts are not used
+   up at once.
 6. While the destination refuses whole writes, a try sends a part of the series; see `search`.
 """
 
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING
 from .._core.errors import ErrorClass, PermanentError, ResultMismatch, StoppedError
 from .._core.told import for_log, text_of
 from .search import Search
+from .times import TryTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,14 +26,14 @@ if TYPE_CHECKING:
     from .._core.retry_policy import RetryPolicy
 
 COUNTED = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
-"""What uses up an attempt, and may be tried again."""
+"""Classes that use up an attempt, and may be tried again."""
 AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
-"""What is an outage of the whole destination."""
+"""Classes of an outage of the whole destination."""
 NO_LEADERS: Mapping[int, int] = {}
 """No item has a leader."""
 
 
-class Series:
+class RetrySeries:
     """The items of one batch that still need a try. Indices are the batch's."""
 
     def __init__(
@@ -47,31 +45,22 @@ class Series:
         keys: Sequence[object] | None = None,
     ) -> None:
         self.pending: Sequence[int] = indices
-        """What still needs a try, in the batch's order."""
+        """Items that need another try, in the batch's order."""
         self.final: dict[int, BaseException] = {}
-        """What has left the series, and why."""
+        """Items that have left the series with an error."""
         self.tries = 0
         """Tries that counted for at least one item."""
         self.throttles = 0
+        """Throttled tries in a row."""
         self.refusals = 0
-        """Tries in a row of which single items were refused."""
+        """Tries of which single items were refused."""
         self.refused_since = math.inf
-        self.waited = 0.0
-        """The last backoff, in seconds."""
+        """When the first of them ended."""
         self.costs = False
-        """Whether the next try is one that a retry budget pays for."""
-        self.due = now
-        """When the next try is due, as far as this series goes."""
-        self.not_before = now
-        """Until when the destination has asked this series to wait."""
-        self.has_tried = False
-        self.lasted = 0.0
-        """Seconds that the last try took."""
-        self.is_early = False
-        """Whether the next try comes before its time, because a shutdown has shortened the wait."""
+        """Whether the retry budget pays for the next try."""
+        self.times = TryTimes(policy, now)
         self.search = Search(keys)
         self._keys = keys
-        self._since = now
         self._policy = policy
         self._attempts: dict[int, int] = {}
 
@@ -84,10 +73,10 @@ class Series:
         leaders: Mapping[int, int] = NO_LEADERS,
         sent: Sequence[int] | None = None,
     ) -> frozenset[ErrorClass]:
-        """A try of the items `sent` (default: all pending) has ended with `errors`; return the
-        classes of what stays in the series.
+        """Decide each item after a try of `sent` (default: all pending) that ended with `errors`;
+        return the error classes of the items that stay.
 
-        An item with a leader stays or leaves with it, and counts no attempt.
+        An item with a leader stays or leaves with it, and uses up no attempt.
         """
         staying: list[int] = []
         leading: set[int] = set()
@@ -103,7 +92,7 @@ class Series:
                     self.final[index] = error
                 continue
             kind = class_of(error)
-            if kind not in self._policy.uncounted and not self.is_early:
+            if kind not in self._policy.uncounted and not self.times.is_early:
                 self._attempts[index] = self._attempts.get(index, 0) + 1
             if self._leaves(index, error, kind):
                 self.final[index] = error
@@ -114,23 +103,24 @@ class Series:
                 leading.add(index)
                 classes.add(kind)
         if sent is not None and len(sent) < len(self.pending):
-            staying = sorted(set(self.pending).difference(sent).union(staying))
+            staying = sorted((*self._without(sent), *staying))
         self.pending = staying
         self.tries += bool(classes - self._policy.uncounted)
         self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
         self.costs = bool(classes & COUNTED)
         return frozenset(classes)
 
-    def excuse(self, seconds: float) -> None:
-        """So much of the time was spent waiting for a destination that was throttled or not
-        there.
-        """
-        self._since += seconds
+    def succeeded(self, sent: Sequence[int]) -> None:
+        """Remove the items of a try that succeeded as a whole."""
+        self.pending = self._without(sent) if len(sent) < len(self.pending) else ()
 
-    def is_too_late(self, when: float) -> bool:
-        """Whether a try at that time would be past the total time."""
-        most = self._policy.max_seconds
-        return most is not None and when > self._since + most
+    def refused_items(self, now: float) -> None:
+        """Count a try of which single items were refused."""
+        self.refusals += 1
+        self.refused_since = min(self.refused_since, now)
+
+    def _without(self, indices: Sequence[int]) -> list[int]:
+        return sorted(set(self.pending).difference(indices))
 
     def _leaves(self, index: int, error: BaseException, kind: ErrorClass) -> bool:
         return isinstance(error, ResultMismatch) or self._policy.is_over(
@@ -138,8 +128,8 @@ class Series:
         )
 
     def give_up(self, errors: Mapping[int, BaseException]) -> None:
-        """End the series: what is pending leaves with its last error; what the last try did not
-        send leaves with that try's error.
+        """End the series: each item leaves with its error, or with another item's if the last try
+        did not send it.
         """
         others = next(iter(errors.values()))
         for index in self.pending:
@@ -147,8 +137,8 @@ class Series:
         self.pending = ()
 
     def stop(self, why: str) -> None:
-        """End the series without another try: no try fits before the deadline, so what is pending
-        stays unsent.
+        """End the series without another try, since none fits before the deadline; its items end
+        unsent.
         """
         error = StoppedError(
             "given up because the batcher is stopping, and the destination did not recover in "
@@ -158,8 +148,8 @@ class Series:
         self.pending = ()
 
     def blame(self, index: int, error: BaseException, *, keeps_prefix: bool) -> None:
-        """An item is refused for good, since it was refused alone while others were accepted. Those
-        behind it of its key leave with it.
+        """Give up an item that was refused alone while others were accepted; later items of its key
+        leave with it.
         """
         made = PermanentError(
             "refused whenever it was sent alone, while other writes were accepted: "
@@ -182,9 +172,7 @@ class Series:
 
 
 def stopped(error: BaseException, which: str = "the last try") -> StoppedError:
-    """The error of an item that was not applied, and is not tried again because the batcher
-    stops.
-    """
+    """The error of an item that was not applied, and is not tried again because of a shutdown."""
     made = StoppedError(
         f"given up because the batcher is stopping; {which} ended with "
         f"{type(error).__name__}: {text_of(error)}"

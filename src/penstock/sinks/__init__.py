@@ -2,10 +2,11 @@
 
 from .._core.function_sink import FunctionSink
 from .._core.public import publish
+from ..letters.record import DeadLetterRecord
 from .combinators.fan_out import FanOut
 from .combinators.router import Router
 from .decorators.combine import Combine
-from .decorators.dead_letter import DeadLetter, DeadLetterRecord
+from .decorators.dead_letter import DeadLetter
 from .decorators.isolate import Isolate
 from .decorators.rate_limit import RateLimit
 from .decorators.split import Split

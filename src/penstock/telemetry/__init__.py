@@ -1,4 +1,4 @@
-"""Watching: metrics, traces, and the rules that make something of them."""
+"""Telemetry: metrics, traces and alert rules."""
 
 from .._core.public import publish
 from .observed import Metrics, Observed

@@ -1,24 +1,24 @@
-"""Which tenants get a series of their own: as many as asked for, however many there are.
+"""A bounded number of tenants with a time series of their own.
 
-1. Counting is *space saving*: so many tenants are counted at a time, and one that is not among them
-   takes the place and the count of the one with the fewest. Every tenant with more than its part of
-   all items is among them. (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and
-   Top-k Elements in Data Streams, 2005.)
-2. A tenant is shown when its count passes that of the one shown with the fewest, which is hidden
-   then.
-3. What a tenant does while it is hidden counts as `other`, and stays there: no counter goes back. A
-   series that has been hidden begins again with 0, which Prometheus takes for the restart that it
-   is.
+1. Counting is *space saving*: a fixed number of tenants is counted at a time, and a tenant that is
+   not among them takes the place and the count of the one with the fewest items. Every tenant with
+   more than its share of all items is among them. (Metwally, Agrawal, El Abbadi: Efficient
+   Computation of Frequent and Top-k Elements in Data Streams, 2005.)
+2. A tenant is shown when its count exceeds the lowest count shown; the tenant with that is hidden.
+3. Items of a hidden tenant count as `other`, and stay there: no counter decreases. The series of a
+   hidden tenant begins again with 0 when it is shown again, which Prometheus treats as a restart.
 """
 
 from __future__ import annotations
+
+from .._core.text import text_of
 
 COUNTED_PER_SHOWN = 10
 OTHER = "other"
 
 
 class Top:
-    """The tenants that are shown. `most` of them."""
+    """The tenants with a time series of their own, at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -26,16 +26,14 @@ class Top:
         self._shown: set[str] = set()
 
     def seen(self, tenant: str, items: int) -> str | None:
-        """Count `items` of a tenant; return the tenant that is hidden by that, `None` for none."""
+        """Count `items` of a tenant; return the tenant that this hides, if any."""
         if tenant == OTHER:
             return None
         counted = self._counted
         if tenant not in counted and len(counted) >= self._most * COUNTED_PER_SHOWN:
             least = min(counted, key=counted.__getitem__)
             counted[tenant] = counted.pop(least)
-            if (
-                least in self._shown
-            ):  # all that are counted have the same, so it may as well be this one
+            if least in self._shown:  # then all counted tenants have this count
                 self._shown.remove(least)
                 self._shown.add(tenant)
                 counted[tenant] += items
@@ -56,3 +54,8 @@ class Top:
     def label(self, tenant: str) -> str:
         """The tenant's own name if it is shown; otherwise `other`."""
         return tenant if tenant in self._shown else OTHER
+
+
+def label_of(tenant: object) -> str:
+    """The tenant as the value of a label: its `str`, or a remark if that raises."""
+    return tenant if type(tenant) is str else text_of(tenant)

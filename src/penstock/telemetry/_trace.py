@@ -1,4 +1,4 @@
-"""The id of the current trace, where there is one."""
+"""The id of the current trace."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def trace_id() -> str | None:
-    """The current trace's id as 32 hexadecimal digits; `None` outside of one, and where nothing has
-    loaded OpenTelemetry.
+    """The current trace's id as 32 hexadecimal digits; `None` outside a trace, or if OpenTelemetry
+    is not loaded.
     """
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:

@@ -1,4 +1,4 @@
-"""Watching a sink inside a stack, as an observer watches a batcher."""
+"""Observers of a sink inside a stack, as for a batcher."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 class Observed:
-    """Tell `observer` of every write of the wrapped sink: `on_flush_start` before it and
-    `on_flushed` when it has ended, with its seconds and the errors of the items that failed in it.
-    A write that was cut off has the `CancelledError` for each item that was left.
+    """Report every write of the wrapped sink to `observer`: `on_flush_start` before it and
+    `on_flushed` after it, with its seconds and the errors of its failed items. A write that was cut
+    off has the `CancelledError` for each unsettled item.
 
-    What is measured is what is inside: around a `Retry` a whole series with its waits, inside of it
-    a single try. Raises `ConfigError` unless `observer` is an `Observer`.
+    Around a `Retry` it measures a whole series of tries with its waits, inside a `Retry` each try.
+    Raises `ConfigError` unless `observer` is an `Observer`.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -47,8 +47,8 @@ class Metrics(Observed):
     writes of the wrapped sink.
 
     Args:
-        name: the label `name`. Give it another one than the batcher's, where that has a
-            `PrometheusObserver` too.
+        name: the label `name`; must differ from the batcher's if that has a `PrometheusObserver`
+            too.
         registry: a registry of `prometheus_client`; default: its global one.
         exemplars: whether durations carry the id of the current trace; needs a `Tracing` further
             out, and scrapes in OpenMetrics format.
@@ -80,9 +80,7 @@ class _ObservedSink(WrappingSink[T]):
         errors: Mapping[int, BaseException] = {}
         try:
             errors = await send(self.inner, batch)
-        except (
-            BaseException
-        ) as cut:  # a write that hangs until somebody cuts it off is the one to hear of
+        except BaseException as cut:  # a hanging write that is cut off matters most
             errors = dict.fromkeys(batch.unsettled(), cut)
             raise
         finally:

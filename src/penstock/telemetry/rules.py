@@ -6,7 +6,7 @@ from importlib.resources import files
 
 
 def alert_rules() -> str:
-    """The rules file for Prometheus, as YAML text: write it where your `rule_files` look, and
+    """The rules file for Prometheus, as YAML text: write it to a path in your `rule_files`, and
     adjust the thresholds to your limits.
     """
     return (files("penstock.telemetry") / "alerts.yml").read_text(encoding="utf-8")

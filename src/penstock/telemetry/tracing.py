@@ -1,10 +1,10 @@
-"""Traces: which requests are in a batch, and what became of it.
+"""Traces of batches, linked to the requests whose items they carry.
 
-1. A batch belongs to many traces at once. Its span is the child of none of them and links to all;
-   each trace once.
-2. An SDK keeps 128 links of a span, the last ones, and forgets the others without a word. So the
-   links beyond go to child spans, and what is left out even then is counted in an attribute.
-3. Items that carry a span context are unwrapped here: what is further in sees the items themselves.
+1. A batch belongs to many traces at once. Its span is the child of none of them and links to all,
+   to each trace once.
+2. An SDK keeps the last 128 links of a span and silently drops the others. So further links go to
+   child spans, and an attribute counts those that are omitted even then.
+3. Items that carry a span context are unwrapped here: sinks further in see the plain items.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LINKS_PER_SPAN = 128
 
 @dataclass(frozen=True, slots=True)
 class Carried(Generic[T]):
-    """An item on its way with the context of its span."""
+    """An item with the context of its span."""
 
     item: T
     context: SpanContext
@@ -54,7 +54,7 @@ def traced(
     batcher.add(traced(event))`. For stacks with a `Tracing`.
 
     `span` names a span that is made here, within the current trace; `None` makes none and takes the
-    current one. Where that is not recording, or nothing is current, the item is returned as it is.
+    current one. If that is not recording, or there is none, the item is returned unchanged.
     """
     trace = _opentelemetry()
     if span is None:
@@ -72,8 +72,8 @@ class Tracing:
 
     The span `batcher.flush` has the attributes `batch.size`, `batch.reason`, `batch.id`,
     `batch.name`, `batch.attempt`, and with links `batch.links.total` and `batch.links.omitted`. Its
-    status is an error when an item failed. It is current while the write runs, so what the client
-    libraries record hangs below it.
+    status is an error if an item failed. It is current while the write runs, so spans of client
+    libraries are its children.
 
     Args:
         tracer_provider: default: OpenTelemetry's global one.
@@ -149,8 +149,8 @@ class _TracingSink(WrappingSink[T]):
     def _context(
         self, item: object, context_of: Callable[[Any], SpanContext | None]
     ) -> SpanContext | None:
-        """What `context_of` says of an item; `None` where it raises, since a trace is no reason to
-        lose a write. Its first error is logged.
+        """The span context from `context_of`; `None` if that raises, since a trace must not fail a
+        write. The first error is logged.
         """
         try:
             return context_of(item)
@@ -159,7 +159,7 @@ class _TracingSink(WrappingSink[T]):
                 self._has_complained = True
                 message = (
                     "Tracing(context_of=...) raised %s; the span has no link to that "
-                    "item, and further errors of it are not logged"
+                    "item, and its further errors are not logged"
                 )
                 say(logger, logging.ERROR, message, for_log(error), error=error)
             return None
@@ -217,7 +217,7 @@ def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
     span.set_status(trace.Status(trace.StatusCode.ERROR, f"{len(errors)} of {size} items failed"))
     try:
         span.record_exception(first)
-    except Exception:  # its text cannot be had
+    except Exception:  # its text cannot be read
         span.record_exception(RuntimeError(for_log(first)))
 
 

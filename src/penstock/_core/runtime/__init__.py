@@ -1,1 +1,1 @@
-"""What runs: event loops, threads, processes that fork, the interpreter's exit."""
+"""Event loops, threads, forked processes, the interpreter's exit."""

@@ -1,8 +1,8 @@
-"""Keeping what a batcher's own work logs out of the batcher that carries logs.
+"""A mark on the work of batchers, so that a batcher that carries log records does not log its own.
 
-A sink that logs each of its failures, into a handler whose records go to that very sink, never
-comes to an end. So whatever runs on a batcher's behalf runs in a context that says so: the writes,
-in threads too, and everything on the loop of a `BlockingBatcher`.
+A sink that logs its failures, through a handler that feeds the same sink, would never come to an
+end. So the work of a batcher runs in a context with a mark: its writes, in threads too, and
+everything on the loop of a `BlockingBatcher`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,23 @@ _own_work: contextvars.ContextVar[bool] = contextvars.ContextVar("penstock_own_w
 
 
 def own_context() -> contextvars.Context:
-    """A new context, empty but for the mark of a batcher's own work."""
+    """A new context with nothing but the mark."""
     context = contextvars.Context()
     context.run(_own_work.set, True)
     return context
 
 
 class NoFeedback(logging.Filter):
-    """Keeps Penstock's own records, and all that are made while a batcher writes, from being
-    batched themselves.
+    """A filter for a handler that adds log records to a batcher: drops records of batchers' own work.
 
-    Add it to the handler that gives records to a batcher: `handler.addFilter(NoFeedback())`. At a
-    logger it would miss the records of the loggers below. It stops what the `penstock` loggers
-    make, and whatever any logger makes on behalf of a batcher (any batcher of the process): in its
-    writes, the threads they use, and the thread of a `BlockingBatcher`. Other handlers still get
-    those records.
+    Add it to the handler: `handler.addFilter(NoFeedback())`. A logger's filter would miss the
+    records of the loggers below it. It drops the records of the `penstock` loggers, and those of
+    any logger made by the work of any batcher of the process: in its writes, the threads they use,
+    and the thread of a `BlockingBatcher`. Other handlers still get those records.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """False for a record that has to stay out."""
+        """False for a record of a batcher's own work."""
         return not (
             _own_work.get() or record.name == "penstock" or record.name.startswith("penstock.")
         )

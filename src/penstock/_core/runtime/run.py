@@ -1,4 +1,4 @@
-"""Run a program that drains on a signal."""
+"""Running a program that drains on a signal."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R
     drain.
 
     A second signal cancels again, which means now. A task that raises `SystemExit` or
-    `KeyboardInterrupt` cancels `main` too, and `run` raises it in the end. Returns what `main`
-    returns; `None` if a signal ended it. Unlike `asyncio.run` it ends although a task swallows its
-    cancellation: whatever lives on after `patience` seconds is left behind, and said so. Blocks the
-    calling thread, which must be the main one for the signals to be caught. Raises `ConfigError`
-    for anything but a coroutine, and where an event loop runs already.
+    `KeyboardInterrupt` cancels `main` too, and `run` raises it in the end. Returns the result of
+    `main`; `None` if a signal ended it. Unlike `asyncio.run` it ends although a task swallows its
+    cancellation: tasks that still run after `patience` seconds are left behind and logged. Blocks
+    the calling thread, which must be the main one to catch signals. Raises `ConfigError` for
+    anything but a coroutine, and in a thread with a running event loop.
     """
     if not asyncio.iscoroutine(main):
         raise checks.bad(
@@ -51,12 +51,12 @@ def run_on_new_loop(
     *,
     ignored: Callable[[BaseException], object] | None = None,
 ) -> R:
-    """Run `main` to its end on a new event loop of this thread; then cancel whatever is left, and
-    wait `patience` seconds for it.
+    """Run `main` to its end on a new event loop of this thread; then cancel the remaining tasks, and
+    wait `patience` seconds for them.
 
     A task or callback that raises `SystemExit` or `KeyboardInterrupt` ends `main` too, and the
-    exception is raised here, unless `ignored` is given: it is called with the exception then, and
-    everything goes on.
+    exception is raised here. With `ignored`, which is called with the exception, the loop goes on
+    instead.
     """
     loop = asyncio.new_event_loop()
     try:
@@ -64,9 +64,8 @@ def run_on_new_loop(
         return _completed(loop, main, ignored)
     finally:
         try:
-            _completed(
-                loop, _cancel_rest(patience), lambda _: None
-            )  # the first exit is on its way already
+            # an exit in here is ignored: the first one is being raised already
+            _completed(loop, _cancel_rest(patience), lambda _: None)
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             asyncio.set_event_loop(None)
@@ -82,7 +81,7 @@ def _completed(
     while True:
         try:
             return loop.run_until_complete(task)
-        # from a task or a callback: asyncio stops the loop with it, and the loop can go on
+        # from a task or a callback: asyncio stops the loop, which can go on
         except Exit as error:
             if ignored is None or task.done():
                 raise
@@ -114,11 +113,7 @@ async def _with_signals(main: Coroutine[Any, Any, R]) -> R | None:
 def _catch(loop: asyncio.AbstractEventLoop, sign: signal.Signals, handler: Any) -> bool:
     try:
         loop.add_signal_handler(sign, handler, sign.name)
-    except (
-        NotImplementedError,
-        ValueError,
-        RuntimeError,
-    ):  # not the main thread, or a platform without it
+    except (NotImplementedError, ValueError, RuntimeError):  # no main thread, or no support
         return False
     return True
 
@@ -131,4 +126,4 @@ async def _cancel_rest(patience: float) -> None:
         return
     _, deaf = await asyncio.wait(others, timeout=patience)
     for task in deaf:
-        logger.error("left behind: %r ignores its cancellation", task)
+        logger.error("%r ignores its cancellation and is left behind", task)

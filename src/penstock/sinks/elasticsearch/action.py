@@ -8,8 +8,8 @@ from itertools import repeat
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, cast
 
+from ..._clients.encoding import json_texts, to_json
 from ..._core.checks import bad
-from ..http.body import json_texts, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

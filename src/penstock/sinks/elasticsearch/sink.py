@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 from urllib.parse import urlencode, urlsplit
 
+from ..._clients.encoding import encoded
 from ..._core import checks
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
-from ..._core.options import takes
+from ..._core.keywords import takes
 from ..._core.sink import Capabilities
-from ..http.body import encoded
 from ..http.client import HttpBase
 from ..http.config import HttpOptions, endpoint
 from ..http.write import Rules

@@ -1,6 +1,6 @@
 """Items appended to a file as lines of JSON."""
 
-from .errors import classify_file
+from ..._clients.files.errors import classify_file
 from .sink import FileSink
 
 __all__ = ["FileSink", "classify_file"]

@@ -10,15 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from ..._clients.compression import compressed
+from ..._clients.encoding import encoded_items, ndjson
+from ..._clients.files.append import AppendFile, FileSettings
+from ..._clients.files.errors import classify_file, refusal
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError, MissingExtra, RefusedError, UnavailableError
 from ..._core.opening import Openable
 from ..._core.result import WriteResult
 from ..._core.threads import in_thread
-from ..http.body import compressed, encoded_items, ndjson
-from .append import AppendFile, FileSettings
-from .errors import classify_file, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from ..._clients.compression import compressed
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
@@ -26,7 +27,6 @@ from ..._core.errors import (
 )
 from ..._core.opening import Openable
 from .answer import beginning, drain, whole_body
-from .body import compressed
 from .config import header_value
 from .errors import classify_http, for_broken_answer, for_status, for_transport
 from .refusals import REFUSALS, repair_of, target_of
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
+    from ..._clients.encoding import Records
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
-    from .body import Records
     from .config import ClientResponse, Endpoint, HttpClient
     from .write import Rules
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from ..._clients.encoding import encoded_items, ndjson
 from ..._core.batch import RowBatch
 from ..._core.checks import bad, choice
-from ..._core.options import takes
+from ..._core.keywords import takes
 from ..._core.sink import Capabilities
-from .body import encoded_items, json_array, ndjson
+from .body import json_array
 from .client import HttpBase
 from .config import HttpOptions, endpoint
 from .write import Rules
@@ -17,9 +18,10 @@ from .write import Rules
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..._clients.encoding import Encode
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
-    from .body import Encode, Join
+    from .body import Join
     from .write import Parse
 
 

@@ -35,8 +35,9 @@ from .errors import cut, summarized
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..._clients.encoding import Records
     from ..._core.batch import Batch
-    from .body import Join, Records
+    from .body import Join
 
 _UNKNOWN = "the outcome of every item is unknown"
 

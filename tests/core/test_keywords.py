@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 
 import pytest
 
-from penstock._core.options import takes
+from penstock._core.keywords import takes
 from penstock.sinks import ElasticsearchSink, HttpSink
 from penstock.sinks.http import config
 

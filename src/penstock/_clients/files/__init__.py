@@ -1,0 +1,1 @@
+"""Append-only files of lines: locking, appending, repair, and what errors mean."""

@@ -1,0 +1,111 @@
+"""One batch in a retry, with the arithmetic of its waits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .._core.patience import asked_wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .._core.batch import Batch
+    from .._core.errors import ErrorClass
+    from .._core.retry_policy import RetryPolicy
+    from .._core.sink import Classifier
+    from .backoff import StrategyBackoff
+    from .budget import RetryBudget
+    from .outage import OutageState
+    from .series import RetrySeries
+
+PROBE_SHORTEST = 0.01
+"""The shortest time between two probes, in seconds, also with a backoff of zero: a connection may
+be refused at once.
+"""
+PROBE_LONGEST = 5.0
+"""The longest time between two probes, in seconds."""
+PASS_AFTER = 5.0
+"""Seconds for which an item refused alone holds up the items behind it in its batch, and with one
+worker the next batch, to keep their order.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySettings:
+    """Checked arguments of a `Retry`."""
+
+    policy: RetryPolicy
+    backoff: StrategyBackoff
+    """The policy's, with its bounds."""
+    budget: RetryBudget | None
+    classify: Classifier | None
+    gives_up_refused: bool
+    """Whether a refused write fails its items instead of waiting for a repair."""
+
+    def __repr__(self) -> str:
+        return f"Retry(attempts={self.policy.attempts})"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRetry:
+    """One batch in a retry: its series of tries, and the state that it shares with other batches."""
+
+    batch: Batch[Any]
+    series: RetrySeries
+    state: OutageState
+    settings: RetrySettings
+    class_of: Callable[[BaseException], ErrorClass]
+
+    @property
+    def now(self) -> float:
+        """The clock's monotonic seconds."""
+        return self.batch.delivery.clock.now()
+
+    def recovered(self, *, throttled: bool = False) -> None:
+        """The destination has answered; a throttle is an answer, but no recovery to report."""
+        self.state.answered(throttled=throttled)
+        if not throttled:
+            self.batch.delivery.report(self.state, None)
+
+    def next_part(self) -> Sequence[int]:
+        """The items to send next: all that are pending, or a part while the batch is searched."""
+        series = self.series
+        if not series.search.is_on:
+            return series.pending
+        accepted = self.state.evidence.accepted
+        return series.search.next_part(series.pending, accepted, may_pass=self.may_pass)
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether items may overtake one refused alone: not at once, since the refusal may be an
+        outage, after which order matters.
+        """
+        since, now = self.series.search.alone_since, self.now
+        return since is not None and (
+            self.batch.stopping
+            or self.state.evidence.knows_faults(now)
+            or now >= since + PASS_AFTER
+        )
+
+    def give_up_at(self, since: float | None) -> float:
+        """When an outage that began at `since` has lasted too long."""
+        most = self.settings.policy.give_up_after
+        return math.inf if since is None or most is None else since + most
+
+    def asked(self, errors: Mapping[int, BaseException], default: float = 0.0) -> float:
+        """The longest `Retry-After` of the errors, in seconds."""
+        most = self.settings.policy.max_retry_after
+        asked = [asked_wait(error, most) for error in errors.values()]
+        return max((seconds for seconds in asked if seconds is not None), default=default)
+
+    def backoff(self, tries: int, errors: Mapping[int, BaseException]) -> float:
+        """The wait in seconds after `tries` failed tries."""
+        return self.series.times.backoff(tries, next(iter(errors.values()), None))
+
+    def probe_pause(
+        self, tries: int, errors: Mapping[int, BaseException], longest: float = PROBE_LONGEST
+    ) -> float:
+        """The time between two probes, in seconds."""
+        return max(PROBE_SHORTEST, min(longest, self.backoff(tries, errors)))

@@ -1,0 +1,207 @@
+"""Effects of a failed try: on its series, on the shared state, on the reported condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .._core.condition import STATE_OF, Condition
+from .._core.errors import CircuitOpenError, ErrorClass, RefusedError
+from .series import AWAY, COUNTED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .batch_retry import BatchRetry
+
+THROTTLE_FLOOR = 5.0
+"""The shortest throttle without a `Retry-After`, in seconds."""
+PROBE_OF_FAULTS = 0.1
+"""The longest time between two probes, in seconds, while items have been found at fault, and others
+are accepted.
+"""
+
+_REFUSED = frozenset({ErrorClass.REFUSED})
+_ORDER = (
+    ErrorClass.REFUSED,
+    ErrorClass.UNAVAILABLE,
+    ErrorClass.THROTTLE,
+    ErrorClass.UNKNOWN,
+    ErrorClass.TRANSIENT,
+    ErrorClass.UNLISTED,
+)
+"""The first of these that caused a retry names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTry:
+    """A try that ended in errors. Indices are the batch's."""
+
+    sent: Sequence[int]
+    errors: Mapping[int, BaseException]
+    kinds: frozenset[ErrorClass]
+    """The classes of all errors."""
+    staying: frozenset[ErrorClass]
+    """The classes of the items that stay in the series."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every item failed."""
+        return len(self.errors) == len(self.sent)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the items that stay were refused."""
+        return self.staying == _REFUSED
+
+
+def narrow(retry: BatchRetry, failed: FailedTry) -> None:
+    """Search the batch for an item at fault, after a part of it was refused as a whole.
+
+    Refusals of single items name those items themselves.
+    """
+    if not failed.is_whole or any(
+        isinstance(error, RefusedError) and error.of_item for error in failed.errors.values()
+    ):
+        return
+    evidence, has_others, now = retry.state.evidence, retry.state.probe.has_others, retry.now
+    found = retry.series.search.refused(
+        failed.sent,
+        now,
+        accepted=evidence.accepted,
+        next_ticket=evidence.tickets,
+        enough=evidence.enough(now),
+        is_quiet=not has_others and not evidence.lies(now),
+    )
+    if found is not None:
+        evidence.found_fault(now)
+        retry.series.blame(
+            found, failed.errors[found], keeps_prefix=retry.batch.delivery.keeps_prefix
+        )
+
+
+def learn(retry: BatchRetry, failed: FailedTry) -> None:
+    """Act on a failed try: end the series, or set the time of its next try."""
+    series, state, now = retry.series, retry.state, retry.now
+    series.times.schedule(now, not_before=now)
+    if failed.staying & AWAY == _REFUSED and _are_of_items(failed.errors):
+        _items_refused(retry, failed, now)
+    elif failed.staying & AWAY:
+        _unavailable(retry, failed, now)
+    elif failed.kinds & AWAY:
+        return  # the series ended with it; the outage goes on for other batches
+    elif state.is_short and failed.is_whole and failed.kinds & COUNTED:
+        # the gate holds the next try back
+        series.times.schedule(now + retry.asked(failed.errors), not_before=now)
+    elif ErrorClass.THROTTLE in failed.staying:
+        retry.recovered(throttled=True)
+        _throttled(retry, failed, now)
+    else:
+        retry.recovered()
+        _back_off(retry, failed, now)
+    if series.pending and failed.staying:
+        _tell(retry, failed, now)
+
+
+def _back_off(retry: BatchRetry, failed: FailedTry, now: float) -> None:
+    series = retry.series
+    if not series.pending:
+        return
+    not_before = now + retry.asked(failed.errors)
+    due = max(now + retry.backoff(series.tries, failed.errors), not_before)
+    series.times.schedule(due, not_before=not_before)
+    if series.times.is_too_late(due):
+        series.give_up(failed.errors)
+
+
+def _unavailable(retry: BatchRetry, failed: FailedTry, now: float) -> None:
+    series, state, errors = retry.series, retry.state, failed.errors
+    refuses = ErrorClass.REFUSED in failed.staying
+    _trouble(retry, errors, ErrorClass.REFUSED if refuses else ErrorClass.UNAVAILABLE, now)
+    probes = state.outage(retry.batch)
+    end = retry.give_up_at(state.since)
+    if now >= end or (refuses and not retry.batch.delivery.waits_for_repair):
+        series.give_up(errors)
+        return
+    if not probes:
+        return
+    if state.evidence.knows_faults(now):
+        pause = retry.probe_pause(state.failures, errors, PROBE_OF_FAULTS)
+    else:
+        pause = retry.probe_pause(state.failures, errors)
+    if refuses and series.search.goes_on_at_once(may_pass=retry.may_pass):
+        pause = 0.0
+    asked = retry.asked(errors)
+    state.probe.schedule(min(now + max(pause, asked), end), not_before=min(now + asked, end))
+    if refuses and pause:
+        state.probe.pass_on(retry.batch)
+
+
+def _items_refused(retry: BatchRetry, failed: FailedTry, now: float) -> None:
+    """Hold back these items alone until the repair: the destination has named them, and accepts
+    others meanwhile.
+    """
+    series, delivery, errors = retry.series, retry.batch.delivery, failed.errors
+    if not failed.is_whole:
+        retry.recovered()
+    condition = Condition.after(STATE_OF[ErrorClass.REFUSED], next(iter(errors.values())))
+    retry.state.refuses_items(retry.batch)
+    delivery.report(retry.state.of_items, condition)
+    series.refused_items(now)
+    end = retry.give_up_at(series.refused_since)
+    if now >= end or not delivery.waits_for_repair:
+        series.give_up(errors)
+        return
+    pause = retry.probe_pause(series.refusals, errors)
+    not_before = min(now + retry.asked(errors), end)
+    series.times.schedule(max(min(now + pause, end), not_before), not_before=not_before)
+
+
+def _throttled(retry: BatchRetry, failed: FailedTry, now: float) -> None:
+    series, batch, errors = retry.series, retry.batch, failed.errors
+    _trouble(retry, errors, ErrorClass.THROTTLE, now)
+    end = retry.give_up_at(retry.state.since)
+    if now >= end:
+        series.give_up(errors)
+        return
+    pause = retry.settings.backoff.throttled(series.throttles)
+    if pause is None:
+        pause = retry.backoff(series.throttles, errors)
+    until = min(now + max(pause, retry.asked(errors, THROTTLE_FLOOR)), end)
+    retry.state.throttles.extend(batch.tenant, until, now)
+    batch.throttled(until)
+
+
+def _trouble(
+    retry: BatchRetry, errors: Mapping[int, BaseException], kind: ErrorClass, now: float
+) -> None:
+    """Keep and report the destination's condition."""
+    error = next(
+        (error for error in errors.values() if retry.class_of(error) is kind),
+        next(iter(errors.values())),
+    )
+    condition = Condition.after(STATE_OF[kind], error)
+    is_told = not isinstance(error, CircuitOpenError)  # the breaker itself reports
+    retry.state.trouble(condition, now, told=condition if is_told else None)
+    if is_told:
+        retry.batch.delivery.report(retry.state, condition)
+
+
+def _tell(retry: BatchRetry, failed: FailedTry, now: float) -> None:
+    """Report the retry and its delay to the observers."""
+    state, batch = retry.state, retry.batch
+    until = max(
+        retry.series.times.due,
+        state.probe.at if state.is_down else 0.0,
+        state.throttles.until(batch.tenant),
+    )
+    kind = min(failed.staying, key=_ORDER.index)
+    batch.delivery.retrying(kind, len(retry.series.pending), max(0.0, until - now))
+
+
+def _are_of_items(errors: Mapping[int, BaseException]) -> bool:
+    """Whether the destination has answered for each item, so that a refusal concerns only that
+    item's target.
+    """
+    refused = [error for error in errors.values() if isinstance(error, RefusedError)]
+    return bool(refused) and all(error.of_item for error in refused)
