@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..._core.errors import MissingExtra, PenstockError
 from ...spark.driver.session import cancel, has_java
 from ...spark.pipeline import Pipeline, PipelineError
-from ..exits import BAD_USE, FAILED, INTERRUPTED
+from ..exits import BAD_USE, FAILED, INTERRUPTED, OK
 from .view import RunView
 
 if TYPE_CHECKING:

@@ -222,7 +222,7 @@ class FakeClock:
         except WouldHang:
             self._stuck.update(task for task in tasks if not task.done())
         for task in self._stuck:
-            setattr(task, "_log_destroy_pending", False)  # noqa: B010  # asyncio's only switch for it
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # no public switch
 
     def leftovers(self) -> list[str]:
         """Descriptions of the tasks and timers that still exist."""
