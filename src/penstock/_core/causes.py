@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from .errors import SinkError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -22,7 +24,9 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
-def caused(made: ErrorT, cause: BaseException) -> ErrorT:
-    """`made`, as if it had been raised from `cause`."""
+def caused(made: ErrorT, cause: BaseException, *, summary: str | None = None) -> ErrorT:
+    """Return `made` as if raised from `cause`; `summary` is a sink error's text for log lines."""
     made.__cause__ = cause
+    if summary is not None and isinstance(made, SinkError):
+        made.summary = summary
     return made

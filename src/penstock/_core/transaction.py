@@ -30,7 +30,7 @@ from .errors import NonDeterministicReplay, TransactionLost, UnitRefused
 from .outcome import Outcome
 from .result import WriteResult
 from .send import send
-from .sink import Sink, TransactionalSink, capabilities_of
+from .sink import Sink, TransactionalSink, capabilities_of, classifier_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -378,7 +378,7 @@ class _Enlisted(Generic[T]):
         await self.within.wrote_letters(count)
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        classifier = getattr(self.inner, "classify", None)
+        classifier = classifier_of(self.inner)
         return None if classifier is None else classifier(error)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:

@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from .._clients.postgres.names import qualified, quoted
 from .._core import told
-from ..sinks.postgres.table import quoted
 from .letter import INTERRUPTED, PENDING, NoLetterError, letter_of
 from .record import DeadLetterRecord
 from .store import StoreError, Unreadable
@@ -46,7 +46,7 @@ class PostgresStore:
 
     def __init__(self, dsn: str, table: str, schema: str | None) -> None:
         self._dsn = dsn
-        self._table = quoted(table) if schema is None else f"{quoted(schema)}.{quoted(table)}"
+        self._table = qualified(schema, table)
         self._connection: asyncpg.Connection[Any] | None = None
         self.unreadable = Unreadable()
 

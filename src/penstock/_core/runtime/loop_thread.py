@@ -195,8 +195,8 @@ class LoopThread:
         raise self._ended_error()
 
     def end(self, timeout: float | None = None) -> None:
-        """End the loop after the calls that wait for it, and wait for the thread, at most `timeout`
-        seconds. Idempotent.
+        """Let running calls finish, end the loop, and wait for the thread, at most `timeout` seconds.
+        Idempotent.
         """
         self.call_soon(self._tell_end)
         if self._thread is not None:

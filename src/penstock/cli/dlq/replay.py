@@ -31,13 +31,14 @@ from ..._core import told
 from ..._core.batch import Lineage, RowBatch
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
-from ..._core.delivery.delivery import Delivery, Tries
+from ..._core.delivery.delivery import Delivery
+from ..._core.delivery.tries import Tries
 from ..._core.errors import ErrorClass, KeyStopped, RefusedError
 from ..._core.order.keys import key_of
 from ..._core.order.prefix import held_back
 from ..._core.outcome import Outcome, outcome_of
 from ..._core.send import send
-from ..._core.sink import capabilities_of
+from ..._core.sink import capabilities_of, classifier_of
 from ...letters.letter import INTERRUPTED, PENDING, Selection
 from ...letters.store import Ending
 from .order import ReplayOrder
@@ -144,21 +145,11 @@ class Replay:
             )
 
     def _batch(self, letters: Sequence[Letter]) -> tuple[RowBatch[Any], list[Letter]]:
-        items: list[Any] = []
-        kept: list[Letter] = []
-        for letter in letters:
-            if self.order.holds(letter):
-                continue
-            try:
-                items.append(
-                    letter.item if self._rules.decode is None else self._rules.decode(letter.item)
-                )
-            except Exception as error:
-                self.endings["undecodable"] += 1
-                self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
-            else:
-                kept.append(letter)
-        delivery = Delivery(len(items))
+        items, kept = self._decoded(letters)
+        keys = [
+            key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None
+        ] or None
+        delivery = Delivery(len(items), keeps_prefix=self._repeats and keys is not None)
         now, wall = LOOP_CLOCK.now(), LOOP_CLOCK.wall_time()
         for index, letter in enumerate(kept):
             delivery.recall(
@@ -168,16 +159,27 @@ class Replay:
                 ),
             )
         if not self._rules.twice:
-            delivery.maybe_applied.update(
-                index for index, letter in enumerate(kept) if letter.may_be_there
-            )
+            delivery.doubt(index for index, letter in enumerate(kept) if letter.may_be_there)
         first = letters[0]
-        keys = [
-            key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None
-        ] or None
-        delivery.keeps_prefix = self._repeats and keys is not None
         lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant, is_replay=True)
         return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept
+
+    def _decoded(self, letters: Sequence[Letter]) -> tuple[list[Any], list[Letter]]:
+        """The items of the letters that may be sent, and those letters."""
+        decode = self._rules.decode
+        items: list[Any] = []
+        kept: list[Letter] = []
+        for letter in letters:
+            if self.order.holds(letter):
+                continue
+            try:
+                items.append(letter.item if decode is None else decode(letter.item))
+            except Exception as error:
+                self.endings["undecodable"] += 1
+                self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
+            else:
+                kept.append(letter)
+        return items, kept
 
     def _ending(
         self, batch: RowBatch[Any], index: int, letter: Letter, error: BaseException | None
@@ -220,7 +222,7 @@ class Replay:
         """
         if isinstance(error, RefusedError):
             return ErrorClass.REFUSED
-        return classified(error, getattr(self._sink, "classify", None))
+        return classified(error, classifier_of(self._sink))
 
     def _without_success(
         self, outcome: Outcome, error: BaseException, kind: ErrorClass, *, maybe: bool

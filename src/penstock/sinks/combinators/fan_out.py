@@ -224,7 +224,7 @@ class _Spread(Generic[T]):
             self._fork.end(label)
         if self._ended.issuperset(self._required):
             for (label,) in self._lines[len(self._required) :]:
-                self._ways[label].delivery.hurry()
+                self._fork.hurry(label)
         failed_as_a_whole = errors is not None and len(errors) == len(self._ways[line[0]])
         cancels = self._cancels and place in self._required and failed_as_a_whole
         return [other for other in self._required if other not in self._ended] if cancels else ()

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from ..._core import checks, told
 from ..._core.classify import classified
 from ..._core.decorator import WrappingSink
-from ..._core.delivery.delivery import Tries
+from ..._core.delivery.tries import Tries
 from ..._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
 from ..._core.function_sink import as_sink
 from ..._core.opening import opened

@@ -79,7 +79,7 @@ class _TimeoutSink(WrappingSink[T]):
         (root, *_) = batch.roots((index,))
         verdict = batch.delivery.verdict(root)
         cause = batch.delivery.error(root)
-        held = batch.delivery.is_held(root)
+        held = batch.delivery.states.is_held(root)
         if cause is not None and (held or verdict is Outcome.REJECTED):
             return cause
         if held:

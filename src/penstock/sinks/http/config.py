@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import MissingExtra
-from .._options import Options
+from ..._core.options import Options
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..._clients.postgres.url import dsn_of, table_name
+from ..._clients.postgres.dsn import dsn_of
+from ..._clients.postgres.names import table_name
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.stacking import stack
