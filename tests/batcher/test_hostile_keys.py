@@ -20,6 +20,7 @@ from penstock import (
     gather,
 )
 from penstock._core.batch import RowBatch
+from penstock._core.delivery.delivery import Delivery
 from penstock._core.order.keys import identity, shown
 from penstock._core.order.prefix import leaders
 from penstock.testing import BlockingSink, FakeClock, FakeSink
@@ -240,8 +241,8 @@ async def test_the_last_resort_is_given_one_tenant_at_a_time_though_they_cannot_
 def test_keys_that_only_look_alike_lead_no_other_in_a_write() -> None:
     """As everywhere: `1` and `True` are two keys. And one that has changed since leads itself."""
     changed = Changing("one")
-    batch = RowBatch(range(6), keys=[1, True, 1, changed, NoEquality(), changed])
-    batch.delivery.keeps_prefix = True
+    keys = [1, True, 1, changed, NoEquality(), changed]
+    batch = RowBatch(range(6), keys=keys, delivery=Delivery(6, keeps_prefix=True))
     changed.name = "two"
     errors: dict[int, BaseException] = dict.fromkeys(range(6), PermanentError("p"))
     assert leaders(batch, errors) == {2: 0, 5: 3}

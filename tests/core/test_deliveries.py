@@ -150,9 +150,9 @@ def test_only_contradictions_among_later_answers_are_counted() -> None:
     batch = RowBatch("ab")
     batch.settle([0], Outcome.DELIVERED)
     batch.settle([0, 1], Outcome.DELIVERED)
-    assert batch.delivery.contradictions == 0
+    assert batch.delivery.states.contradictions == 0
     batch.settle([0], Outcome.DUPLICATE)
-    assert batch.delivery.contradictions == 1
+    assert batch.delivery.states.contradictions == 1
     assert verdicts(batch) == ["delivered", "delivered"]
 
 

@@ -297,7 +297,7 @@ async def test_indices_of_any_whole_number_fit(fake_clock: FakeClock) -> None:
     batch.settle([], Outcome.DELIVERED)
     batch.settle(range(9, 9), Outcome.DELIVERED)
     assert batch.delivery.left == 0
-    assert batch.delivery.contradictions == 0
+    assert batch.delivery.states.contradictions == 0
 
 
 def test_a_batch_is_picked_from_by_indices_of_its_own_each_once() -> None:

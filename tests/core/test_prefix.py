@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import KeyStopped, PermanentError, RowBatch, TransientError
+from penstock._core.delivery.delivery import Delivery
 from penstock._core.errors import ErrorClass
 from penstock._core.order.prefix import held_back, leaders
 from penstock._core.outcome import Outcome
@@ -16,9 +17,8 @@ LATER = TransientError("later")
 
 
 def batch(keys: str, *, keeps_prefix: bool = True) -> RowBatch[int]:
-    made = RowBatch(range(len(keys)), keys=list(keys))
-    made.delivery.keeps_prefix = keeps_prefix
-    return made
+    delivery = Delivery(len(keys), keeps_prefix=keeps_prefix)
+    return RowBatch(range(len(keys)), keys=list(keys), delivery=delivery)
 
 
 def test_a_failed_item_stands_behind_the_first_failed_one_of_its_key() -> None:

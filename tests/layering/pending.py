@@ -1,16 +1,14 @@
 """Parts that still break a rule. The list is temporary: it shrinks, and goes."""
 
 PENDING: dict[str, set[str]] = {
-    "cycles": {"penstock._core", "penstock.batcher", "penstock.sinks", "penstock.spark"},
-    "forbidden_edges": {"penstock.letters"},
-    "long_files": {"penstock._core", "penstock.batcher", "penstock.cli", "penstock.sinks"},
-    "long_functions": {"penstock.batcher", "penstock.cli"},
-    "large_classes": {"penstock._core", "penstock.batcher", "penstock.spark"},
+    "cycles": {"penstock._core", "penstock.batcher", "penstock.spark"},
+    "long_files": {"penstock._core", "penstock.batcher"},
+    "long_functions": {"penstock.batcher"},
+    "large_classes": {"penstock.batcher", "penstock.spark"},
     "large_protocols": {"penstock.batcher"},
     "shared_names": {
         "penstock._core",
         "penstock.batcher",
-        "penstock.demo",
         "penstock.sinks",
         "penstock.spark",
         "penstock.testing",
@@ -19,20 +17,13 @@ PENDING: dict[str, set[str]] = {
         "penstock._clients",
         "penstock._core",
         "penstock.batcher",
-        "penstock.cli",
-        "penstock.retry",
         "penstock.sinks",
         "penstock.spark",
-        "penstock.testing",
     },
-    "private_reaches": {"penstock.sinks"},
     "probes": {
         "penstock._core",
         "penstock.batcher",
-        "penstock.cli",
-        "penstock.retry",
         "penstock.sinks",
         "penstock.spark",
-        "penstock.testing",
     },
 }

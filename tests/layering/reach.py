@@ -6,7 +6,8 @@
    - the maker of an object may finish it: a method of class `C` may assign attributes of a local
      name that is bound to a new `C` and to nothing else;
    - the nodes in `NODES` are written by the structure that owns them, in the same module.
-   Special attributes such as `__cause__` are written in the one module that `SPECIAL` names.
+   Special attributes such as `__cause__`, and those that annotate an error, are written in the
+   one module that `SPECIAL` names.
 2. A private attribute is reached on another object only in the module that declares it, and a
    private name is not imported. Public in spite of its underscore: `UNDERSCORED`.
 3. `getattr` and `hasattr` with a literal name are for the objects of others. A name that a class of
@@ -46,10 +47,16 @@ NODES: dict[tuple[str, str], str] = {}
 STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
     ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",
+    ("penstock.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }
 
 # Special attributes and the only module that writes each.
-SPECIAL = {"__cause__": "penstock._core.causes", "__module__": "penstock._core.public"}
+SPECIAL = {
+    "__cause__": "penstock._core.causes",
+    "summary": "penstock._core.causes",
+    "retry_after": "penstock._core.causes",
+    "__module__": "penstock._core.public",
+}
 
 # Attributes that begin with an underscore and are documented all the same; and private ones of the
 # standard library that have no public twin.
@@ -78,6 +85,8 @@ PROBES = {
         ("penstock.sinks.combinators.fan_out", "write"),
         ("penstock.sinks.http.client", "aclose"),
         ("penstock.sinks.http.client", "stream"),
+        ("penstock.testing.conformance.sinks", "capabilities"),
+        ("penstock.testing.conformance.sinks", "classify"),
     },
     "an optional member of a sink, for which this is the one place that looks": {
         ("penstock._core.sink", "capabilities"),

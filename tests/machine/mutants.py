@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import penstock.retry.retrying
 from penstock import Batcher, Outcome, Reason
 from penstock._core.clock import Signal
-from penstock._core.delivery import delivery as core_delivery
+from penstock._core.delivery import states
 from penstock._core.delivery.delivery import Delivery
 from penstock._core.ledger import Room
 from penstock._core.send import _write
@@ -366,8 +366,9 @@ def a_late_completion_changes_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
 @mutant
 def what_was_cut_off_at_the_destination_counts_as_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """And comes back to the caller, who sends it again."""
-    monkeypatch.setitem(core_delivery._VERDICT, core_delivery._CUT, Outcome.UNSENT)
-    monkeypatch.setitem(core_delivery._VERDICT, core_delivery._SENDING, Outcome.UNSENT)
+    for code in (states.CUT, states.SENDING):
+        rule = states.TABLE[code]._replace(verdict=Outcome.UNSENT)
+        monkeypatch.setitem(states.TABLE, code, rule)
     monkeypatch.setattr(Delivery, "interrupted", lambda self, indices: None)
 
 
@@ -376,7 +377,9 @@ def an_earlier_doubt_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off once, refused at the second try: rejected, though the first may have been applied."""
 
     def failed(self: Delivery, errors: Any) -> None:
-        self._mark(errors, core_delivery._FAILED)
+        doubts = set(self.states.maybe)
+        self.states.fail(errors)
+        self.states.maybe = doubts
         self._errors.update(errors)
 
     monkeypatch.setattr(Delivery, "failed", failed)

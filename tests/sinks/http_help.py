@@ -179,7 +179,7 @@ async def serving(server: Server | None = None, **options: Any) -> AsyncGenerato
 def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:
     """A batch outside a batcher; `maybe` are the items whose earlier try ended unknown."""
     batch = RowBatch(items)
-    batch.delivery.maybe_applied.update(maybe)
+    batch.delivery.doubt(maybe)
     return batch
 
 

@@ -323,18 +323,16 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     def unsettled(self) -> Sequence[int]:
         """The indices that have no outcome yet."""
-        delivery = self.delivery
-        if delivery.is_fresh:
+        states = self.delivery.states
+        if states.is_fresh:
             return range(len(self))
-        if delivery.left == 0:
+        if states.left == 0:
             return ()
         if self._groups is not None:
             return [
-                i
-                for i, group in enumerate(self._groups)
-                if not all(map(delivery.is_settled, group))
+                i for i, group in enumerate(self._groups) if not all(map(states.is_settled, group))
             ]
-        return [i for i, root in enumerate(self._first_roots()) if not delivery.is_settled(root)]
+        return [i for i, root in enumerate(self._first_roots()) if not states.is_settled(root)]
 
     def hold(self, indices: Iterable[int], *, tried: bool = False) -> None:
         """Say that the items at `indices` are not at the destination, while others of a write in

@@ -29,7 +29,7 @@ from .sink import capabilities_of
 from .text import repr_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Sequence
 
     from .batch import Batch
     from .sink import Sink
@@ -62,7 +62,7 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     delivery.begin(roots)
     errors: dict[int, BaseException]
     try:
-        errors = _book(batch, await _called(sink, batch))
+        errors = _book(batch, roots, await _called(sink, batch))
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         delivery.interrupted(roots)
         raise
@@ -123,7 +123,7 @@ def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseExcepti
     errors: dict[int, BaseException] = dict.fromkeys(batch.unsettled(), doubt)
     roots = batch.roots(errors)
     delivery.failed(dict.fromkeys(roots, doubt))
-    delivery.reported(batch.roots())
+    delivery.forget_distrust(batch.roots())
     return errors
 
 
@@ -153,15 +153,17 @@ def is_cut() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _book(batch: Batch[T], result: object) -> dict[int, BaseException]:
+def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, BaseException]:
     """Settle successes; return the errors of failures. Raises `ResultMismatch` for an answer that
     does not fit, of which nothing is booked.
     """
     delivery = batch.delivery
-    if delivery.distrusts and (doubt := delivery.distrusted(batch.roots())) is not None:
+    if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         raise doubt
     if result is None:
-        if delivery.left:  # a sink within may have booked it all
+        if delivery.states.is_fresh:
+            delivery.settle(roots, Outcome.DELIVERED)
+        elif delivery.left:  # a sink within may have booked it all
             batch.book(batch.unsettled(), Outcome.DELIVERED)
         return {}
     if not isinstance(result, WriteResult):

@@ -72,6 +72,14 @@ class TransactionalSink(Protocol):
 
 
 @runtime_checkable
+class RefusesRetry(Protocol):
+    """A sink that a `Retry` around it would make send delivered items again."""
+
+    refuses_retry: str
+    """The reason, for the error message."""
+
+
+@runtime_checkable
 class TimeLimited(Protocol):
     """A sink that limits every stretch of a write between backoffs, as `Timeout` does."""
 

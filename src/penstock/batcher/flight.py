@@ -101,11 +101,12 @@ class Flight(Generic[T]):
                 sealed_at=sealed.sealed_at,
                 tenant=sealed.tenant,
             ),
-            delivery=Delivery(len(sealed.items), books=self, slots=self),
+            delivery=Delivery(
+                len(sealed.items), books=self, slots=self, keeps_prefix=sealed.keeps_prefix
+            ),
             keys=sealed.keys,
             sizes=sealed.sizes,
         )
-        self.batch.delivery.keeps_prefix = sealed.keeps_prefix
 
     @property
     def left(self) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .._core.causes import caused
 from .._core.errors import ErrorClass, PermanentError, ResultMismatch, StoppedError
 from .._core.told import for_log, text_of
 from .search import Search
@@ -151,15 +152,9 @@ class RetrySeries:
         """Give up an item that was refused alone while others were accepted; later items of its key
         leave with it.
         """
-        made = PermanentError(
-            "refused whenever it was sent alone, while other writes were accepted: "
-            f"{text_of(error)}"
-        )
-        made.summary = (
-            "refused whenever it was sent alone, while other writes were accepted "
-            f"({for_log(error)})"
-        )
-        made.__cause__ = error
+        what = "refused whenever it was sent alone, while other writes were accepted"
+        made = PermanentError(f"{what}: {text_of(error)}")
+        made = caused(made, error, summary=f"{what} ({for_log(error)})")
         gone = {index}
         if keeps_prefix and self._keys is not None:
             gone.update(
@@ -173,10 +168,6 @@ class RetrySeries:
 
 def stopped(error: BaseException, which: str = "the last try") -> StoppedError:
     """The error of an item that was not applied, and is not tried again because of a shutdown."""
-    made = StoppedError(
-        f"given up because the batcher is stopping; {which} ended with "
-        f"{type(error).__name__}: {text_of(error)}"
-    )
-    made.summary = f"given up because the batcher is stopping; {which} ended with {for_log(error)}"
-    made.__cause__ = error
-    return made
+    what = f"given up because the batcher is stopping; {which} ended with"
+    made = StoppedError(f"{what} {type(error).__name__}: {text_of(error)}")
+    return caused(made, error, summary=f"{what} {for_log(error)}")

@@ -1,4 +1,4 @@
-"""Items of a delivery on one or several ways of their own.
+"""Items of a delivery on one or several branches.
 
 An item is settled when every required branch has settled it, and its verdict is the worst of its
 branches'.
@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..errors import StoppedError, UnknownOutcomeError
 from ..outcome import Outcome, worst
+from .branch import Branch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from .delivery import Delivery, Tries
+    from .delivery import Delivery
+    from .tries import Tries
 
 OutcomeMap = Callable[[Outcome], Outcome]
 BatchT = TypeVar("BatchT")
 
 
 class Fork(Generic[BatchT]):
-    """Items on one or several ways of their own; entered with `with`, which gives a batch per
-    branch.
+    """A context manager that returns a batch per branch.
 
-    On leaving, however that happens, what the branches knew of unsettled items becomes the parent's
-    knowledge.
+    Leaving it, by an exception too, makes the branches' knowledge of unsettled items the parent's.
     """
 
     __slots__ = ("_branches", "_ended", "_maps", "_maybe", "_on", "_parent", "_required", "members")
@@ -48,13 +48,13 @@ class Fork(Generic[BatchT]):
         self._maps = dict(maps)
         self._required = [label for label in maps if label not in best_effort]
         self._maybe = self.members & parent.maybe_applied if same_destination else frozenset[int]()
-        self._branches: dict[str, Delivery] = {}
+        self._branches: dict[str, Branch] = {}
         self._ended: set[str] = set()
 
     def __enter__(self) -> dict[str, BatchT]:
         for label in self._maps:
             settled_by = self._branch_settled if label in self._required else None
-            self._branches[label] = self._parent.branch(label, settled_by, self._maybe)
+            self._branches[label] = Branch(self._parent, label, settled_by, self._maybe)
         self._parent.fork_begins(self)
         return {label: self._on(branch) for label, branch in self._branches.items()}
 
@@ -68,42 +68,36 @@ class Fork(Generic[BatchT]):
 
     @property
     def has_stragglers(self) -> bool:
-        """Whether a branch may be behind the required ones: a best-effort one, here or further
-        inside.
-        """
+        """Whether a branch may be behind the required ones: a best-effort one, at any depth."""
         return len(self._required) < len(self._maps) or any(
             branch.has_stragglers for branch in self._branches.values()
         )
 
     def verdict(self, index: int) -> Outcome:
-        """The worst of what the required branches say of an item, each mapped as the fork was told
-        to.
-        """
-        return worst(self._said(index).values())
+        """The worst verdict of the required branches, each mapped by the branch's outcome map."""
+        return worst(self._verdicts(index).values())
 
     def error(self, index: int) -> BaseException:
-        """Why an item that the branches did not settle has failed: the error of the branch that
-        decides.
-        """
-        verdict = self.verdict(index)
-        for label, said in self._said(index).items():
+        """The error of an item that the branches did not settle: that of the deciding branch."""
+        verdict, verdicts = self.verdict(index), self._verdicts(index)
+        for label, own in verdicts.items():
             error = self._branches[label].error(index)
             if (
-                said is verdict
+                own is verdict
                 and error is not None
                 and (verdict is not Outcome.UNSENT or isinstance(error, StoppedError))
             ):
                 return error
         if verdict is Outcome.UNSENT:
             return StoppedError("no branch has sent it")
-        told = ", ".join(f"{label}: {said.value}" for label, said in self._said(index).items())
-        return UnknownOutcomeError(f"the branches do not agree ({told})")
+        each = ", ".join(f"{label}: {own.value}" for label, own in verdicts.items())
+        return UnknownOutcomeError(f"the branches do not agree ({each})")
 
     def has_part_of(self, index: int) -> bool:
-        """Whether the item was applied on one of the required ways."""
-        applied = any(said.is_success for said in self._said(index).values())
+        """Whether a required branch, or a branch of one, has applied the item."""
+        applied = any(verdict.is_success for verdict in self._verdicts(index).values())
         return applied or any(
-            self._branches[label].was_applied_in_part(index) for label in self._required
+            index in self._branches[label].states.partly for label in self._required
         )
 
     def tries(self, index: int) -> Tries | None:
@@ -115,15 +109,20 @@ class Fork(Generic[BatchT]):
         ]
         return max(known, key=lambda tries: tries.count, default=None)
 
+    def hurry(self, label: str) -> None:
+        """Stop waiting for this branch: a backoff ends in one immediate last try."""
+        self._branches[label].hurry()
+
     def end(self, label: str) -> None:
-        """Nothing more comes from this branch. What waited only for it, beside a branch that was
-        cut and does not end, is decided now.
+        """End this branch, and decide the items that waited only for it.
+
+        One that waited beside a branch that was cut and does not end is decided now, too.
         """
         self._ended.add(label)
         if label in self._required:
             self._decide(self.members, None)
 
-    def _said(self, index: int) -> dict[str, Outcome]:
+    def _verdicts(self, index: int) -> dict[str, Outcome]:
         return {
             label: self._maps[label](self._branches[label].verdict(index))
             for label in self._required
@@ -135,8 +134,9 @@ class Fork(Generic[BatchT]):
         self._decide(indices, details)
 
     def _decide(self, indices: Iterable[int], details: Mapping[int, object] | None) -> None:
-        """Settle what succeeded everywhere. What was cut in a branch that does not end is unknown
-        for good; other failures go outward.
+        """Settle items that succeeded on every required branch.
+
+        Items cut on a branch that does not end are unknown for good; other failures go outward.
         """
         required = [(label, self._branches[label]) for label in self._required]
         done: dict[Outcome, list[int]] = {}

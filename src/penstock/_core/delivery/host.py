@@ -1,4 +1,4 @@
-"""The two Protocols by which a delivery reaches its batcher: outcomes and news, and pacing."""
+"""The Protocols of a delivery's surroundings: the batcher's books and slots, a fork's branches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..condition import Condition
     from ..errors import ErrorClass
     from ..outcome import Outcome
+    from .tries import Tries
 
 
 class Books(Protocol):
@@ -74,3 +75,29 @@ class Slots(Protocol):
 
     def unwatch(self, activity: object) -> None:
         """Stop the flush timeout of this activity."""
+
+
+class Branches(Protocol):
+    """The branches of a fork, as the forked delivery sees them."""
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The forked items."""
+        ...
+
+    @property
+    def has_stragglers(self) -> bool:
+        """Whether a branch may be behind the required ones."""
+        ...
+
+    def verdict(self, index: int) -> Outcome:
+        """The worst verdict of the required branches."""
+        ...
+
+    def has_part_of(self, index: int) -> bool:
+        """Whether a required branch has applied the item."""
+        ...
+
+    def tries(self, index: int) -> Tries | None:
+        """The failed tries of the branch that tried most often."""
+        ...

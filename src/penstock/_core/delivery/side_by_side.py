@@ -12,14 +12,10 @@ if TYPE_CHECKING:
 
     from .delivery import Delivery
 
-Errors = dict[int, BaseException]
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One of several writes done at the same time: the branches it writes to, one after another,
-    and how.
-    """
+    """One of several concurrent writes: branches written one after another."""
 
     branches: Sequence[Delivery]
     run: Callable[[], Coroutine[Any, Any, Mapping[int, BaseException]]]
@@ -30,24 +26,26 @@ async def side_by_side(
     lines: Sequence[Line],
     ended: Callable[[int, Mapping[int, BaseException] | None], Iterable[int] | None],
 ) -> None:
-    """Write every line, each an activity of its own that backs off by itself. Suspends until all
-    have ended.
+    """Write all lines, each an activity that backs off by itself. Suspends until all have ended.
 
-    `ended` hears of each line when it has ended, with its errors, or `None` if it was cut; it may
-    return lines to cancel. Cancellation is passed on to all, and waited for: what ignores it goes
-    on holding the batch's slot.
+    `ended` is called with each line that has ended and its errors, or `None` if it was cut; it may
+    return lines to cancel. Cancellation is passed on to all lines, and waited for: a write that
+    ignores it keeps the batch's slot.
     """
-    delivery.go_on_beside([line.branches for line in lines])
+    pacing, activity = delivery.pacing, delivery.activity
+    activities = [object() for _ in lines]
+    for line, own in zip(lines, activities, strict=True):
+        for branch in line.branches:
+            branch.join(own)
+    pacing.split(activity, activities)
+    running = set(activities)
     tasks: list[asyncio.Task[Mapping[int, BaseException]]] = []
 
     def line_ended(place: int, task: asyncio.Task[Mapping[int, BaseException]]) -> None:
-        delivery.ended_beside(lines[place].branches[0])
-        for other in (
-            ended(
-                place, None if task.cancelled() or task.exception() is not None else task.result()
-            )
-            or ()
-        ):
+        running.remove(activities[place])
+        pacing.end(activities[place], resumes=None if running else activity)
+        was_cut = task.cancelled() or task.exception() is not None
+        for other in ended(place, None if was_cut else task.result()) or ():
             tasks[other].cancel()
 
     async with asyncio.TaskGroup() as group:

@@ -1,0 +1,198 @@
+"""The waiting of a batch's deliveries: backoffs, the flush slot, the flush timeout.
+
+A batch has one activity, or one for each line of branches written at the same time. It holds a
+flush slot while at least one activity is not backing off. The flush timeout runs for each activity
+by itself, and not during its backoffs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING, Protocol
+
+from ..clock import LOOP_CLOCK, Signal, wait_until
+from ..patience import latest_try, next_try
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..clock import Clock
+    from .host import Slots
+
+
+class Hurry(Signal):
+    """Fired once, when a branch is no longer waited for."""
+
+    __slots__ = ("is_fired",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_fired = False
+
+    def fire(self) -> None:
+        """Wake all waiters, and remember it."""
+        self.is_fired = True
+        super().fire()
+
+
+class Resting(Protocol):
+    """A delivery in a backoff."""
+
+    @property
+    def activity(self) -> object:
+        """The activity that its writes belong to."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether every item has its final outcome."""
+        ...
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether it is no longer waited for."""
+        ...
+
+
+class Pacing:
+    """The clock, flush slot and activities of one sealed batch, shared by all its branches."""
+
+    __slots__ = ("_activities", "_idle", "_slots", "lets_pass")
+
+    def __init__(self, slots: Slots | None) -> None:
+        self.lets_pass = False
+        """Whether a later batch may overtake this one in its backoff."""
+        self._slots = slots
+        self._activities = 1
+        self._idle = 0
+
+    def detach(self) -> None:
+        """Let go of the batcher."""
+        self._slots = None
+
+    def let_pass(self, *, others: bool) -> None:
+        """Set whether a later batch may overtake this one in its backoff."""
+        self.lets_pass = others
+
+    @property
+    def clock(self) -> Clock:
+        """The batcher's clock; the running loop's outside a batcher."""
+        return LOOP_CLOCK if self._slots is None else self._slots.clock
+
+    @property
+    def deadline(self) -> float | None:
+        """When writes will be cut, once a shutdown has begun."""
+        return None if self._slots is None else self._slots.deadline
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a shutdown has begun."""
+        return self._slots is not None and self._slots.stopping
+
+    @property
+    def waits_for_repair(self) -> bool:
+        """Whether to wait for the repair of a destination that refuses everything.
+
+        Not outside a batcher, where no log would tell of the wait.
+        """
+        return self._slots is not None and self._slots.waits_for_repair
+
+    def next_try(
+        self, until: float, *, through_stop: bool, not_before: float, lasts: float
+    ) -> float | None:
+        """When a batch that would wait until then tries again; `None`: no time is left for it."""
+        if math.isnan(until):
+            until = self.clock.now()
+        if through_stop or not self.stopping:
+            return until
+        deadline = self.deadline
+        if deadline is None:
+            return None
+        return next_try(self.clock.now(), until, deadline, not_before=not_before, lasts=lasts)
+
+    def has_time(self, lasts: float) -> bool:
+        """Whether a try of so many seconds can end before a shutdown cuts writes."""
+        if not self.stopping:
+            return True
+        deadline = self.deadline
+        return deadline is not None and self.clock.now() <= latest_try(deadline, lasts)
+
+    async def rest(
+        self,
+        delivery: Resting,
+        until: float,
+        *signals: Signal,
+        through_stop: bool,
+        not_before: float,
+        lasts: float,
+    ) -> None:
+        """Wait until then without a flush slot.
+
+        A shutdown that begins meanwhile ends the wait, unless `through_stop`; but not before
+        `not_before`, the time that the destination requested, if a try still fits behind it.
+        """
+        slots = self._slots
+        if slots is None:
+            await wait_until(LOOP_CLOCK, until, *signals)
+            return
+        began_stopping = slots.stopping
+        slots.unwatch(delivery.activity)
+        self._idle += 1
+        self._give_slot_if_idle(slots)
+        try:
+            await slots.pause(until, *signals, through_stop=through_stop)
+            if (
+                not began_stopping
+                and not delivery.is_hurried
+                and self._keeps_waiting(slots, not_before, lasts)
+            ):
+                await slots.pause(not_before, *signals, through_stop=True)
+            if delivery.closed:
+                raise asyncio.CancelledError
+            await slots.take_slot()
+        except BaseException:
+            slots.force_slot()
+            raise
+        finally:
+            self._idle -= 1
+            slots.watch(delivery.activity)
+
+    @staticmethod
+    def _keeps_waiting(slots: Slots, not_before: float, lasts: float) -> bool:
+        """Whether a shutdown leaves time for the wait that the destination requested, and a try."""
+        deadline = slots.deadline
+        if deadline is None or not slots.stopping:
+            return False
+        return slots.clock.now() < not_before <= latest_try(deadline, lasts)
+
+    def _give_slot_if_idle(self, slots: Slots) -> None:
+        if self._idle == self._activities:
+            slots.give_slot()
+
+    # -- activities --------------------------------------------------------------------------------
+
+    def watch(self, activity: object) -> None:
+        """Start the flush timeout of this activity from now."""
+        if self._slots is not None:
+            self._slots.watch(activity)
+
+    def split(self, activity: object, lines: Sequence[object]) -> None:
+        """Replace an activity by several, until the last of them has ended."""
+        self._activities += len(lines) - 1
+        if self._slots is not None:
+            self._slots.unwatch(activity)
+            for line in lines:
+                self._slots.watch(line)
+
+    def end(self, line: object, *, resumes: object | None) -> None:
+        """End one of several activities; after the last of them, the original one resumes."""
+        slots = self._slots
+        if slots is not None:
+            slots.unwatch(line)
+        if resumes is not None:
+            self.watch(resumes)
+            return
+        self._activities -= 1
+        if slots is not None:
+            self._give_slot_if_idle(slots)

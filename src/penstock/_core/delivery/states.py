@@ -1,0 +1,178 @@
+"""The states of a batch's items, and the table of their transitions.
+
+A settled item never changes; every other item takes any state that the table lets it enter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import StoppedError, UnknownOutcomeError
+from ..outcome import Outcome, outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+FRESH, SENDING, FAILED, STOPPED, WAITING, HELD, CUT = range(7)
+SETTLED = 8
+"""The first of the settled codes: one per outcome, in the order of `Outcome`."""
+
+_OPEN = frozenset(range(SETTLED))
+_OUTCOMES = {outcome: SETTLED + place for place, outcome in enumerate(Outcome)}
+
+
+_NO_ITEMS = frozenset[int]()
+"""Makes the construction of a delivery cheaper than an empty set of its own would."""
+
+
+class Rule(NamedTuple):
+    """One state: the item's verdict in it, and the states it is entered from."""
+
+    verdict: Outcome
+    follows: frozenset[int]
+
+
+TABLE: dict[int, Rule] = {
+    FRESH: Rule(Outcome.UNSENT, frozenset()),
+    SENDING: Rule(Outcome.UNKNOWN, _OPEN),  # at the destination
+    FAILED: Rule(Outcome.REJECTED, _OPEN),  # its last write has ended with an error
+    STOPPED: Rule(Outcome.UNSENT, _OPEN),  # as FAILED, but the error says that it was not sent
+    WAITING: Rule(Outcome.UNSENT, _OPEN),  # in a backoff
+    HELD: Rule(Outcome.UNSENT, _OPEN),  # waits while other items of its write are sent
+    CUT: Rule(Outcome.UNKNOWN, _OPEN),  # its write was cancelled
+    **{code: Rule(outcome, _OPEN) for outcome, code in _OUTCOMES.items()},
+}
+_NEXT = {
+    code: bytes(code if before in rule.follows else before for before in range(256))
+    for code, rule in TABLE.items()
+}
+"""For each state to enter, the state that follows each current one: a table for `translate`."""
+_ONE = {code: bytes((code,)) for code in TABLE}
+_FORKED = {Outcome.UNSENT: WAITING, Outcome.REJECTED: FAILED, Outcome.UNKNOWN: CUT}
+"""The state in which a fork leaves an unsettled item, by the verdict of its branches."""
+
+
+class ItemStates:
+    """The state of each item, and what earlier tries and branches may have applied."""
+
+    __slots__ = ("_codes", "contradictions", "left", "maybe", "partly")
+
+    def __init__(self, size: int) -> None:
+        self._codes = bytearray(size)
+        self.left = size
+        """How many items have no outcome."""
+        self.contradictions = 0
+        """How many items were settled again with another outcome."""
+        self.maybe: set[int] | frozenset[int] = _NO_ITEMS
+        """Items with an earlier try of unknown outcome."""
+        self.partly: set[int] | frozenset[int] = _NO_ITEMS
+        """Items that one of several branches has applied, although they did not succeed as a
+        whole.
+        """
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no item has an outcome."""
+        return self.left == len(self._codes)
+
+    def is_settled(self, index: int) -> bool:
+        """Whether the item has its outcome."""
+        return self._codes[index] >= SETTLED
+
+    def is_held(self, index: int) -> bool:
+        """Whether the item waits while others of its write are at the destination."""
+        return self._codes[index] == HELD
+
+    def sent(self, indices: Iterable[int]) -> list[int]:
+        """The items among these that are at the destination."""
+        codes = self._codes
+        return [index for index in indices if codes[index] == SENDING]
+
+    def unsettled(self) -> list[int]:
+        """The items without an outcome."""
+        return [index for index, code in enumerate(self._codes) if code < SETTLED]
+
+    def move(self, indices: Collection[int], code: int) -> None:
+        """Move those of these items, each given once, that are not settled to the state `code`."""
+        codes = self._codes
+        if len(indices) == len(codes):
+            codes[:] = _ONE[code] * len(codes) if self.is_fresh else codes.translate(_NEXT[code])
+            return
+        after = _NEXT[code]
+        for index in indices:
+            codes[index] = after[codes[index]]
+
+    def fail(self, errors: Mapping[int, BaseException]) -> None:
+        """Move items to the state that their write's error leaves them in."""
+        self.move(errors, FAILED)
+        kinds = {*map(type, errors.values())}
+        if any(issubclass(kind, StoppedError) for kind in kinds):
+            self.move(
+                [i for i, error in errors.items() if isinstance(error, StoppedError)], STOPPED
+            )
+        if any(issubclass(kind, UnknownOutcomeError) for kind in kinds):
+            self.doubt(i for i, error in errors.items() if isinstance(error, UnknownOutcomeError))
+
+    def cut(self, indices: Iterable[int]) -> None:
+        """Move items at the destination to `CUT`: they may have been applied."""
+        sent = self.sent(indices)
+        self.move(sent, CUT)
+        self.doubt(sent)
+
+    def doubt(self, indices: Iterable[int]) -> None:
+        """Mark items that an earlier try may have applied."""
+        if isinstance(self.maybe, set):
+            self.maybe.update(indices)
+        else:
+            self.maybe = set(indices)
+
+    def leave_fork(self, index: int, verdict: Outcome, *, partly: bool) -> None:
+        """Keep the branches' verdict of an item that is not settled."""
+        code = _FORKED.get(verdict)
+        if code is not None:
+            self.move((index,), code)
+        if verdict is Outcome.UNKNOWN:
+            self.doubt((index,))
+        if partly:
+            if isinstance(self.partly, set):
+                self.partly.add(index)
+            else:
+                self.partly = {index}
+
+    def settle(self, indices: Sequence[int], outcome: Outcome) -> Sequence[int]:
+        """Settle the items that are not yet; return them."""
+        codes, code = self._codes, _OUTCOMES[outcome]
+        if self.left < len(codes):
+            self.contradictions += sum(SETTLED <= codes[i] != code for i in indices)
+            indices = [i for i in indices if codes[i] < SETTLED]
+        if len(indices) == len(codes):
+            codes[:] = _ONE[code] * len(codes)
+        else:
+            for index in indices:
+                codes[index] = code
+        self.left -= len(indices)
+        return indices
+
+    def verdict(self, index: int, forked: Outcome | None = None) -> Outcome:
+        """The item's outcome, or its outcome if everything were cut now.
+
+        `forked` is the branches' verdict, while there are any.
+        """
+        code = self._codes[index]
+        answer = TABLE[code].verdict
+        if code >= SETTLED:
+            return answer
+        return self._doubted(index, answer if forked is None else forked)
+
+    def ended(self, index: int, error: BaseException) -> Outcome:
+        """The outcome of an item whose series ended with `error`."""
+        return self._doubted(index, outcome_of(error, maybe_applied=index in self.maybe))
+
+    def _doubted(self, index: int, outcome: Outcome) -> Outcome:
+        """`outcome`, or unknown if it denies what an earlier try or a branch may have applied."""
+        if index in self.partly and outcome is Outcome.UNSENT:
+            return Outcome.UNKNOWN
+        return Outcome.UNKNOWN if index in self.maybe and not outcome.is_success else outcome
