@@ -6,7 +6,8 @@
    - the maker of an object may finish it: a method of class `C` may assign attributes of a local
      name that is bound to a new `C` and to nothing else;
    - the nodes in `NODES` are written by the structure that owns them, in the same module.
-   `__cause__` and the like are written in the one module that `SPECIAL` names.
+   Special attributes such as `__cause__`, and those that annotate an error, are written in the
+   one module that `SPECIAL` names.
 2. A private attribute is reached on another object only in the module that declares it, and a
    private name is not imported. Public in spite of its underscore: `UNDERSCORED`.
 3. `getattr` and `hasattr` with a literal name are for the objects of others. A name that a class of
@@ -55,6 +56,7 @@ SPECIAL = {
     "__module__": "penstock._core.public",
     "__signature__": "penstock._core.keywords",
     "summary": "penstock._core.causes",
+    "retry_after": "penstock._core.causes",
 }
 
 # Attributes that begin with an underscore and are documented all the same; and private ones of the

@@ -1,4 +1,4 @@
-"""When too many items in a row, or too large a share of them, end as dead letters. Pure."""
+"""The limits on consecutive dead letters and on their ratio. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Share:
-    """Looks back over the last `window` items that ended, in the order of their batches."""
+class LetterLimit:
+    """Counts dead letters among the last `window` ended items, in the order of their batches."""
 
     def __init__(self, max_ratio: float | None, max_consecutive: int | None, window: int) -> None:
         self._max_ratio = max_ratio
@@ -20,9 +20,7 @@ class Share:
         self._in_a_row = 0
 
     def after(self, ended: Iterable[bool]) -> str | None:
-        """Items have ended, `True` for each that is to become a dead letter; return why that is too
-        much, if it is.
-        """
+        """Record ended items, `True` for each dead letter; return the exceeded limit, if any."""
         recent, longest = self._recent, 0
         for dead in ended:
             if len(recent) == recent.maxlen:
