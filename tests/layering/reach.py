@@ -47,7 +47,7 @@ NODES: dict[tuple[str, str], str] = {}
 STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
     ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",
-    ("penstock.testing.clock.clock", "_log_destroy_pending"): "a task that is left on purpose",
+    ("penstock.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }
 
 # Attributes of any object that one module alone writes.
@@ -86,6 +86,8 @@ PROBES = {
         ("penstock.sinks.combinators.fan_out", "write"),
         ("penstock.sinks.http.client", "aclose"),
         ("penstock.sinks.http.client", "stream"),
+        ("penstock.testing.conformance.sinks", "capabilities"),
+        ("penstock.testing.conformance.sinks", "classify"),
     },
     "an optional member of a sink, for which this is the one place that looks": {
         ("penstock._core.sink", "capabilities"),
