@@ -62,7 +62,7 @@ async def test_the_destination_is_the_bottleneck(fake_clock: FakeClock) -> None:
             UnavailableError("connection refused"),
             "unavailable",
             logging.WARNING,
-            "the destination is unavailable",
+            "the destination has been unavailable",
         ),
         (RefusedError("403", repair="grant it"), "refused", logging.ERROR, "to repair: grant it"),
     ],

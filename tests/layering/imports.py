@@ -67,12 +67,12 @@ DEFERRED = {
         "penstock.testing.servers.opensearch",
     ): "only tests that ask for the server pay for it",
     (
-        "penstock.sinks.postgres.sink",
-        "penstock.sinks.postgres.columns",
+        "penstock.sinks.postgres.batches",
+        "penstock.sinks.postgres.rows.columns",
     ): "pyarrow and numpy are there when a batch of columns is",
     (
         "penstock.sinks.postgres.sink",
-        "penstock.sinks.postgres.types",
+        "penstock.sinks.postgres.rows.types",
     ): "pyarrow is there when a schema is",
     (
         "penstock.testing.plugin",

@@ -15,8 +15,9 @@ pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
 from penstock import ArrowBatch, send  # noqa: E402
 from penstock.sinks import PostgresSink  # noqa: E402
-from penstock.sinks.postgres.columns import NoEncoder, encoded, refused  # noqa: E402
-from penstock.sinks.postgres.table import read_table  # noqa: E402
+from penstock.sinks.postgres.plan.table import read_table  # noqa: E402
+from penstock.sinks.postgres.rows.binary import NoEncoder, encoded  # noqa: E402
+from penstock.sinks.postgres.rows.columns import refused  # noqa: E402
 
 if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres

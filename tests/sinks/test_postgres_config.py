@@ -26,10 +26,10 @@ from penstock import (
     UnknownOutcomeError,
 )
 from penstock._clients.postgres.errors import copy_row, for_item
+from penstock._clients.postgres.names import quoted
 from penstock._core.told import for_log
 from penstock.sinks.postgres import PostgresSink, classify_postgres
-from penstock.sinks.postgres.rows import RowMaker
-from penstock.sinks.postgres.table import quoted
+from penstock.sinks.postgres.rows.items import RowMaker
 
 DSN = "postgresql://someone:hush%20hush@db.example:5433/sales"
 P, T, U, H, R = (

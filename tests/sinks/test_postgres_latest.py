@@ -17,7 +17,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from penstock import ArrowBatch, RowBatch, send  # noqa: E402
 from penstock.sinks import PostgresSink  # noqa: E402
-from penstock.sinks.postgres.columns import latest  # noqa: E402
+from penstock.sinks.postgres.rows.latest import latest  # noqa: E402
 
 if TYPE_CHECKING:
     from penstock import Batch

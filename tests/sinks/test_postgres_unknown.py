@@ -248,9 +248,9 @@ async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
     async with database(embedded_postgres.dsn) as db:
         async with db.sink(pool_size=1, on_conflict=mode) as sink:
             assert await written(sink, [(1000, "x")]) == {}
-            connections = sink._connections
-            assert connections is not None
-            async with connections.pool.acquire() as con:
+            table = sink._table
+            assert table is not None
+            async with table.connections.pool.acquire() as con:
                 fields = (
                     b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to "
                     b"administrator command\0\0"

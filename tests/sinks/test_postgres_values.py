@@ -21,7 +21,7 @@ from tests.sinks.postgres_help import database, written  # noqa: E402
 from penstock import ArrowBatch, send  # noqa: E402
 from penstock._core.arrow import TIME_ZONE  # noqa: E402
 from penstock._core.arrow_rows import _date  # noqa: E402
-from penstock.sinks.postgres.values import instants, local  # noqa: E402
+from penstock.sinks.postgres.rows.zones import instants, local  # noqa: E402
 
 if TYPE_CHECKING:
     from penstock._core.clock import LoopClock

@@ -255,9 +255,9 @@ async def test_one_object_serves_many_writes_at_once_and_its_connections_come_ba
         answers = await asyncio.gather(*tries)
         assert {tuple(errors) for errors in answers} == {(60,)}
         assert len(await db.rows()) == 720
-        connections = sink._connections  # pyright: ignore[reportPrivateUsage]  # nothing public tells how many are at rest
-        assert connections is not None
-        pool = connections.pool
+        table = sink._table  # pyright: ignore[reportPrivateUsage]  # nothing public tells how many are at rest
+        assert table is not None
+        pool = table.connections.pool
         assert pool.get_size() == pool.get_idle_size() <= 2
 
 

@@ -1,1 +1,1 @@
-"""What sinks, sources and the command line share about one client or server."""
+"""Clients of servers, for sinks, sources and the command line."""

@@ -6,7 +6,7 @@ import gzip
 
 
 def compressed(content: bytes, compression: str | None) -> bytes:
-    """A body as it is sent. Blocks for as long as compressing takes."""
+    """Compress a body or a chunk of a file. Blocks for the duration."""
     if compression == "gzip":
         return gzip.compress(content, compresslevel=6, mtime=0)
     if compression == "zstd":

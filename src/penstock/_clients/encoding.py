@@ -1,4 +1,4 @@
-"""Items encoded to records, the bytes of one item each: an item that cannot be encoded fails alone."""
+"""Items encoded as records of bytes, by default JSON; an item that cannot be encoded fails alone."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Encode = Callable[[Any], "bytes | str"]
 
 
 def ndjson(records: Sequence[bytes]) -> bytes:
-    """Each record on a line of its own, the last one too."""
+    """One line per record, each ended by a newline."""
     return b"\n".join((*records, b""))
 
 
 def _plain(value: object) -> object:
-    """What JSON has no form for."""
+    """The JSON form of a value that JSON does not know."""
     if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, (UUID, Decimal)):
@@ -46,23 +46,22 @@ _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", "
 
 
 def to_json(item: object) -> bytes:
-    """An item as JSON in UTF-8, on one line. Raises `TypeError` or `ValueError` for what JSON has
-    no form for, NaN included.
+    """Encode an item as one line of JSON in UTF-8. Raises `TypeError` or `ValueError` for a value
+    without a JSON form, such as NaN.
     """
     return _JSON.encode(item).encode()
 
 
 _MARK = secrets.token_hex(16)
-"""What no item holds."""
+"""A text that no item contains."""
 _BETWEEN = f',"{_MARK}",'
 
 
 def json_texts(items: Sequence[object]) -> list[str]:
-    """What `to_json` makes of each item, as text and in less than half the time: one call for all
-    of them, with marks between.
+    """Encode each item as `to_json` does, as text and in less than half the time: one call for all
+    items, with marks between them.
 
-    Quotes inside a text are escaped, so a mark with its quotes stands nowhere but between two
-    items.
+    Quotes inside a text are escaped, so a quoted mark occurs only between two items.
     """
     if not items:
         return []
@@ -72,12 +71,12 @@ def json_texts(items: Sequence[object]) -> list[str]:
 
 
 def all_to_json(items: Sequence[object]) -> list[bytes]:
-    """What `to_json` makes of each item."""
+    """Encode each item as `to_json` does."""
     return [text.encode() for text in json_texts(items)]
 
 
 def one_line(encode: Encode) -> Encode:
-    """`encode`, but a record that would be taken for two is an error."""
+    """Wrap `encode` to reject a record that contains a newline."""
 
     def line(item: Any) -> bytes:
         record = _bytes(encode(item))
@@ -90,9 +89,7 @@ def one_line(encode: Encode) -> Encode:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What a batch's items became: records beside the indices of their items, and an error for each
-    other index.
-    """
+    """A batch's records beside the indices of their items, and an error for each other index."""
 
     indices: Sequence[int]
     records: Sequence[bytes]
@@ -102,9 +99,9 @@ class Records:
 def encoded(
     all_of: Callable[..., list[bytes]], each: Callable[..., bytes | str], *columns: Sequence[Any]
 ) -> Records:
-    """Make a record of each item (and what lies beside it in further columns). Does not suspend.
+    """Encode each item, with its values in further columns. Does not suspend.
 
-    `all_of` makes all of them at once; where it raises, `each` finds the items that are at fault.
+    `all_of` encodes all of them at once; if it raises, `each` finds the faulty items.
     """
     try:
         records = all_of(*columns)
@@ -114,8 +111,8 @@ def encoded(
 
 
 def encoded_items(encode: Encode | None, items: Sequence[Any], *, lines: bool) -> Records:
-    """A record of each item, by `encode` or as JSON; `lines`: one that would be taken for two is an
-    error. Does not suspend.
+    """Encode each item by `encode` or as JSON; with `lines`, a newline in a record is an error.
+    Does not suspend.
     """
     if encode is None:
         return encoded(all_to_json, to_json, items)
@@ -143,10 +140,10 @@ def _one_by_one(encode: Callable[..., bytes | str], rows: Iterable[tuple[Any, ..
 
 
 def item_error(what: str, cause: Exception) -> PermanentError:
-    """The error of one item. Its message may quote the item; what logs show does not."""
-    made = PermanentError(f"the item {what}: {type(cause).__name__}: {text_of(cause)}")
-    made.summary = f"the item {what} ({type(cause).__name__})"
-    return caused(made, cause)
+    """The error of one item. Its message may quote the item; its summary for logs does not."""
+    name = type(cause).__name__
+    made = PermanentError(f"the item {what}: {name}: {text_of(cause)}")
+    return caused(made, cause, summary=f"the item {what} ({name})")
 
 
 def _bytes(record: object) -> bytes:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from .errors import SinkError, UnavailableError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
+SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -22,7 +25,25 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
-def caused(made: ErrorT, cause: BaseException) -> ErrorT:
-    """`made`, as if it had been raised from `cause`."""
+def caused(
+    made: ErrorT,
+    cause: BaseException | None,
+    *,
+    summary: str | None = None,
+    retry_after: float | None = None,
+) -> ErrorT:
+    """Return `made` as if raised from `cause`; `summary` is a sink error's text for log lines, and
+    `retry_after` the delay in seconds of an outage.
+    """
     made.__cause__ = cause
+    if summary is not None and isinstance(made, SinkError):
+        summarized(made, summary)
+    if retry_after is not None and isinstance(made, UnavailableError):
+        made.retry_after = retry_after
+    return made
+
+
+def summarized(made: SinkErrorT, summary: str) -> SinkErrorT:
+    """Return `made` with a text for log lines that stands in for its message."""
+    made.summary = summary
     return made

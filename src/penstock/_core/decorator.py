@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .opening import Openable, opened
-from .sink import Capabilities, Sink, capabilities_of
+from .sink import Capabilities, Sink, capabilities_of, classifier_of
 from .transaction import enlisted, transaction
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class WrappingSink(Openable, ABC, Generic[T]):
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The wrapped sink's own classification of its errors; `None` where it has none."""
-        classifier = getattr(self.inner, "classify", None)
+        classifier = classifier_of(self.inner)
         return None if classifier is None else classifier(error)
 
     def _make_state(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from .batch import Batch
 from .errors import ErrorClass
@@ -71,6 +71,47 @@ class TransactionalSink(Protocol):
         ...
 
 
+@runtime_checkable
+class RefusesRetry(Protocol):
+    """A sink that sends delivered items again below a `Retry`."""
+
+    refuses_retry: str
+    """The reason, as the end of an error message."""
+
+
+@runtime_checkable
+class TimeLimited(Protocol):
+    """A sink that limits every stretch of a write between backoffs, as `Timeout` does."""
+
+    stretch_limit: float
+    """Seconds."""
+
+
+@runtime_checkable
+class RefusesIsolate(Protocol):
+    """A sink that sends delivered items again below an `Isolate`."""
+
+    refuses_isolate: str
+    """The reason, as the end of an error message."""
+
+
+@runtime_checkable
+class RefusesTransaction(Protocol):
+    """A sink that cannot write in a transaction or into a stage."""
+
+    refuses_transaction: str
+    """The reason, as the end of an error message."""
+
+
+@runtime_checkable
+class TakesDeadLetters(Protocol):
+    """A decorator that writes dead letters."""
+
+    def dead_letters_around(self, sink: Sink[Any]) -> Sink[Any]:
+        """The same dead letters around another sink, open while this one is."""
+        ...
+
+
 Classifier = Callable[[BaseException], ErrorClass | None]
 """Tells the class of an error, or `None` for one it does not know."""
 
@@ -84,6 +125,21 @@ def capabilities_of(sink: object) -> Capabilities:
     """What a sink promises; nothing, where it does not say."""
     found = getattr(sink, "capabilities", None)
     return found if isinstance(found, Capabilities) else NOTHING_PROMISED
+
+
+def classifier_of(sink: object) -> Classifier | None:
+    """A sink's own `classify`; `None` for a sink without."""
+    return cast("Classifier | None", getattr(sink, "classify", None))
+
+
+def stretch_limits(sink: object) -> Iterator[float]:
+    """The limits, in seconds, on a stretch of a write anywhere in the stack."""
+    return (part.stretch_limit for part in walk(sink) if isinstance(part, TimeLimited))
+
+
+def dead_letters_in(sink: object) -> TakesDeadLetters | None:
+    """The outermost part of a stack that writes dead letters."""
+    return next((part for part in walk(sink) if isinstance(part, TakesDeadLetters)), None)
 
 
 def walk(sink: object) -> Iterator[object]:

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .._core.classify import classified
 from .._core.errors import ErrorClass, PermanentError, StoppedError
 from .._core.say import say
-from .._core.sink import walk
+from .._core.sink import classifier_of, walk
 from .._core.told import for_log, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .._core.batch import Batch
-    from .._core.sink import Classifier
     from .adaptive.adaptive import Setting
     from .report import ShutdownReport
 
@@ -119,11 +118,7 @@ class Unlisted:
 
     def __init__(self, name: str, sink: object) -> None:
         self._name = name
-        self._classifiers: list[Classifier] = [
-            classify
-            for part in walk(sink)
-            if (classify := cast("Classifier | None", getattr(part, "classify", None))) is not None
-        ]
+        self._classifiers = [classifier_of(part) for part in walk(sink)]
         self._kinds: set[Kind] = set()
 
     def look_at(self, errors: Iterable[BaseException]) -> None:

@@ -13,6 +13,7 @@ from .._core.classify import classified
 from .._core.condition import DestinationState
 from .._core.errors import ErrorClass, StoppedError
 from .._core.say import say
+from .._core.sink import classifier_of
 from .._core.told import for_log
 from .conditions import Conditions
 from .report import DestinationStats, ErrorStats
@@ -71,7 +72,7 @@ class Monitor:
 
     def __init__(self, batcher: MonitoredBatcher, sink: Sink[Any]) -> None:
         self._batcher = batcher
-        self._classify = getattr(sink, "classify", None)
+        self._classify = classifier_of(sink)
         self._conditions = Conditions()
         self._timer: TimerHandle | None = None
         self._is_closed = False

@@ -141,7 +141,7 @@ class FlushReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
-    """The phases of a shutdown, in seconds that add up to the whole."""
+    """A shutdown's seconds by phase, which add up to the whole, and the destination's state."""
 
     drain: float = 0.0
     """Writing the items inside, with retries and backoffs, until none was left or writes were

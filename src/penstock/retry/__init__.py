@@ -1,4 +1,4 @@
-"""Trying again: what, when, and how long for."""
+"""Retries: decorator, backoff, budget, circuit breaker."""
 
 from .._core.classify import classify_network, first_of
 from .._core.errors import ErrorClass

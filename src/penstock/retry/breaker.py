@@ -1,4 +1,4 @@
-"""A circuit breaker: no calls to a destination that fails too often, except for periodic probes."""
+"""The circuit breaker around a sink."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from .._core import checks
-from .._core.classify import classified
+from .._core.classify import classified, first_answer
 from .._core.clock import Signal
 from .._core.condition import Condition, DestinationState
 from .._core.decorator import WrappingSink
@@ -36,11 +36,11 @@ FAILURES = frozenset(
         ErrorClass.UNLISTED,
     }
 )
-"""What counts as a failure of the destination. A permanent error is a proper answer."""
+"""Classes that count as a failure of the destination. A permanent error is a proper answer."""
 NO_ANSWER = frozenset({ErrorClass.THROTTLE, ErrorClass.STOPPED})
-"""What says nothing about whether the destination works."""
+"""Classes that do not tell whether the destination works."""
 FINAL = frozenset({ErrorClass.PERMANENT, ErrorClass.UNKNOWN, ErrorClass.STOPPED})
-"""What a last try may end with; anything else was not applied and will not be tried again."""
+"""Classes that a last try may end with; after any other, the item was not applied."""
 
 OPEN = Condition(DestinationState.CIRCUIT_OPEN, "too many calls failed or were slow")
 
@@ -53,35 +53,35 @@ class CircuitBreaker:
 
     Args:
         failure_rate: the share of failed calls (0 to 1) in the window at which the circuit opens;
-            `None` does not look at it. Default 0.5.
+            `None` ignores it. Default 0.5.
         slow_rate: the share of slow calls in the window at which it opens; default `None`. Needs
             `slow_after`.
-        slow_after: seconds (or a `timedelta`) from which a call counts as slow, also one that is
-            cancelled then; default none is.
+        slow_after: seconds (or a `timedelta`) from which a call counts as slow, even if it is
+            cancelled then; default: no call is slow.
         consecutive: failures in a row that open it, however few calls there were; default `None`.
         window: seconds over which calls are counted; default 30.
-        min_calls: calls that must be in the window before a rate means anything; default 20.
+        min_calls: calls in the window below which the rates are ignored; default 20.
         open_for: seconds for which it stays open; twice as long after each failed probe. Default 5.
-        longest_open: the most seconds for which it stays open; default 60.
+        longest_open: the longest time for which it stays open, in seconds; default 60.
         probes: calls let through to probe the destination; that many successes close the circuit.
             Default 1.
         when_open: `"wait"` holds batches back, without their flush slots, until a call is admitted;
             `"raise"` fails them at once with `CircuitOpenError`, which a `Retry` outside does not
             count as an attempt. Default `"wait"`.
-        classify: a function from an exception to its `ErrorClass`, or `None` where it does not
-            know; asked before the sink's own.
+        classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
+            the exception; called before the sink's own.
         on_state: called with the new and the old `CircuitState` at each change, on the loop; must
-            return quickly. What it raises is logged.
+            return quickly. Its exceptions are logged.
 
     A call is one write of a batch. It fails when at least half of its items end in an error that is
     transient, unavailable, refused, unknown or unlisted, or when its transaction is lost. Permanent
-    errors are answers of a destination that works. Throttling and cancellation count nowhere,
-    except that a call cancelled after `slow_after` is a slow one; a probe that ends so gives its
-    place to another.
+    errors are answers of a working destination. Throttling and cancellation are not counted, except
+    that a call cancelled after `slow_after` is slow; after a probe that ends so, another call takes
+    its place.
 
     The state belongs to one application and its opening. Inside a `Retry` every try is a call;
-    around it, a whole series. When a shutdown begins, a waiting batch tries at once, and again
-    after shortened waits for as long as a try fits before the deadline. Items that are left then
+    around it, a whole series of tries. When a shutdown begins, a waiting batch tries at once, and
+    again after shortened waits for as long as a try fits before the deadline. The remaining items
     are unsent.
 
     Raises `ConfigError` for a bad argument.
@@ -150,16 +150,17 @@ class CircuitBreaker:
         given = {
             name: getattr(self.rules, name) for name in ("failure_rate", "slow_rate", "consecutive")
         }
-        return f"CircuitBreaker({', '.join(f'{name}={value}' for name, value in given.items() if value is not None)})"
+        shown = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
+        return f"CircuitBreaker({shown})"
 
 
 class _Shared:
-    """What all batches of one opened breaker have in common."""
+    """State that all batches of one opened breaker share."""
 
     def __init__(self, rules: CircuitRules) -> None:
         self.circuit = Circuit(rules)
         self.changed = Signal()
-        """Fires when a probe has ended, so that waiting batches ask for admission again."""
+        """Fires when a probe has ended, so that waiting batches request admission again."""
 
 
 class BreakerSink(WrappingSink[T]):
@@ -183,27 +184,24 @@ class BreakerSink(WrappingSink[T]):
 
     @property
     def state(self) -> CircuitState:
-        """The circuit's state; an open one turns half open with the first call after its time is
-        up.
-        """
+        """The circuit's state; an open circuit is half open from the first call after its time."""
         return self._shared.circuit.state
 
     @property
     def opened_until(self) -> float | None:
-        """When an open circuit may be tried again, in the clock's monotonic seconds; `None` if it
-        is not open.
+        """When an open circuit admits a probe, in the clock's monotonic seconds; `None` if it is
+        not open.
         """
         circuit = self._shared.circuit
         return circuit.opened_until if circuit.state is CircuitState.OPEN else None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """What the breaker's own classifier says, else the wrapped sink's."""
-        own = None if self._settings.classify is None else self._settings.classify(error)
-        return super().classify(error) if own is None else own
+        """The class from the breaker's own classifier, else from the wrapped sink's."""
+        return first_answer(error, self._settings.classify, super().classify)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Write the batch if the circuit lets it through; otherwise wait, or raise
-        `CircuitOpenError`. Cancellation counts as nothing.
+        """Write the batch if the circuit admits it; otherwise wait, or raise `CircuitOpenError`.
+        Cancellation is not counted.
 
         Once a shutdown has begun, an open circuit no longer holds a batch back: it tries at once,
         then after shortened waits.
@@ -216,36 +214,41 @@ class BreakerSink(WrappingSink[T]):
             ticket, is_time_up = await self._admission(batch, lasted)
             last = is_time_up and batch.delivery.is_hurried
             if is_time_up and not last:
-                return WriteResult.failed(
-                    batch, final | {index: self._stopped() for index in pending}
-                )
+                unsent = {index: self._stopped() for index in pending}
+                return WriteResult.failed(batch, final | unsent)
             began = clock.now()
             errors = await self._send(batch, pending, ticket)
             if ticket is not None:
                 return WriteResult.failed(batch, final | errors) if final or errors else None
             lasted = clock.now() - began
-            again = {
-                i: error
-                for i, error in errors.items()
-                if classified(error, self.classify) not in FINAL
-            }
-            final |= {i: error for i, error in errors.items() if last or i not in again}
-            if last:
-                final |= {
-                    i: stopped(error, "the circuit breaker's last try")
-                    for i, error in again.items()
-                }
-            if last or not again:
+            left, again = self._sorted(errors, last=last)
+            final |= left
+            if not again:
                 return WriteResult.failed(batch, final) if final else None
             pending = sorted(again)
             batch.delivery.retrying(
                 classified(next(iter(again.values())), self.classify), len(pending), 0.0
             )
 
+    def _sorted(
+        self, errors: Mapping[int, BaseException], *, last: bool
+    ) -> tuple[dict[int, BaseException], dict[int, BaseException]]:
+        """The final errors of a try that was not admitted, and those of items to send again."""
+        final: dict[int, BaseException] = {}
+        again: dict[int, BaseException] = {}
+        for index, error in errors.items():
+            if classified(error, self.classify) in FINAL:
+                final[index] = error
+            elif last:
+                final[index] = stopped(error, "the circuit breaker's last try")
+            else:
+                again[index] = error
+        return final, again
+
     async def _send(
         self, batch: Batch[T], pending: Sequence[int], ticket: Ticket | None
     ) -> dict[int, BaseException]:
-        """Make the call, and tell the circuit how it ended, if that had admitted it."""
+        """Make the call, and report its end to the circuit if that had admitted it."""
         clock = batch.delivery.clock
         try:
             found = await send(
@@ -258,15 +261,15 @@ class BreakerSink(WrappingSink[T]):
         errors = {pending[i]: error for i, error in found.items()} if found else found
         if ticket is None:
             return errors
-        if is_cut():  # the sink made an answer of its cancellation
+        if is_cut():  # the sink answered its cancellation with a result
             self._cancelled(batch, ticket, clock.now())
         else:
             self._ended(batch, ticket, clock.now(), self._verdict(len(pending), errors))
         return errors
 
     async def _admission(self, batch: Batch[T], lasted: float) -> tuple[Ticket | None, bool]:
-        """Wait until the call is admitted; say whether time is up. Without a ticket it is a try
-        that a stopping batcher makes all the same.
+        """Wait until the call is admitted, and return whether time is up. Without a ticket it is a
+        try that a stopping batcher makes without admission.
         """
         shared = self._shared
         circuit = shared.circuit

@@ -1,8 +1,8 @@
-"""How much may be tried again in all. Pure: no clock, no tasks.
+"""A limit on retries across all batches. Pure: no clock, no tasks.
 
-Every first try puts `share` of a token in, every further try takes one out. So in the long run at
-most `share` of the writes are tried again, however many batches there are, and a destination in
-trouble is not buried under retries.
+Every first try adds `share` of a token, every further try takes one token. So in the long run at
+most `share` of the writes are tried again, however many batches there are, and retries do not
+overload a destination in trouble.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class RetryBudget:
 
     Args:
         share: further tries per first try, more than 0, at most 1; default 0.2.
-        reserve: further tries that are there at the start, and may be saved up; default 20.
+        reserve: further tries available at the start, and saved up at most; default 20.
 
-    An empty budget counts as an outage: one batch tries now and then, the others wait for its
-    success. Nothing fails for it.
+    An empty budget counts as an outage: one batch probes the destination periodically, the others
+    wait for its success. No item fails because of it.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -35,22 +35,22 @@ class RetryBudget:
 
     @property
     def tokens(self) -> float:
-        """What is left."""
+        """Further tries left."""
         return self._tokens
 
     def deposit(self) -> None:
-        """A first try was made."""
+        """Add the share of a first try."""
         self._tokens = min(float(self.reserve), self._tokens + self.share)
 
     def withdraw(self) -> bool:
-        """Pay for a further try; say whether there was enough."""
+        """Pay for a further try; return whether the budget allowed it."""
         if self._tokens < 1.0 - ROUNDING:
             return False
         self._tokens -= 1.0
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        """The description alone: a copy begins with its whole reserve."""
+        """The settings alone: a copy starts with its whole reserve."""
         return {**vars(self), "_tokens": float(self.reserve)}
 
     def __repr__(self) -> str:

@@ -1,13 +1,13 @@
-"""When to stop calling a destination, and when to call it again. Pure: no clock, no tasks.
+"""The state machine of a circuit breaker. Pure: no clock, no tasks.
 
 1. *Closed*: every call is admitted. Calls of the last `window` seconds are counted; at a failure
    rate, a slow rate or a number of failures in a row, the circuit opens.
-2. *Open*: nothing is admitted until its time is up. The first call after that finds it half open.
+2. *Open*: no call is admitted until its time is up. The first call after that makes it half open.
 3. *Half open*: `probes` calls are admitted. When that many have succeeded it closes; a failed or
    slow one opens it again, for twice as long.
-4. A call that says nothing about the destination counts nowhere, and one that was a probe gives its
-   place to another.
-5. The answer of a call that was admitted before the last change of state counts nowhere.
+4. A call that tells nothing about the destination is not counted; if it was a probe, another call
+   takes its place.
+5. The result of a call that was admitted before the last change of state is not counted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from collections import deque
 from dataclasses import dataclass
 
 SLICES = 10
-"""Slices of the window: what is counted is between nine and ten tenths of it, in memory that does
-not grow with the calls.
-"""
+"""Slices of the window: between nine and ten tenths of it are counted, in constant memory."""
 
 
 class CircuitState(enum.Enum):
-    """Where a circuit breaker stands."""
+    """State of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -32,7 +30,7 @@ class CircuitState(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """What one call says about its destination."""
+    """What one call shows about its destination."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -41,7 +39,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitRules:
-    """When a circuit opens, for how long, and what closes it. Durations are seconds."""
+    """Settings of a circuit breaker. Durations are seconds."""
 
     failure_rate: float | None
     slow_rate: float | None
@@ -56,7 +54,7 @@ class CircuitRules:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A call that was admitted."""
+    """An admitted call."""
 
     started: float
     era: int
@@ -103,9 +101,7 @@ class Window:
 
 
 class Circuit:
-    """The state machine of one breaker around one opened sink. Times are the clock's monotonic
-    seconds.
-    """
+    """The circuit of one opened breaker. Times are the clock's monotonic seconds."""
 
     def __init__(self, rules: CircuitRules) -> None:
         self.state = CircuitState.CLOSED
@@ -120,7 +116,7 @@ class Circuit:
         self._succeeded = 0
 
     def admit(self, now: float) -> Ticket | None:
-        """Let a call through, or not."""
+        """Admit a call; `None` refuses it."""
         if self.state is CircuitState.CLOSED:
             return Ticket(now, self._era, is_probe=False)
         if self.state is CircuitState.OPEN:
@@ -133,21 +129,19 @@ class Circuit:
         return Ticket(now, self._era, is_probe=True)
 
     def retry_at(self) -> float:
-        """When a call that was not admitted should ask again; infinite where the end of a probe
-        decides.
-        """
+        """When to request admission again; infinite if that depends on the end of a probe."""
         return self.opened_until if self.state is CircuitState.OPEN else math.inf
 
     def ended(self, ticket: Ticket, now: float, verdict: Verdict) -> None:
-        """An admitted call has ended."""
+        """Count an admitted call that has ended."""
         if ticket.era != self._era:
             return
         slow = verdict is not Verdict.NEUTRAL and self._is_slow(ticket, now)
         self._count(ticket, now, verdict, slow=slow)
 
     def cancelled(self, ticket: Ticket, now: float) -> None:
-        """An admitted call was given up by its caller: a slow call if it had lasted for too long
-        already, nothing otherwise.
+        """Count an admitted call that was cancelled: as slow if it had lasted too long already,
+        otherwise not at all.
         """
         if ticket.era != self._era:
             return

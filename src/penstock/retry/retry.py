@@ -1,4 +1,4 @@
-"""Trying again what failed, and only that."""
+"""The decorator that sends failed items again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from .._core import checks
 from .._core.patience import LONGEST_ASKED
 from .._core.retry_policy import RetryPolicy
-from .._core.sink import walk
+from .._core.sink import RefusesRetry, walk
 from .backoff import Backoff, StrategyBackoff, WaitStrategy
 from .batch_retry import RetrySettings
 from .retrying import RetrySink
@@ -25,50 +25,49 @@ OnRefused = Literal["wait", "dead_letter"]
 
 
 class Retry:
-    """Send again what failed and may succeed next time: only those items, in order, each with
+    """Send failed items again that may succeed next time: only those items, in order, each with
     attempts of its own.
 
     Args:
         attempts: tries per item in all.
         backoff: a `Backoff`, or any of tenacity's wait objects. Default: full jitter up to 0.1 s x
             2^n, at most 30 s.
-        classify: a function from an exception to its `ErrorClass`, or `None` where it does not
-            know; asked before the sink's own.
-        max_seconds: seconds for a series in all: a try that would come later is not made, and the
-            items leave with their last error. Time spent waiting for a destination that throttles
-            or cannot be reached does not count. Default: no limit.
-        budget: a `RetryBudget`, shared with all batches and with other retries; when it is empty,
-            that is an outage. Default: no limit.
+        classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
+            the exception; called before the sink's own.
+        max_seconds: seconds for a series of tries in all: a try that would come later is not made,
+            and the items leave with their last error. Waits for a throttling or unreachable
+            destination do not count. Default: no limit.
+        budget: a `RetryBudget`, shared with all batches and with other retries; an empty one counts
+            as an outage. Default: no limit.
         give_up_after: seconds of an outage, or of uninterrupted throttling, after which a series
-            ends. Default: it waits for as long as it lasts.
+            ends. Default: no limit.
         resend_unknown: whether a try that was cut off is made again (at least once) or not
             (`False`: at most once).
         unlisted_attempts: tries for an exception that no classifier knows.
-        on_refused: what to do while the destination refuses every write (`RefusedError`: a login, a
-            permission, a missing table, a full disk). `"wait"` (default) treats that as an outage.
-            `"dead_letter"` gives the items up, as permanent errors.
-        max_retry_after: the most seconds that a destination's `Retry-After` is believed. Default
-            300.
+        on_refused: the reaction to a destination that refuses every write (`RefusedError`: a login,
+            a permission, a missing table, a full disk). `"wait"` (default) treats it as an outage.
+            `"dead_letter"` fails the items with permanent errors.
+        max_retry_after: the longest `Retry-After` that is obeyed, in seconds. Default 300.
         rng: the randomness of the default backoff.
 
-    During a backoff the batch's flush slot serves other batches. A throttled destination is left
-    alone by all batches (with tenants: by those of the throttled tenant) for its `Retry-After`, 5 s
-    where it gives none. A destination that cannot be reached is probed by one batch at a time, at
-    most 5 s apart, and the others wait for its success. Neither uses up attempts.
+    During a backoff the batch's flush slot serves other batches. A throttled destination gets no
+    batch (with tenants: none of the throttled tenant) for its `Retry-After`, or for 5 s if it gives
+    none. An unreachable destination is probed by one batch at a time, at most 5 s apart, and the
+    others wait for its success. Neither uses up attempts.
 
     A destination that refuses every write is an outage as well, and the waiting batches take turns
-    to probe it. A probe whose whole write is refused sends half of it next, down to one item. An
-    item that is refused alone again and again, with accepted writes in between, is at fault itself
-    and leaves as a permanent error; its neighbours are delivered. Around a sink with several
-    destinations (`Router`) no item is searched for.
+    to probe it. After a probe whose whole write is refused, half of it is sent next, down to one
+    item. An item that is refused alone repeatedly, with accepted writes in between, is at fault
+    itself and leaves with a permanent error; its neighbours are delivered. Around a sink with
+    several destinations (`Router`) there is no such search.
 
     When a shutdown begins, a backoff ends with one immediate try, and further tries follow after
-    shortened waits until none fits before the deadline. What is left then was not applied, and ends
-    `unsent`.
+    shortened waits until none fits before the deadline. The remaining items were not applied, and
+    end `unsent`.
 
-    In a transaction it tries again what the transaction can live with, such as a lock that was not
-    to be had. When the transaction itself is lost, so is the series: only a new transaction can try
-    again. Locks are held while it waits.
+    In a transaction it repeats a write that failed without ending the transaction, as for a lock
+    that was not available. Locks are held while it waits. A lost transaction ends the series: only
+    a new transaction can try again.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -120,9 +119,8 @@ class Retry:
         succeeded.
         """
         for part in walk(sink):
-            reason = getattr(part, "refuses_retry", None)
-            if reason is not None:
-                raise checks.bad("Retry around", part, reason)
+            if isinstance(part, RefusesRetry):
+                raise checks.bad("Retry around", part, part.refuses_retry)
         return RetrySink(sink, self.settings)
 
     def __repr__(self) -> str:

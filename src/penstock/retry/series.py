@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from .._core.causes import caused
 from .._core.errors import ErrorClass, PermanentError, ResultMismatch, StoppedError
 from .._core.told import for_log, text_of
 from .search import Search
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
     from .._core.retry_policy import RetryPolicy
 
-COUNTED = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
-"""Classes that use up an attempt, and may be tried again."""
-AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
-"""Classes of an outage of the whole destination."""
 NO_LEADERS: Mapping[int, int] = {}
 """No item has a leader."""
 
@@ -105,9 +102,9 @@ class RetrySeries:
         if sent is not None and len(sent) < len(self.pending):
             staying = sorted((*self._without(sent), *staying))
         self.pending = staying
-        self.tries += bool(classes - self._policy.uncounted)
+        self.costs = bool(classes - self._policy.uncounted)
+        self.tries += self.costs
         self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
-        self.costs = bool(classes & COUNTED)
         return frozenset(classes)
 
     def succeeded(self, sent: Sequence[int]) -> None:
@@ -151,15 +148,9 @@ class RetrySeries:
         """Give up an item that was refused alone while others were accepted; later items of its key
         leave with it.
         """
-        made = PermanentError(
-            "refused whenever it was sent alone, while other writes were accepted: "
-            f"{text_of(error)}"
-        )
-        made.summary = (
-            "refused whenever it was sent alone, while other writes were accepted "
-            f"({for_log(error)})"
-        )
-        made.__cause__ = error
+        what = "refused whenever it was sent alone, while other writes were accepted"
+        made = PermanentError(f"{what}: {text_of(error)}")
+        made = caused(made, error, summary=f"{what} ({for_log(error)})")
         gone = {index}
         if keeps_prefix and self._keys is not None:
             gone.update(
@@ -173,10 +164,6 @@ class RetrySeries:
 
 def stopped(error: BaseException, which: str = "the last try") -> StoppedError:
     """The error of an item that was not applied, and is not tried again because of a shutdown."""
-    made = StoppedError(
-        f"given up because the batcher is stopping; {which} ended with "
-        f"{type(error).__name__}: {text_of(error)}"
-    )
-    made.summary = f"given up because the batcher is stopping; {which} ended with {for_log(error)}"
-    made.__cause__ = error
-    return made
+    what = f"given up because the batcher is stopping; {which} ended with"
+    made = StoppedError(f"{what} {type(error).__name__}: {text_of(error)}")
+    return caused(made, error, summary=f"{what} {for_log(error)}")

@@ -1,4 +1,4 @@
-"""Destinations, and what goes around them."""
+"""Destinations, decorators and combinators."""
 
 from .._core.function_sink import FunctionSink
 from .._core.public import publish

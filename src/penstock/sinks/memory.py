@@ -20,24 +20,20 @@ T = TypeVar("T")
 
 
 class MemorySink(Generic[T]):
-    """Keeps everything that is written to it, for tests and examples. Never fails, never
-    suspends.
-    """
+    """Keeps every written batch, for tests and examples. Never fails, never suspends."""
 
     capabilities = Capabilities(transactional=True)
 
     def __init__(self) -> None:
         self.batches: list[Batch[T]] = []
-        """The batches, in the order in which they were written; those of a transaction come with
-        its commit.
-        """
+        """The batches in order of writing; those of a transaction are added at its commit."""
         self.ledger: dict[Unit, Committed] = {}
-        """What was committed under which unit."""
+        """The commit of each unit."""
         self._under_way: dict[str, asyncio.Event] = {}
 
     @property
     def items(self) -> list[T]:
-        """All items, in the order in which they were written."""
+        """All items in order of writing."""
         return [item for batch in self.batches for item in batch]
 
     async def write(self, batch: Batch[T]) -> None:
@@ -46,15 +42,15 @@ class MemorySink(Generic[T]):
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
-        """Keep what is written when it ends. Suspends, on entering, while another attempt of the
-        unit is under way.
+        """Keep the written batches when it ends. Suspends, on entering, while another attempt of
+        the unit is active.
         """
         async with self._turn(unit):
             attempt = self._attempt(unit)
             try:
                 yield attempt
             finally:
-                attempt.is_over = True
+                attempt.close()
             self._keep(attempt)
 
     @asynccontextmanager
@@ -87,7 +83,7 @@ class MemorySink(Generic[T]):
         attempt.commits()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all batches and commits."""
         self.batches.clear()
         self.ledger.clear()
 
@@ -102,10 +98,14 @@ class _Attempt(Attempt, Generic[T]):
         super().__init__(unit)
         self._ledger = ledger
         self.batches: list[Batch[T]] = []
-        self.is_over = False
+        self._is_over = False
+
+    def close(self) -> None:
+        """Refuse further writes."""
+        self._is_over = True
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        if self.is_over:
+        if self._is_over:
             raise has_ended(self.unit)
         if self.is_replay:
             return all_duplicate(batch)

@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from penstock import ConfigError
-from penstock._clients.postgres.url import dsn_of, table_name
+from penstock._clients.postgres.dsn import dsn_of
+from penstock._clients.postgres.names import table_name
 from penstock.spark.options.sinks import prepared
 from penstock.spark.options.table import OPTIONS, options_as_markdown
 from penstock.spark.values.travel import description, load

@@ -1,20 +1,19 @@
-"""One file that only grows, written by one process at a time. Everything here blocks: it runs in a
-thread.
+"""An append-only file with one writing process at a time. Every call blocks, so it runs in a thread.
 
-1. A *chunk* is what one call appends, in one piece. A failed append is taken back; where that
-   fails, the outcome is unknown.
-2. A line or zstd frame without an end, left by a killed process, is moved to a file beside it when
-   the file is opened. Whole lines of a chunk may stay, although their items were never reported as
+1. A *chunk* is the content of one append, in one piece. A failed append is undone; if that fails,
+   the outcome is unknown.
+2. An unfinished line or zstd frame, left by a killed process, is moved to a file beside it when the
+   file is opened. Whole lines of a chunk may remain, although their items were never reported as
    delivered.
-3. The lock is on a third file, which stays: the file itself changes its name when it is rotated.
-   Rotation happens between chunks only.
-4. Other programs may rename, remove or truncate the file, as logrotate does. Before each chunk a
-   file that is not at its path, or has another size than this process left, is opened anew. After
-   each chunk a file that has been removed meanwhile is replaced by a new one, which gets the chunk.
-   A file that has become shorter meanwhile makes the outcome unknown: the chunk may be in the copy,
-   or nowhere.
-5. After a failed fsync the disk's content is unknown, and a second fsync would not tell. The file
-   is opened anew before the next chunk.
+3. The lock is on a separate file, which is kept: rotation renames the file itself. Rotation happens
+   only between chunks.
+4. Other programs may rename, remove or truncate the file, as logrotate does. Before each chunk, a
+   file that is no longer at its path, or whose size differs from the one this process left, is
+   reopened. After each chunk, a file removed in the meantime is replaced by a new one, which gets
+   the chunk. A file truncated in the meantime makes the outcome unknown: the chunk may be in the
+   copy, or nowhere.
+5. After a failed fsync the content of the disk is unknown, and a second fsync would not reveal it.
+   The file is reopened before the next chunk.
 6. The lock and the torn pieces are never written through a symbolic link. The file itself may be
    one, unless `follows` forbids it.
 """
@@ -32,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.checks import bad
 from ..._core.errors import UnavailableError, UnknownOutcomeError
-from .end import NotTakenBackError, append, cut
+from .end import NotUndoneError, append, cut
 from .repair import is_zstd, whole_frames, whole_lines
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
-    """What the user said of the file."""
+    """The user's settings of a file."""
 
     path: Path
     is_zstd: bool
@@ -63,18 +62,18 @@ class FileSettings:
     follows: bool = True
     """Whether the file may be a symbolic link."""
     mode: int = 0o666
-    """The mode of a file that is created, less the umask."""
+    """The mode of a new file, less the umask."""
 
     def beside(self, ending: str) -> Path:
-        """A file beside it."""
+        """The path of a file beside it."""
         return self.path.with_name(self.path.name + ending)
 
     def period(self, wall: float) -> int | None:
-        """Which of the periods that begin at whole multiples of `rotate_every` a time lies in."""
+        """The number of the rotation period, a whole multiple of `rotate_every`, that contains `wall`."""
         return None if self.rotate_every is None else int(wall // self.rotate_every)
 
     def archive(self, wall: float) -> Path:
-        """A name that nothing has yet for the file as it is now."""
+        """An unused name for the file when it is rotated at `wall`."""
         stem, ending = stem_and_ending(self.path)
         when = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
         number, name = 0, f"{stem}-{when}{ending}"
@@ -85,14 +84,14 @@ class FileSettings:
 
 
 def stem_and_ending(path: Path) -> tuple[str, str]:
-    """What stands before and after the time in a rotated file's name."""
+    """The text before and after the time in a rotated file's name."""
     suffixes = path.suffixes
     ending = "".join(suffixes[-2:] if suffixes[-1:] == [".zst"] else suffixes[-1:])
     return path.name.removesuffix(ending), ending
 
 
 def archives(path: Path) -> list[Path]:
-    """The files that have been rotated away from `path`, oldest first."""
+    """The rotated files of `path`, oldest first."""
     stem, ending = stem_and_ending(path)
     pattern = re.compile(rf"{re.escape(stem)}-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?{re.escape(ending)}")
     found = [
@@ -104,19 +103,19 @@ def archives(path: Path) -> list[Path]:
 
 
 class AppendFile:
-    """The opened file. Not for several threads at once."""
+    """An open file. Not thread-safe."""
 
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
         self._lock: int | None = None
         self._file: int | None = None
         self._end = 0
-        """The size that this process has left."""
+        """The size after this process's last write."""
         self._period: int | None = None
 
     def open(self) -> None:
-        """Lock the file, put its end right, and be ready to append. Raises `ConfigError` for a file
-        in use or of another kind, and `OSError`.
+        """Lock the file and repair its end. Raises `ConfigError` for a file in use or of another
+        kind, and `OSError`.
         """
         try:
             self._lock = _locked(self._settings)
@@ -128,8 +127,8 @@ class AppendFile:
     def append(self, chunk: bytes, wall: float) -> None:
         """Append all of `chunk`, or nothing.
 
-        Raises `OSError` and `UnavailableError` if nothing of it was appended, and
-        `UnknownOutcomeError` if a part of it may have been.
+        Raises `OSError` and `UnavailableError` if nothing was appended, and `UnknownOutcomeError`
+        if a part may have been.
         """
         for _ in range(_TRIES):
             file = self._ready(len(chunk), wall)
@@ -140,8 +139,8 @@ class AppendFile:
         )
 
     def close(self) -> None:
-        """Close the file and release the lock. Closing twice is harmless. Raises `OSError` if what
-        was written may not be on the disk.
+        """Close the file and release the lock; idempotent. Raises `OSError` if the content may not
+        be on the disk.
         """
         file, lock = self._file, self._lock
         self._file = self._lock = None
@@ -209,13 +208,13 @@ class AppendFile:
     # -- one chunk ---------------------------------------------------------------------------------
 
     def _append(self, file: int, chunk: bytes, wall: float) -> bool:
-        """Append the chunk; `False` if another program has changed or removed the file, and nothing
-        of the chunk is in it.
+        """Append the chunk; return `False` if another program has changed or removed the file, which
+        then contains nothing of the chunk.
         """
         path = self._settings.path
         try:
             end = append(file, chunk, self._end)
-        except NotTakenBackError as error:
+        except NotUndoneError as error:
             self._give_up(file)
             raise UnknownOutcomeError(f"{path}: {error}") from error.__cause__
         if end is None:
@@ -270,7 +269,7 @@ def _locked(settings: FileSettings) -> int:
 
 
 def _repaired(file: int, settings: FileSettings) -> int:
-    """Move an unfinished end aside; return the file's size."""
+    """Move an unfinished end aside and return the file's size."""
     found = os.fstat(file)
     if not S_ISREG(found.st_mode):
         raise bad("path", str(settings.path), "is not a plain file")
@@ -315,7 +314,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new name is on the disk only when its folder is."""
+    """Sync the folder: a new name is on the disk only if its folder is."""
     opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(opened)

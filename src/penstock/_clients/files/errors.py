@@ -1,7 +1,7 @@
-"""What errors of the file system mean, and what an operator has to do about them.
+"""The classes of file system errors, and the repair for each.
 
-A disk that is full, a missing permission, a file system that is read-only and a missing folder
-refuse every item alike, until they are repaired. Descriptors and memory come back by themselves.
+A full disk, a missing permission, a read-only file system and a missing folder refuse every item
+until an operator repairs them. A lack of descriptors or memory is temporary.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ _UNAVAILABLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE
 
 
 def classify_file(error: BaseException) -> ErrorClass | None:
-    """The class of an error of the file system; `None` for others. Looks through `__cause__`. Does
+    """The class of a file system error; `None` for other errors. Looks through `__cause__`. Does
     not suspend.
 
     A full disk, a missing permission, a read-only file system and a missing folder are `refused`:
-    no item is to blame, and producers wait until an operator has repaired it. A process without
-    free descriptors or memory is unavailable. Other errors are transient. Errors of Penstock keep
-    their own class.
+    no item is at fault, and producers wait until an operator has repaired it. A lack of descriptors
+    or memory is unavailable. Other errors are transient. Errors of Penstock keep their own class.
     """
     for link in causes(error):
         own = classify(link)
@@ -48,9 +47,7 @@ def _class_of(error: OSError) -> ErrorClass:
 
 
 def refusal(error: OSError, path: Path) -> RefusedError | None:
-    """The error to raise for one that refuses every item written to `path`; `None` if it does
-    not.
-    """
+    """The `RefusedError` for an error that affects every item written to `path`, or `None`."""
     if error.errno not in _REFUSED:
         return None
     about = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path

@@ -1,8 +1,7 @@
-"""How much of a file is whole: what a killed process, or a lost power supply, has left at its end.
-Blocks.
+"""The complete part of a file after a killed process or a power failure. Blocks.
 
-Text is whole up to its last newline. A zstd file is whole up to its last complete frame; frames and
-blocks say how long they are, so nothing is decompressed.
+Text is complete up to its last newline. A zstd file is complete up to its last whole frame; frames
+and blocks state their length, so nothing is decompressed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _RLE, _RESERVED = 1, 3
 
 
 def is_zstd(fd: int) -> bool | None:
-    """Whether the file begins as one of zstd does; `None` if it is too short to tell."""
+    """Whether the file begins like a zstd file; `None` if it is too short to tell."""
     head = os.pread(fd, len(ZSTD_MAGIC), 0)
     if len(head) < len(ZSTD_MAGIC):
         return None
@@ -25,7 +24,7 @@ def is_zstd(fd: int) -> bool | None:
 
 
 def whole_lines(fd: int) -> int:
-    """How many of the file's bytes are whole lines."""
+    """The length of the whole lines, in bytes."""
     end = os.fstat(fd).st_size
     while end > 0:
         start = max(0, end - _CHUNK)
@@ -37,7 +36,7 @@ def whole_lines(fd: int) -> int:
 
 
 def whole_frames(fd: int) -> int:
-    """How many of the file's bytes are whole zstd frames."""
+    """The length of the whole zstd frames, in bytes."""
     size = os.fstat(fd).st_size
     at = 0
     while at < size:

@@ -1,1 +1,1 @@
-"""PostgreSQL: error tables and addresses."""
+"""PostgreSQL: names, DSNs, connections and errors."""

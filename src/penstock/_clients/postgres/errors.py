@@ -1,16 +1,13 @@
-"""What PostgreSQL's errors mean: their class, whether an item is to blame, and which row the server
-points at.
+"""Classification of PostgreSQL's errors: their class, whether an item is to blame, and which row.
 
-1. A server's error is judged by its SQLSTATE, and a missing privilege (42501) also by the server's
-   routine that reported it: row-level security and a trigger use the same code for one row. A code
-   that is not listed is permanent: the server has understood and refused.
-2. Errors around one of these are looked through by their `__cause__`; one of our own errors speaks
-   for itself.
-3. A server that is shutting down is unavailable. A login, a right, a table, a column or space on
-   the disk that is missing is refused: both push back instead of spilling good rows into dead
-   letters.
-4. An error of one row is shown in logs by its type, its SQLSTATE and the names it gives, never by
-   its message: that may quote the row.
+1. A server's error is classified by its SQLSTATE, and a missing privilege (42501) also by the
+   server's routine that reported it: row-level security and triggers use the same code for one row.
+   An unlisted code is permanent: the server has understood and refused.
+2. The `__cause__` chain of an error is searched; an error of Penstock keeps its own class.
+3. A server that is shutting down is unavailable. A missing login, right, table, column or disk
+   space is refused. Both cause backpressure instead of sending good rows to dead letters.
+4. Logs show an error of one row by its type, its SQLSTATE and the names it gives, never by its
+   message, which may quote the row.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ _P, _T, _U, _R = (
 _STATES = {
     "08000": _U,
     "08001": _U,
-    "08003": _T,  # what asyncpg raises when a connection breaks during a statement
+    "08003": _T,  # asyncpg raises it when a connection breaks during a statement
     "08004": _U,
     "08006": _U,
     "08007": ErrorClass.UNKNOWN,
@@ -82,19 +79,15 @@ _STATES = {
 }
 _FAMILIES = {"28": _R, "40": _T}
 _ITEM_FAMILIES = frozenset({"21", "22", "23", "44", "54", "P0"})
-"""Data, constraint, view check, too large for an index, raised by a trigger: errors that one row
-can cause.
-"""
+"""Data, constraint, view check, too large for an index, raised by a trigger: one row's errors."""
 _PERHAPS_ITEMS = frozenset({"3F000", "42703", "42P01"})
-"""Listed, and yet raised by a trigger for one row now and then: a statement that it puts together
-names what is not there.
-"""
+"""Listed, but a trigger may raise them for one row, by a dynamic statement with a wrong name."""
 OF_ALL = tuple(sorted(_STATES.keys() - _PERHAPS_ITEMS))
 """States that no row causes."""
 OF_ALL_FAMILIES = ("08", "25", "28", "40", "53", "57", "58")
 NO_PRIVILEGE = "42501"
 NAME_TOO_LONG = "42622"
-"""A value that a column of type `name` does not hold; the only one of its family that is data."""
+"""A value too long for a column of type `name`; the only data error of its family."""
 LOCK_NOT_AVAILABLE = "55P03"
 _PRIVILEGE_ROUTINES = (
     "aclcheck_error",
@@ -102,8 +95,8 @@ _PRIVILEGE_ROUTINES = (
     "InitTempTableNamespace",
     "pgfdw_report",
 )
-"""Routines of the server (their names begin so) that report what a role lacks; row-level security
-and RAISE have others.
+"""Prefixes of the server's routines that report a missing privilege; row-level security and RAISE
+use others.
 """
 NOT_NULL = "23502"
 _STALE = frozenset({"26000", "42P05"})
@@ -115,8 +108,7 @@ _LOST = frozenset({"08000", "08003", "08006", "57P01", "57P02", "57P04", "57P05"
 
 
 def classify_postgres(error: BaseException) -> ErrorClass | None:
-    """The class of an error of PostgreSQL or of asyncpg, by its SQLSTATE; `None` for one that
-    neither of them raised.
+    """Classify an error of PostgreSQL or asyncpg by its SQLSTATE; `None` for any other error.
 
     A missing table, column, schema or database, a refused login, a read-only server and a full disk
     are `REFUSED`. 42501 is so only where the server names a routine that checks privileges:
@@ -137,15 +129,11 @@ def _class_of(error: BaseException) -> ErrorClass | None:
     state = sqlstate(error)
     if state is not None:
         if type(error).__name__ == "InvalidCachedStatementError":
-            # the table was altered under a prepared statement; the next try prepares it
-            # again
-            return _T
+            return _T  # the table was altered; the next try prepares the statement again
         if state == NO_PRIVILEGE:
             return _R if _lacks_privilege(error) else _P
         if state[:2] == "08" and _is_fatal(error):
-            return _STATES.get(
-                state, _T
-            )  # a pooler gives 08P01 to whatever keeps it from serving a client
+            return _STATES.get(state, _T)  # poolers use 08P01 for every failure to serve a client
         return _STATES.get(state) or _FAMILIES.get(state[:2], _P)
     if isinstance(error, OSError):
         return _class_of_os_error(error)
@@ -164,7 +152,7 @@ def _class_of_os_error(error: OSError) -> ErrorClass:
 def _class_of_interface_error(error: BaseException) -> ErrorClass | None:
     if "asyncpg" not in sys.modules:
         return None
-    from asyncpg import exceptions  # an optional dependency, loaded by whoever raised its error
+    from asyncpg import exceptions  # an optional dependency, loaded already
 
     if isinstance(error, exceptions.TargetServerAttributeNotMatched):
         return _U
@@ -180,15 +168,13 @@ def _class_of_interface_error(error: BaseException) -> ErrorClass | None:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """The five characters that PostgreSQL gives to every error; `None` for other errors."""
+    """PostgreSQL's five-character error code; `None` for other errors."""
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) and len(state) == 5 else None
 
 
 def is_from_server(error: BaseException) -> bool:
-    """Whether the server itself said so; asyncpg raises some of the same classes before it sends
-    anything.
-    """
+    """Whether the server sent the error; asyncpg raises some of the same classes by itself."""
     return sqlstate(error) is not None and getattr(error, "severity", None) is not None
 
 
@@ -204,7 +190,7 @@ def _lacks_privilege(error: BaseException) -> bool:
 
 
 def is_stale(error: BaseException) -> bool:
-    """Whether a prepared statement is gone or outdated, so that it has to be prepared again."""
+    """Whether a prepared statement is gone or outdated and must be prepared again."""
     return sqlstate(error) in _STALE or type(error).__name__ in {
         "InvalidCachedStatementError",
         "OutdatedSchemaCacheError",
@@ -212,7 +198,7 @@ def is_stale(error: BaseException) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection broke, so that the statement's fate is not in the error."""
+    """Whether the connection broke, so that the error does not show the statement's outcome."""
     if (
         isinstance(error, (OSError, EOFError))
         or sqlstate(error) in _LOST
@@ -225,16 +211,12 @@ def is_lost(error: BaseException) -> bool:
 
 
 def _is_refused_at_rest(error: BaseException) -> bool:
-    """Whether asyncpg refused to begin because the server had ended the session and the end of the
-    connection has not been seen yet.
-    """
+    """Whether asyncpg could not begin: the server ended the session, the end is still unread."""
     return type(error).__name__ == "InternalClientError" and "cannot switch to state" in str(error)
 
 
 def is_gone(con: PoolConnectionProxy[Any]) -> bool:
-    """Whether a connection is closed. One that broke has left its pool's hands already, and says so
-    by raising.
-    """
+    """Whether a connection is closed; a broken one has left its pool already, and raises."""
     from asyncpg import InterfaceError  # an optional dependency
 
     try:
@@ -244,19 +226,19 @@ def is_gone(con: PoolConnectionProxy[Any]) -> bool:
 
 
 def is_about_items(error: BaseException) -> bool:
-    """Whether single rows can be at fault, so that the others may be delivered without them."""
+    """Whether single rows can be at fault, so that the others can be delivered without them."""
     state = sqlstate(error)
     if state is None or not is_from_server(error):
-        return True  # raised by asyncpg while it encoded a row: nothing else is left on this side
+        return True  # asyncpg could not encode a row: no other cause is left on this side
     if state == NO_PRIVILEGE:
         return not _lacks_privilege(error)
     return state not in OF_ALL and state[:2] not in OF_ALL_FAMILIES
 
 
 def blames_row(state: str, column: str | None, written: Container[str]) -> bool:
-    """Whether an error says by itself that a row is at fault, even where all rows have it.
+    """Whether an error alone proves that a row is at fault, even if all rows have it.
 
-    A column that the sink does not write, and that may not be NULL, is no row's fault.
+    A NOT NULL column that the sink does not write is not a row's fault.
     """
     if state == NOT_NULL and column is not None:
         return column in written
@@ -266,9 +248,7 @@ def blames_row(state: str, column: str | None, written: Container[str]) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error that is left after rows were tried one by one means that the table takes
-    none of them.
-    """
+    """Whether an error that remains after rows were tried singly means the table takes none."""
     state = sqlstate(error)
     if state in {None, NAME_TOO_LONG} or not is_from_server(error) or is_stale(error):
         return False
@@ -276,9 +256,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def copy_row(error: BaseException, table: str, rows: int) -> int | None:
-    """The index of the row that the server's context names (`COPY events, line 2`, in any
-    language); `None` without one.
-    """
+    """The row that the server's context names (`COPY events, line 2`, in any language), if any."""
     context = getattr(error, "context", None)
     if not isinstance(context, str):
         return None
@@ -290,9 +268,7 @@ def copy_row(error: BaseException, table: str, rows: int) -> int | None:
 
 
 def for_write(error: Exception, *, sealed: bool) -> Exception:
-    """What a write raises for an error of the whole batch. `sealed`: the server may already have
-    been told to keep the rows.
-    """
+    """The error that a write raises for the whole batch; `sealed`: the rows may be stored."""
     if is_lost(error):
         if sealed:
             return _made(
@@ -323,12 +299,11 @@ SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
 
 def _made(kind: type[SinkErrorT], text: str, error: BaseException) -> SinkErrorT:
     made = kind(f"{text} ({text_of(error)})")
-    made.summary = f"{text} ({for_log(error)})"
-    return caused(made, error)
+    return caused(made, error, summary=f"{text} ({for_log(error)})")
 
 
 def shown(error: BaseException) -> str:
-    """An error's type, its SQLSTATE and the names it gives: what a log may show of it."""
+    """An error's text for logs: its type, its SQLSTATE and the names that it gives."""
     fields = ("table_name", "column_name", "constraint_name", "data_type_name")
     names = [
         f"{field.removesuffix('_name')} {value!r}"
@@ -342,13 +317,12 @@ def shown(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The server's message without its DETAIL and HINT; of another error its text."""
+    """The server's message without DETAIL and HINT; the text of any other error."""
     message = getattr(error, "message", None)
     return message if isinstance(message, str) else text_of(error) or type(error).__name__
 
 
 def for_item(error: BaseException) -> PermanentError:
-    """The error of one item, which is refused while its neighbours are delivered."""
+    """The error of one refused item, whose neighbours are delivered."""
     made = PermanentError(f"{type(error).__name__}: {text_of(error)}")
-    made.summary = shown(error)
-    return caused(made, error)
+    return caused(made, error, summary=shown(error))

@@ -1,23 +1,12 @@
 """A deadline that only moves earlier, and waits for a condition that it bounds.
 
-1. A wait ends when its condition holds or when its part of the time is used up. Whatever
-   changes something that a condition reads fires `changed`, or calls `wake`.
+1. A wait ends when its condition holds or its part of the time is used up. Fire `changed`, or call
+   `wake`, after a change that conditions depend on.
 2. The last part of the time is a reserve for clean-up. `at(1)` is its start, `at(0.5)` the middle
    of it, `at(0)` the deadline. A deadline that moves shortens the reserve, never lengthens it.
 3. Cancelling a wait means *now*: the deadline becomes the present, and the wait ends at once. The
    cancellation is swallowed: `asyncio.run` cancels every task as it ends, and a shutdown has to
    finish all the same.
-
-A shutdown reads like this:
-
-    countdown = Countdown(clock, seconds, longest_reserve=1.0, on_move=engine.deadline_moved)
-    await countdown.until(lambda: engine.is_drained, part=1)
-    cut(verdict_at=min(clock.now() + GRACE, countdown.at(0.5)))
-    await countdown.settle(tasks)
-    await countdown.until(lambda: not engine.flights, part=0.5)
-    ended = await countdown.ends(closing, latest=clock.now() + share)
-
-`on_move` is called with `at(1)`, the time at which the work stops, each time it moves.
 """
 
 from __future__ import annotations
@@ -39,8 +28,8 @@ RESERVE = 0.2
 
 
 class Countdown:
-    """`seconds` from now to a deadline, the last fifth of them (at most `longest_reserve`) a
-    reserve.
+    """`seconds` from now to a deadline, the last fifth (at most `longest_reserve`) as a reserve.
+    `on_move` is called with `at(1)` each time that it moves.
     """
 
     def __init__(
@@ -73,7 +62,7 @@ class Countdown:
             self.wake()
 
     def wake(self) -> None:
-        """Have the waits look at their conditions again."""
+        """Have the waits check their conditions again."""
         self._changed.fire()
 
     async def until(
@@ -89,7 +78,7 @@ class Countdown:
     async def ends(
         self, task: asyncio.Task[Any], *, part: float = 0, latest: float = math.inf
     ) -> bool:
-        """Whether the task ends by itself in time; otherwise it is cancelled, and left behind if it
+        """Whether the task ends by itself in time. Cancel it otherwise, and leave it behind if it
         ignores that.
         """
         task.add_done_callback(lambda _: self.wake())

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from concurrent.futures import Future
 
+    Step = Callable[[], Awaitable[object]]
+
 R = TypeVar("R")
 
 
@@ -104,11 +106,7 @@ class LoopThread:
         self._ready: LoopCall[None] = LoopCall()
         self._calls: dict[LoopCall[Any], None] = {}
 
-    def start(
-        self,
-        opening: Callable[[], Awaitable[object]] = _nothing,
-        closing: Callable[[], Awaitable[object]] = _nothing,
-    ) -> None:
+    def start(self, opening: Step = _nothing, closing: Step = _nothing) -> None:
         """Start the thread, and block until `opening` has returned on its loop.
 
         What `opening` raises is raised here, after the thread has ended. When the wait is
@@ -195,8 +193,8 @@ class LoopThread:
         raise self._ended_error()
 
     def end(self, timeout: float | None = None) -> None:
-        """End the loop after the calls that wait for it, and wait for the thread, at most `timeout`
-        seconds. Idempotent.
+        """Let running calls finish, end the loop, and wait for the thread, at most `timeout` seconds.
+        Idempotent.
         """
         self.call_soon(self._tell_end)
         if self._thread is not None:
@@ -207,9 +205,7 @@ class LoopThread:
 
     # -- on the thread -----------------------------------------------------------------------------
 
-    def _run(
-        self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]]
-    ) -> None:
+    def _run(self, opening: Step, closing: Step) -> None:
         try:
             run_on_new_loop(self._serve(opening, closing), 0.0, ignored=self._log_exit)
         finally:
@@ -219,9 +215,7 @@ class LoopThread:
             for call in list(self._calls):
                 call.finish(error=self._ended_error())
 
-    async def _serve(
-        self, opening: Callable[[], Awaitable[object]], closing: Callable[[], Awaitable[object]]
-    ) -> None:
+    async def _serve(self, opening: Step, closing: Step) -> None:
         ready, loop = self._ready, asyncio.get_running_loop()
         self._end = loop.create_future()
         try:

@@ -25,7 +25,7 @@ from ..._core.errors import (
     TooLargeError,
     UnavailableError,
 )
-from ..._core.sink import walk
+from ..._core.sink import classifier_of, stretch_limits
 from .adaptive import AdaptiveControl, Load, Try
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Governor:
 
     def __init__(self, rules: Adaptive, limits: Limits, sink: object) -> None:
         self._control = AdaptiveControl(rules, limits, patience=_patience(limits, sink))
-        self._classify: Classifier | None = getattr(sink, "classify", None)
+        self._classify = classifier_of(sink)
         self._running = 0
         self._quiet_since = -math.inf
 
@@ -138,5 +138,4 @@ def _sheds_load(error: BaseException) -> bool:
 
 def _patience(limits: Limits, sink: object) -> float:
     """Seconds that a try may take: its shortest timeout."""
-    stretches: list[float | None] = [getattr(part, "stretch_limit", None) for part in walk(sink)]
-    return min([limits.stretch, *(seconds for seconds in stretches if seconds is not None)])
+    return min([limits.stretch, *stretch_limits(sink)])

@@ -265,13 +265,10 @@ class BlockingBatcher(Generic[T]):
         receipts: tuple[BlockingReceipt | None, ...],
         timeout: float | timedelta | None,
     ) -> None:
-        if not self._put(items, receipts):
+        entries = self._run.batcher.entries(items, receipts)
+        if entries is None or not self._inbox.put_all(entries):
             run = self._running()
             run.wait(lambda: run.batcher.let_in(items, receipts, timeout))
-
-    def _put(self, items: tuple[T, ...], receipts: tuple[BlockingReceipt | None, ...]) -> bool:
-        entries = self._run.batcher.entries(items, receipts)
-        return entries is not None and self._inbox.put_all(entries)
 
     def _running(self) -> ThreadRun[T]:
         """The run, with a new thread in a forked child. Raises `ClosedError` while not open."""

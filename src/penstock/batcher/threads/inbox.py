@@ -1,8 +1,8 @@
 """Items that threads have handed in and the loop has not yet taken over: the part of the ledger
 outside the loop.
 
-1. The loop lends room, and threads fill it. An item is accepted once it is appended. No more is
-   appended than was lent, so the ledger's bound holds with both sides at work.
+1. The loop lends room, and threads fill it. An appended item is accepted. No more is appended than
+   was lent, so the ledger's bound holds with both sides at work.
 2. The loop is woken once between two takings, or a few times if several threads come at once.
 3. The lock is held for a few steps of our own, never during a call that could wait for a thread
    that wants it.

@@ -1,1 +1,1 @@
-"""Sinks around several sinks."""
+"""Sinks that combine several sinks."""

@@ -1,12 +1,11 @@
-"""One batch to several sinks at once.
+"""One batch to several sinks.
 
-1. Each branch has a delivery of its own: an item is settled when every required branch has settled
-   it, and the worst branch decides.
-2. Branches are written side by side; each backs off and is bounded by the flush timeout by itself.
-3. A branch of `best_effort` never fails an item. It is not waited for longer than one last try when
-   the required ones are done.
-4. There is no transaction over two destinations. Trying again belongs into each branch: around the
-   whole, it would send what had succeeded in one branch again.
+1. Each branch has its own delivery: an item is settled when every required branch has settled it,
+   and the worst outcome decides.
+2. Branches are written concurrently; each has its own backoff and flush timeout.
+3. A `best_effort` branch never fails an item. After the required branches, it gets one last attempt.
+4. No transaction spans two destinations. Retries belong into each branch: a retry around the whole
+   would repeat the successful writes of other branches.
 """
 
 from __future__ import annotations
@@ -41,22 +40,23 @@ logger = logging.getLogger("penstock.fan_out")
 
 
 class FanOut(Openable, Generic[T]):
-    """Write every batch to each of `sinks`.
+    """Writes every batch to each of `sinks`.
 
     Args:
-        sinks: the required branches, sinks or functions of a batch. They are called "1", "2", ...
-            in counts and write keys.
-        best_effort: branches that are tried and counted, and never fail an item; numbered on.
-        mode: `all` writes to every branch at the same time, whatever becomes of the others;
-            `parallel` does too, and cancels the rest when a required branch fails as a whole, which
-            leaves what they had begun unknown; `sequential` writes to one branch after another, and
-            what has failed in one is not sent to the next.
+        sinks: the required branches, sinks or functions of a batch. They are named "1", "2", ... in
+            counts and write keys.
+        best_effort: branches that are attempted and counted, but never fail an item; their numbers
+            follow.
+        mode: `all` writes to every branch concurrently, regardless of the others; `parallel` does
+            too, but cancels the others when a required branch fails as a whole, which leaves their
+            started writes unknown; `sequential` writes to one branch after another, and an item
+            that failed in one is not sent to the next.
 
-    Put a `Retry` into each branch that needs one; around a `FanOut` it is refused. Of an item that
-    one branch has and another refuses, the refusal decides (`rejected`, or the dead letters); of
-    one that was cut off anywhere, or not sent in one branch only, nothing is known.
+    Put a `Retry` into each branch that needs one; around a `FanOut` it is refused. If one branch has
+    an item and another refuses it, the refusal decides (`rejected`, or the dead letters). An item
+    that was cut off in any branch, or is unsent in one branch only, is unknown.
 
-    Raises `ConfigError` unless there is a branch that is required, and for a bad argument.
+    Raises `ConfigError` without a required branch, and for a bad argument.
     """
 
     refuses_retry = (
@@ -91,22 +91,16 @@ class FanOut(Openable, Generic[T]):
 
     @property
     def counts(self) -> Mapping[str, Mapping[Outcome, int]]:
-        """Per branch how its items ended, since it was last opened. `unsent` counts what was never
-        sent to it.
-        """
+        """Outcomes per branch since it was last opened. `unsent` counts items never sent to it."""
         return {label: dict(self._counts.get(label, {})) for label in self._branches}
 
     @property
     def capabilities(self) -> Capabilities:
-        """What every branch promises, but no transaction, and no order behind a failure: the other
-        branches do not know of it.
+        """The common promises of all branches, without transactions, and without order behind a
+        failure, of which the other branches do not know.
         """
         known = [capabilities_of(sink) for sink in self.inners]
-        bounds = [
-            known_one.max_concurrency
-            for known_one in known
-            if known_one.max_concurrency is not None
-        ]
+        bounds = [one.max_concurrency for one in known if one.max_concurrency is not None]
         return Capabilities(
             idempotent=all(one.idempotent for one in known),
             columnar=all(one.columnar for one in known),
@@ -119,9 +113,7 @@ class FanOut(Openable, Generic[T]):
             await stack.enter_async_context(opened(sink))
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Write to every branch; suspends until all have ended. Cancellation is passed on to
-        each.
-        """
+        """Write to every branch; suspends until all have ended. Cancellation reaches each of them."""
         fork = batch.fork(dict.fromkeys(self._branches, _as_it_is), best_effort=self._extra)
         with fork as ways:
             try:
@@ -133,9 +125,7 @@ class FanOut(Openable, Generic[T]):
 
     @property
     def _lines(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-        """What is written at the same time, and within it one after another: the required branches,
-        and the others.
-        """
+        """The concurrent groups of branches, each written in sequence: required and best-effort."""
         required: list[tuple[str, ...]] = (
             [self._required]
             if self._mode == "sequential"
@@ -167,7 +157,7 @@ class FanOut(Openable, Generic[T]):
                 )
 
     def __getstate__(self) -> dict[str, object]:
-        """The description alone."""
+        """The state without the counts."""
         return {**super().__getstate__(), "_counts": {}}
 
     def __repr__(self) -> str:
@@ -175,7 +165,7 @@ class FanOut(Openable, Generic[T]):
 
 
 class _Spread(Generic[T]):
-    """One batch on its ways."""
+    """The writes of one batch to all branches."""
 
     def __init__(
         self,
@@ -195,7 +185,7 @@ class _Spread(Generic[T]):
         self._ended: set[int] = set()
 
     async def run(self, batch: Batch[T]) -> None:
-        """Write every line."""
+        """Write every group of branches."""
         lines = [
             Line([self._ways[label].delivery for label in line], partial(self._write_line, line))
             for line in self._lines
@@ -203,7 +193,7 @@ class _Spread(Generic[T]):
         await side_by_side(batch.delivery, lines, self._line_ended)
 
     async def _write_line(self, line: tuple[str, ...]) -> Mapping[int, BaseException]:
-        """One branch after another; what has failed in one is not sent to the next."""
+        """Write one branch after another; an item that failed in one is not sent to the next."""
         failed: dict[int, BaseException] = {}
         for place, label in enumerate(line):
             way = self._ways[label]
@@ -217,7 +207,7 @@ class _Spread(Generic[T]):
     def _line_ended(
         self, place: int, errors: Mapping[int, BaseException] | None
     ) -> Collection[int]:
-        """Let nobody wait who need not; return the lines to cancel."""
+        """End the group's branches, hurry the best-effort ones, and return the groups to cancel."""
         line = self._lines[place]
         self._ended.add(place)
         for label in line:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core import checks
+from ..._core.causes import caused
 from ..._core.delivery.side_by_side import Line, side_by_side
 from ..._core.errors import PermanentError
 from ..._core.function_sink import as_sink
@@ -27,18 +28,18 @@ T = TypeVar("T")
 
 
 class Router(Openable, Generic[T]):
-    """Write each item to the sink that `choose` names for it; items of one route stay in order, and
-    the routes are written side by side.
+    """Writes each item to the sink that `choose` names; items of one route stay in order, and routes
+    are written concurrently.
 
     Args:
-        choose: a function from an item to the name of its route. Where it raises, the item fails
-            for good, alone.
+        choose: a function from an item to the name of its route. If it raises, only that item
+            fails, permanently.
         routes: the sinks, or functions of a batch, by name.
-        default: the sink for names that are not in `routes`. Without one, such an item fails for
-            good.
+        default: the sink for names that are not in `routes`. Without one, such an item fails
+            permanently.
 
-    Each route backs off and is bounded by the flush timeout by itself. A `Retry` may stand in a
-    route or around the router.
+    Each route has its own backoff and flush timeout. A `Retry` may stand in a route or around the
+    router.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -67,13 +68,13 @@ class Router(Openable, Generic[T]):
 
     @property
     def inners(self) -> tuple[Sink[T], ...]:
-        """Every sink that items may go to."""
+        """The sinks of all routes, and the default."""
         return (*self._routes.values(), *(() if self._default is None else (self._default,)))
 
     @property
     def capabilities(self) -> Capabilities:
-        """What every route promises, but no transaction. Order is promised within a route only, so
-        no key is safe across them.
+        """The common promises of all routes, without transactions. Order holds only within a route,
+        so no key is safe across them.
         """
         known = [capabilities_of(sink) for sink in self.inners]
         bounds = [one.max_concurrency for one in known if one.max_concurrency is not None]
@@ -89,9 +90,7 @@ class Router(Openable, Generic[T]):
             await stack.enter_async_context(opened(sink))
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Write every route's items; suspends until all have ended. Cancellation is passed on to
-        each.
-        """
+        """Write every route's items; suspends until all have ended. Cancellation reaches each."""
         errors: dict[int, BaseException] = {}
         chosen: dict[str, list[int]] = {}
         for index, item in enumerate(batch):
@@ -148,9 +147,7 @@ class Router(Openable, Generic[T]):
 def _no_route(error: Exception) -> PermanentError:
     if isinstance(error, PermanentError):
         return error
-    refused = PermanentError(f"choose(item) raised {error!r}")
-    refused.__cause__ = error
-    return refused
+    return caused(PermanentError(f"choose(item) raised {error!r}"), error)
 
 
 def _as_it_is(outcome: Outcome) -> Outcome:

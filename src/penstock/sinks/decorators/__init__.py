@@ -1,1 +1,1 @@
-"""Sinks around one sink."""
+"""Sinks that wrap one sink."""

@@ -1,4 +1,4 @@
-"""Items of one key become one before they are written."""
+"""Items of one key are merged before they are written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core import checks
+from ..._core.causes import caused
 from ..._core.decorator import WrappingSink
 from ..._core.errors import PermanentError
 from ..._core.function_sink import as_sink
@@ -22,19 +23,19 @@ T = TypeVar("T")
 
 
 class Combine(WrappingSink[T], Generic[T]):
-    """Merge the items of each key, in their order, and write one per key, in the order in which the
-    keys first came.
+    """Merges the items of each key, in their order, and writes one per key, ordered by the keys'
+    first items.
 
     Args:
         sink: the destination, a sink or a function of a batch.
-        key: a function from an item to its key, which must be hashable. Where it raises, the item
-            fails for good, alone.
-        merge: a function of what is merged so far and the next item. It must not change its
-            arguments: they may be merged again. Where it raises, the items of that key fail for
-            good.
+        key: a function from an item to its key, which must be hashable. If it raises, only that
+            item fails, permanently.
+        merge: a function from the merged item so far and the next item to the merged item. It must
+            not change its arguments: they may be merged again. If it raises, the items of that key
+            fail permanently.
 
-    Every item takes the outcome of what it was merged into, also when that is tried again,
-    dead-lettered or cut off. Raises `ConfigError` for a bad argument.
+    Every item has the outcome of its merged item, also after a retry, a dead letter or a
+    cancellation. Raises `ConfigError` for a bad argument.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Combine(WrappingSink[T], Generic[T]):
         self._merge = merge
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Merge and write; suspends as long as the write."""
+        """Merge and write; suspends for the write."""
         errors: dict[int, BaseException] = {}
         groups: dict[Hashable, list[int]] = {}
         for index, item in enumerate(batch):
@@ -79,6 +80,4 @@ class Combine(WrappingSink[T], Generic[T]):
 
 
 def _refused(name: str, error: Exception) -> PermanentError:
-    refused = PermanentError(f"{name} raised {error!r}")
-    refused.__cause__ = error
-    return refused
+    return caused(PermanentError(f"{name} raised {error!r}"), error)

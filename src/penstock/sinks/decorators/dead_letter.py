@@ -1,20 +1,19 @@
-"""What fails for good goes to a second sink, with its reason, instead of being lost.
+"""Permanently failed items are written to a second sink, with the error.
 
-1. Only failures that will not get better by themselves are taken: permanent errors, tries used up,
-   unlisted exceptions. A destination that is down, refuses everything or asks to slow down is no
-   item's fault, and neither is a stopping batcher.
-2. An item that any of its tries may have applied is not taken, however its last try ended: it ends
-   `unknown`. With `take_unknown` it is taken, marked `maybe_delivered`. Its key goes on, as after
+1. Only lasting failures are taken: permanent errors, exhausted attempts, unlisted exceptions. A
+   destination that is down, refuses everything or throttles is no item's fault, and neither is a
+   stopping batcher.
+2. An item that any attempt may have applied is not taken, whatever its last error: it ends
+   `unknown`. With `take_unknown` it is taken, marked `maybe_delivered`. Its key continues, as after
    any unknown outcome; a letter holds it as `on_key_failure` says.
-3. The record is written before the item's outcome is final. It goes on a way of its own, so it
-   never counts as delivered.
-4. A record that cannot be made or written leaves its own item `rejected`, logged as an error, and
-   no other item.
-5. In a transaction the records are held until it has committed, and written then: one that is
-   rolled back leaves none.
-6. A stream with too many failures is not emptied into a file: the batcher stops and hands back the
-   items inside.
-7. Log lines show errors without the values of items (`_core.told`); the records have the whole
+3. The record is written before the item's outcome is final. It has its own delivery, so it never
+   counts as delivered.
+4. If a record cannot be made or written, only its item is `rejected`, and that is logged as an
+   error.
+5. In a transaction the records are held until the commit and written then; a rollback leaves none.
+6. With too many failures, the batcher stops and returns its items instead of moving the stream to
+   the dead letters.
+7. Log lines show errors without the values of items (`_core.told`); the records contain the whole
    message.
 """
 
@@ -42,7 +41,7 @@ from ..._core.tracing import trace_of
 from ..._core.transaction import enlisted, transaction
 from ...letters.record import DeadLetterRecord
 from .held_letters import HeldLetters
-from .letter_share import Share
+from .letter_limit import LetterLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -66,32 +65,33 @@ _TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLIS
 
 
 class DeadLetter:
-    """Send what fails for good to `target`, one `DeadLetterRecord` per item; the item's outcome is
-    then `dead_lettered`.
+    """Writes each permanently failed item to `target`, as a `DeadLetterRecord`; its outcome is
+    `dead_lettered`.
 
     Args:
-        target: the sink that takes the records, or a function of a batch of them. It may be a stack
-            with a retry of its own.
-        record: a function from a `DeadLetterRecord` to what the target takes. Default: the record
+        target: the sink of the records, or a function of a batch of them. It may be a stack with
+            its own retry.
+        record: a function from a `DeadLetterRecord` to an item of the target. Default: the record
             itself.
-        classify: a function from an exception to its `ErrorClass`, or `None` where it does not
-            know; asked before the sink's own.
-        take_unknown: whether to take an item of which a try, the last or an earlier one, may have
+        classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
+            it; consulted before the sink's own.
+        take_unknown: whether to take an item if an attempt, the last or an earlier one, may have
             been applied, marked `maybe_delivered`. By default it ends `unknown`.
-        max_ratio: the share of dead letters, more than 0 and at most 1, among the last `window`
-            items above which the batcher stops.
-        max_consecutive: how many dead letters in a row stop the batcher.
-        window: the number of items that `max_ratio` looks back; below it nothing is judged by
-            ratio.
+        max_ratio: the batcher stops if the ratio of dead letters among the last `window` items
+            exceeds this; more than 0 and at most 1.
+        max_consecutive: the batcher stops at this number of consecutive dead letters.
+        window: the number of recent items for `max_ratio`, which has no effect before as many items
+            have ended.
 
     Errors of destinations that are down, refuse everything or throttle are passed on, never taken,
-    as are the items that a stopping batcher gives up. A record that the target does not take leaves
-    its item `rejected`; that is logged as an error. In a replay (`penstock dlq replay`) nothing is
-    taken: a letter that fails again stays where it is.
+    and so are items that a stopping batcher gives up. If the target does not take a record, its item
+    is `rejected`, and that is logged as an error. A replay (`penstock dlq replay`) takes nothing: a
+    letter that fails again stays in its store.
 
     In a transaction the items count as `dead_lettered` at once, and their records are written after
-    the commit. What the target does not take then is logged as an error and stays in the
-    transaction's `committed.letters_held`. Leaving takes as long as the target: bound it there.
+    the commit. Records that the target does not take then are logged as an error and stay in the
+    transaction's `committed.letters_held`. Leaving the transaction takes as long as the target;
+    limit it there.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -127,31 +127,29 @@ class DeadLetter:
 
 
 class _DeadLetterSink(WrappingSink[T]):
-    _run_time: ClassVar[tuple[str, ...]] = ("_share",)
+    _run_time: ClassVar[tuple[str, ...]] = ("_limit",)
 
     def __init__(self, inner: Sink[T], settings: DeadLetter) -> None:
         super().__init__(inner)
         self.inners = (settings.target,)
         self._settings = settings
-        self._share: Share | None = None
+        self._limit: LetterLimit | None = None
         self.held: HeldLetters | None = None
-        """Where the records wait, in a transaction."""
+        """The records held for a transaction's commit."""
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(opened(self._settings.target))
         await super()._open(stack)
 
     def _make_state(self) -> None:
-        if self._share is None:
-            self._share = Share(
+        if self._limit is None:
+            self._limit = LetterLimit(
                 self._settings.max_ratio, self._settings.max_consecutive, self._settings.window
             )
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
-        """The wrapped sink's transaction; what fails for good in it is written to the target when
-        it has committed.
-        """
+        """The wrapped sink's transaction; its dead letters are written after the commit."""
         async with transaction(self.inner, unit) as within:
             held = HeldLetters(within)
             yield enlisted(partial(self._holding, held), within)
@@ -159,11 +157,15 @@ class _DeadLetterSink(WrappingSink[T]):
 
     def _holding(self, held: HeldLetters, inner: Sink[T]) -> Sink[T]:
         made = self.around(inner)
-        made.held = held
+        made.hold_letters(held)
         return made
 
+    def hold_letters(self, held: HeldLetters) -> None:
+        """Hold records for the commit from now on."""
+        self.held = held
+
     def dead_letters_around(self, sink: Sink[T]) -> Sink[T]:
-        """The same dead letters around another sink; they are open while this one is."""
+        """The same dead letters around another sink, open while this one is."""
         return _DeadLetterSink(sink, self._settings)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
@@ -180,7 +182,7 @@ class _DeadLetterSink(WrappingSink[T]):
         return WriteResult.failed(batch, left) if left else None
 
     def _dead(self, batch: Batch[T], classes: Mapping[int, ErrorClass]) -> list[int]:
-        """The indices to take, in order."""
+        """The indices of the items to take, in order."""
         if self._settings.take_unknown:
             return [
                 index
@@ -193,9 +195,7 @@ class _DeadLetterSink(WrappingSink[T]):
         ]
 
     def _class_of(self, error: BaseException) -> ErrorClass:
-        """The error's class. A classifier that raises is logged, and does not cost the other items
-        their letters.
-        """
+        """The error's class. An exception of the classifier is logged and affects no other item."""
         try:
             return classified(error, self._settings.classify, super().classify)
         except Exception as broken:
@@ -203,18 +203,18 @@ class _DeadLetterSink(WrappingSink[T]):
             return classified(error)
 
     def _judge(self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException]) -> None:
-        """Stop before the records are written if they are too many."""
+        """Raise `DeadLetterLimit`, before any record is written, if there are too many."""
         if self._settings.max_ratio is None and self._settings.max_consecutive is None:
             return
         dead_ones = set(dead)
         self._make_state()
-        assert self._share is not None
+        assert self._limit is not None
         ended = [
             index in errors
             for index in range(len(batch))
             if index not in errors or index in dead_ones
         ]
-        why = self._share.after(ended)
+        why = self._limit.after(ended)
         if why is not None:
             first = errors[dead[0]]
             message = (
@@ -230,9 +230,7 @@ class _DeadLetterSink(WrappingSink[T]):
         errors: Mapping[int, BaseException],
         classes: Mapping[int, ErrorClass],
     ) -> set[int]:
-        """Write a record for each of these items; return the indices of those for which that
-        worked.
-        """
+        """Write a record for each of these items; return the indices of the written ones."""
         made, unmade = self._made(batch, dead, errors, classes)
         if self.held is None:
             unmade.update(await self._write_letters(batch, made))
@@ -257,9 +255,7 @@ class _DeadLetterSink(WrappingSink[T]):
         errors: Mapping[int, BaseException],
         classes: Mapping[int, ErrorClass],
     ) -> tuple[dict[int, Any], dict[int, BaseException]]:
-        """The target's form of each item's record, and an error for each item whose record cannot
-        be made.
-        """
+        """The record of each item in the target's form, or the error that prevented it."""
         made: dict[int, Any] = {}
         unmade: dict[int, BaseException] = {}
         make, keys, maybe = self._settings.record, batch.item_keys(), batch.maybe_applied
@@ -276,7 +272,7 @@ class _DeadLetterSink(WrappingSink[T]):
     async def _write_letters(
         self, batch: Batch[T], made: Mapping[int, Any]
     ) -> dict[int, BaseException]:
-        """Write these records on a way of their own; return those that the target did not take."""
+        """Write the records in a delivery of their own; return an error for each one not taken."""
         picked = batch.pick(made)
         with picked.child("dead-letter", _buried) as ways:
             batch.delivery.new_stretch()
@@ -286,7 +282,7 @@ class _DeadLetterSink(WrappingSink[T]):
                 way.derive(made.values(), [(place,) for place in range(len(made))]),
             )
         indices = list(made)
-        # a target that was cut and did not end has answered nothing
+        # a cancelled target that did not end has no result
         cut_off = UnknownOutcomeError("the write of the record was cut off")
         return {indices[place]: failed.get(place) or cut_off for place in picked.unsettled()}
 
@@ -297,7 +293,7 @@ class _DeadLetterSink(WrappingSink[T]):
 def _record(
     batch: Batch[T], index: int, key: str, error: BaseException, kind: ErrorClass, *, maybe: bool
 ) -> DeadLetterRecord[T]:
-    """The record of one item. Raises where a key's `repr` does."""
+    """The record of one item. Raises if a key's `repr` does."""
     delivery = batch.delivery
     now, wall = delivery.clock.now(), delivery.clock.wall_time()
     root = batch.roots((index,))[0]

@@ -1,8 +1,8 @@
-"""The dead letters of a transaction: held until it has committed, then written.
+"""The dead letters of a transaction: held until the commit, then written.
 
-One commit cannot cover both destinations, so the gap is made visible: the ledger stores with the
-commit how many letters are held, and is told when they are written. A process that ends in between
-leaves a number there, which the next attempt of the unit reports.
+One commit cannot cover both destinations, so the gap is made visible: the ledger stores the number
+of held letters with the commit and is updated when they are written. A process that ends in between
+leaves that number there, and the next attempt of the unit reports it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_TOLD = "the %d dead letters of %s are written, but its ledger could not be 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What one write has left."""
+    """The records of one write."""
 
     records: Batch[Any]
     lineage: str
@@ -42,15 +42,15 @@ class _Group:
 
 
 class HeldLetters:
-    """The records that wait for one transaction's commit."""
+    """Records held for the commit of one transaction."""
 
     def __init__(self, within: Transaction[Any]) -> None:
         self._within = within
         self._groups: list[_Group] = []
 
     def hold(self, items: Batch[Any], records: list[Any], reason: BaseException) -> None:
-        """Keep a record for each of `items`, which count as dead letters from now on. Their key is
-        the same in every attempt.
+        """Hold a record for each of `items`, which count as dead letters from now on. Their key is
+        equal in every attempt.
         """
         lineage = replace(items.lineage, id=f"{items.write_key}/dead-letter")
         self._groups.append(_Group(RowBatch(records, lineage=lineage), items.id, reason))
@@ -58,7 +58,7 @@ class HeldLetters:
         items.settle(range(len(items)), Outcome.DEAD_LETTERED)
 
     async def bury(self, target: Sink[Any]) -> None:
-        """Write the letters after the commit, and tell its ledger. Failures are logged; only a
+        """Write the letters after the commit and update its ledger. Failures are logged; only
         cancellation is raised.
         """
         held = sum(len(group.records) for group in self._groups)

@@ -1,9 +1,9 @@
-"""Finding the bad items of a batch for a sink that can only say "the batch failed".
+"""Bisection of a refused batch, for a sink that cannot name the bad items.
 
-A batch that is refused as a whole is written again in two halves, each half that is refused in two
-quarters, and so on. Write n for the items, L for the next whole number above log2(n), and k for the
-bad items. Only a part with a bad item in it is halved, and at depth d there are at most min(2^d, k)
-of those, so there are at most
+A batch that is refused as a whole is written again in two halves, each refused half in two quarters,
+and so on. Let n be the number of items, L the next whole number above log2(n), and k the number of
+bad items. Only a part with a bad item is halved, and at depth d there are at most min(2^d, k) of
+those, so there are at most
 
     1 + 2 x (min(1, k) + min(2, k) + min(4, k) + ... + min(2^(L-1), k))
 
@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._core import checks
-from ..._core.classify import classified
+from ..._core.classify import classified, first_answer
 from ..._core.decorator import WrappingSink
 from ..._core.errors import ErrorClass
 from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import walk
+from ..._core.sink import RefusesIsolate, walk
 from .parts import keep
 
 if TYPE_CHECKING:
@@ -34,23 +34,20 @@ T = TypeVar("T")
 
 
 class Isolate:
-    """Find the bad items of a batch that is refused as a whole, by writing its halves, and deliver
-    the others.
+    """Finds the bad items of a refused batch by writing its halves, and delivers the others.
 
     Args:
-        max_writes: writes for one batch at most; what has not been told apart by then fails
-            together. Default: no limit but the arithmetic.
-        classify: a function from an exception to its `ErrorClass`, or `None` where it does not
-            know; asked before the sink's own.
+        max_writes: limit on the writes for one batch; items not separated by then fail together.
+            Default: only the limit that bisection implies.
+        classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
+            it; consulted before the sink's own.
 
-    Only a permanent error that all items of a write share is looked into: anything else says
-    nothing about single items, and a sink that answers per item has found them by itself. One bad
-    item of 1,000 costs at most 21 writes, three scattered ones 55. Parts are written in order, one
-    after another. When the destination is not there or throttles, the parts that are left are not
-    sent.
+    Only a permanent error common to all items of a write is investigated: other errors say nothing
+    about single items, and a sink that reports per item has found them itself. One bad item of
+    1,000 costs at most 21 writes, three scattered ones 55. Parts are written in order, one after
+    another. If the destination is unavailable or throttles, the remaining parts are not sent.
 
-    Belongs inside of a `Retry`. Not for destinations that have applied part of a write that they
-    refuse.
+    Place it inside a `Retry`. Not for destinations that may have applied part of a refused write.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -68,13 +65,10 @@ class Isolate:
         self.classify = classify
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
-        """Wrap `sink`. Raises `ConfigError` around a sink that would write again what it has
-        written in part.
-        """
+        """Wrap `sink`. Raises `ConfigError` for a sink that would repeat a partial write."""
         for part in walk(sink):
-            reason = getattr(part, "refuses_isolate", None)
-            if reason is not None:
-                raise checks.bad("Isolate around", part, reason)
+            if isinstance(part, RefusesIsolate):
+                raise checks.bad("Isolate around", part, part.refuses_isolate)
         return _IsolateSink(sink, self)
 
     def __repr__(self) -> str:
@@ -88,20 +82,17 @@ class _IsolateSink(WrappingSink[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The wrapped sink's, but a later item of a key may be written although an earlier one has
-        failed.
-        """
+        """The wrapped sink's, except that a failed item does not stop a later one of its key."""
         return replace(super().capabilities, key_prefix_safe=False)
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """What the decorator's own classifier says, else the wrapped sink's."""
-        own = None if self._settings.classify is None else self._settings.classify(error)
-        return super().classify(error) if own is None else own
+        """The class by the decorator's own classifier, or else by the wrapped sink's."""
+        return first_answer(error, self._settings.classify, super().classify)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         final: dict[int, BaseException] = {}
         left: list[tuple[Sequence[int], BaseException | None]] = [(range(len(batch)), None)]
-        """Parts to be written, the first at the end, each with the error that it was halved for."""
+        """Remaining parts, the next one last, each with the error that caused its halving."""
         writes = 0
         away: BaseException | None = None
         while left:
@@ -124,9 +115,7 @@ class _IsolateSink(WrappingSink[T]):
     def _shared(
         self, part: Sequence[int], errors: Mapping[int, BaseException]
     ) -> BaseException | None:
-        """The permanent error that all of a part has failed with, if there is more than one item to
-        tell apart.
-        """
+        """The permanent error common to all items of a part, if it has more than one."""
         error = next(iter(errors.values()), None)
         if (
             error is None

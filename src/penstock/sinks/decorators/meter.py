@@ -1,13 +1,12 @@
-"""Who may pass next, for one target and for many. Pure: the time is an argument.
+"""Token buckets and queues, for one target and for many. Pure: the time is an argument.
 
-1. Turns of one target pass in the order in which they came. A turn whose batch is busy elsewhere is
-   stepped over, and keeps its place.
-2. A turn passes when the bucket of items and the bucket of bytes both let it.
-3. When the target asks for a pause, nothing passes until its end, and the rate is halved. It comes
-   back by a tenth of the full rate each second. A wish that comes while a pause is on belongs to
-   the same event, and only prolongs it.
-4. Targets that nobody waits for are forgotten, the longest unused first, when there are more than
-   `most` of them.
+1. Turns of one target pass in order of arrival. A turn whose batch is busy elsewhere is skipped and
+   keeps its place.
+2. A turn passes when the bucket of items and the bucket of bytes both permit it.
+3. When the target throttles, nothing passes until the end of the pause, and the rate is halved. It
+   recovers by a tenth of the full rate each second. A throttle during a pause belongs to the same
+   event and only prolongs it.
+4. Beyond `most` targets, those without waiting turns are forgotten, the least recently used first.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 
 HALF = 0.5
 LEAST = 1 / 16
-"""The least share of its rate that a target is slowed down to."""
+"""The lowest fraction of its rate for a throttled target."""
 STEP = 0.1
 STEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Tokens a second, and how many may be saved up."""
+    """Tokens per second, and the most that can be saved up."""
 
     per_second: float
     burst: float
@@ -41,16 +40,25 @@ class Rate:
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """Some items of one batch that want to pass together."""
+    """Items of one batch that pass together."""
 
     meter: Meter
     indices: Sequence[int]
     amounts: tuple[float, ...]
     """One per bucket."""
     woken: Signal
-    """Fires when this turn should look again."""
+    """Fires when this turn must check again."""
     is_here: bool = True
-    """Whether its batch waits for it, and is not busy with other items."""
+    """Whether its batch is waiting, and not busy with other items."""
+
+    def step_aside(self) -> None:
+        """Let turns of other batches pass while this one's batch is busy."""
+        self.is_here = False
+        self.meter.wake_first()
+
+    def step_back(self) -> None:
+        """Return to the place in the queue."""
+        self.is_here = True
 
 
 @dataclass(eq=False, slots=True)
@@ -60,7 +68,7 @@ class Meter:
     rates: tuple[Rate, ...]
     buckets: list[TokenBucket] = field(default_factory=list[TokenBucket])
     share: float = 1.0
-    """Of the full rate, after throttling."""
+    """The current fraction of the full rate, after throttling."""
     throttled_until: float = -math.inf
     _stepped_at: float = 0.0
     _queue: deque[Turn] = field(default_factory=deque[Turn])
@@ -71,17 +79,17 @@ class Meter:
         return cls(rates, [TokenBucket(rate.per_second, rate.burst, now) for rate in rates])
 
     def join(self, turn: Turn) -> None:
-        """Queue up."""
+        """Append the turn to the queue."""
         self._queue.append(turn)
 
     def leave(self, turn: Turn) -> None:
-        """Not any more."""
+        """Remove the turn from the queue."""
         if turn in self._queue:
             self._queue.remove(turn)
             self.wake_first()
 
     def wake_first(self) -> None:
-        """Have whoever is first look again."""
+        """Wake the first turn to check again."""
         first = self._first()
         if first is not None:
             first.woken.fire()
@@ -90,7 +98,7 @@ class Meter:
         return next((turn for turn in self._queue if turn.is_here), None)
 
     def due(self, turn: Turn, now: float) -> float:
-        """When the turn may pass: now, later, or infinite while others are before it."""
+        """The time at which the turn may pass; infinite while other turns are ahead of it."""
         if turn is not self._first():
             return math.inf
         self._recover(now)
@@ -100,7 +108,7 @@ class Meter:
         )
 
     def look_again_at(self, turn: Turn, now: float) -> float:
-        """When to ask `due` again: a slowed rate may have come back a step by then."""
+        """The time to check `due` again; a reduced rate may have recovered a step by then."""
         due = self.due(turn, now)
         return (
             due
@@ -109,20 +117,20 @@ class Meter:
         )
 
     def take(self, turn: Turn) -> None:
-        """The turn passes."""
+        """Let the turn pass."""
         for bucket, amount in zip(self.buckets, turn.amounts, strict=True):
             bucket.take(amount)
         self.leave(turn)
 
     def set_rates(self, rates: tuple[Rate, ...], now: float) -> None:
-        """Tokens come at other rates from now on."""
+        """Change the rates from `now` on."""
         self._recover(now)
         self.rates = rates
         self._apply(now)
         self.wake_first()
 
     def throttle(self, until: float, now: float) -> None:
-        """The target asks for a pause."""
+        """Pause until then and reduce the rate."""
         self._recover(now)
         if now >= self.throttled_until:
             self.share = max(LEAST, self.share * HALF)
@@ -134,14 +142,13 @@ class Meter:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits here."""
+        """Whether turns are waiting."""
         return bool(self._queue)
 
     def _recover(self, now: float) -> None:
         if self.share < 1.0 and now >= self._stepped_at + STEP_SECONDS:
-            steps = max(
-                1, math.floor((now - self._stepped_at) / STEP_SECONDS)
-            )  # rounding may leave a hair less than one
+            # at least one: rounding may leave a hair less
+            steps = max(1, math.floor((now - self._stepped_at) / STEP_SECONDS))
             self.share = min(1.0, self.share + steps * STEP)
             self._stepped_at += steps * STEP_SECONDS
             self._apply(now)
@@ -163,7 +170,7 @@ class Meters:
         return len(self._by_key)
 
     def of(self, key: Hashable, now: float) -> Meter:
-        """The target's meter, made when it is not known."""
+        """The target's meter, created if it is unknown."""
         meter = self._by_key.pop(key, None)
         if meter is None:
             self._make_room()
@@ -175,7 +182,7 @@ class Meters:
         while len(self._by_key) >= self._most:
             unused = next((key for key, meter in self._by_key.items() if not meter.is_wanted), None)
             if unused is None:
-                return  # as many as there are batches that wait: the ledger bounds them
+                return  # one per waiting batch, so the ledger limits them
             del self._by_key[unused]
 
     def set_rates(self, rates: tuple[Rate, ...], now: float) -> None:

@@ -1,9 +1,10 @@
-"""What the decorators that write a batch in parts have in common."""
+"""Functions shared by the decorators that write a batch in parts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from ..._core.causes import caused
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass, PermanentError
 
@@ -18,8 +19,8 @@ T = TypeVar("T")
 AWAY = frozenset(
     {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
 )
-"""After one of these the other parts are not sent: nobody is there, or asks to be left alone. They
-end in the same error.
+"""After one of these, the remaining parts are not sent and end with the same error: the destination
+is unavailable, throttles, or the batcher stops.
 """
 
 
@@ -30,11 +31,10 @@ def keep(
     errors: Mapping[int, BaseException],
     classify: Classifier,
 ) -> BaseException | None:
-    """Keep the errors of a part until all are written; return the one after which the others are
-    not sent, if there is one.
+    """Add the errors of a part to `final`; return the error that stops the remaining parts, if any.
 
-    What is not refused for good is not at the destination meanwhile, and may be sent again: a cut
-    leaves it unsent.
+    Items without a permanent error are not in flight meanwhile, and may be resent: a cancellation
+    leaves them unsent.
     """
     own = {part[index]: error for index, error in errors.items()}
     final.update(own)
@@ -48,10 +48,9 @@ def keep(
 def measured(
     batch: Batch[T], size_of: Callable[[T], int] | None
 ) -> tuple[Sequence[int], dict[int, BaseException]]:
-    """The items' sizes in bytes, and an error for each that cannot be measured (its size is 0
-    then).
+    """The items' sizes in bytes, and an error for each unmeasurable item (its size is then 0).
 
-    Measures with `size_of`, else takes what the batcher has measured, else the length of bytes-like
+    The size comes from `size_of`, or else from the batcher, or else from the length of bytes-like
     items.
     """
     if size_of is None and batch.sizes is not None:
@@ -76,8 +75,5 @@ def _size_of_bytes(item: object) -> int:
 
 
 def _not_measured(item: object, error: Exception) -> PermanentError:
-    refused = PermanentError(
-        f"the size of this item ({type(item).__name__}) cannot be measured: {error}"
-    )
-    refused.__cause__ = error
-    return refused
+    message = f"the size of this item ({type(item).__name__}) cannot be measured: {error}"
+    return caused(PermanentError(message), error)

@@ -1,4 +1,4 @@
-"""Keeping to a rate."""
+"""A rate limit in items and bytes per second."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakSet
 
 from ..._core import checks
+from ..._core.causes import caused
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK, Clock, Signal
 from ..._core.decorator import WrappingSink
@@ -28,35 +29,33 @@ T = TypeVar("T")
 
 BURST_SECONDS = 0.1
 THROTTLE_PAUSE = 5.0
-"""Seconds to leave a destination alone that asks for it without saying how long."""
+"""Default throttle delay, in seconds."""
 
 
 class RateLimit:
-    """Let at most so many items and bytes a second through; batches wait their turn, first come
-    first served.
+    """Limits the items and bytes per second; batches pass in order of arrival.
 
     Args:
         items_per_second: default no limit.
-        bytes_per_second: default no limit. Sizes are what `size_of` says, else what the batcher has
-            measured, else the length of bytes-like items; an item that cannot be measured fails
-            alone.
-        burst: items that may be saved up while less goes through; default a tenth of a second's
+        bytes_per_second: default no limit. Sizes come from `size_of`, or else from the batcher, or
+            else from the length of bytes-like items; an unmeasurable item fails alone.
+        burst: items that may be saved up while the rate is not used; default a tenth of a second's
             worth, at least 1.
         burst_bytes: the same for bytes.
-        key: a function from an item to its target (hashable), each of which has buckets of its own;
-            default one target. A batch is then written in parts: what may go now goes, in the
-            batch's order, and the rest waits. An item it raises for fails alone.
-        max_keys: targets to remember at most, default 10,000; beyond that the longest unused is
-            forgotten, and starts with full buckets.
-        size_of: measures an item in bytes.
+        key: a function from an item to its target (hashable), each with its own buckets; default
+            one target. A batch is then written in parts: ready items at once, in the batch's order,
+            the others later. An item for which it raises fails alone.
+        max_keys: limit on remembered targets, default 10,000; beyond it, the least recently used
+            one is forgotten and starts again with full buckets.
+        size_of: a function from an item to its size in bytes.
 
-    In any T seconds at most rate x T + the larger of `burst` and the largest batch go through: a
-    batch larger than the burst is let through when the bucket is full, and those behind it wait
-    until the debt is paid. While it waits, a batch's flush slot serves others.
+    In any T seconds at most rate x T + the larger of `burst` and the largest batch pass: a batch
+    larger than the burst passes when the bucket is full, and the batches behind it wait until the
+    debt is paid. A waiting batch releases its flush slot.
 
-    When the destination throttles, nothing goes through until its pause is over (5 s where it does
-    not say), and the rate is halved; it comes back by a tenth of the full rate each second. A
-    shutdown does not lift the limit: what does not get its turn by the deadline is unsent.
+    When the destination throttles, nothing passes until its pause is over (5 s by default), and the
+    rate is halved; it recovers by a tenth of the full rate each second. A shutdown does not lift
+    the limit: items still waiting at the deadline are unsent.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -96,7 +95,7 @@ class RateLimit:
 
     @property
     def rates(self) -> tuple[Rate, ...]:
-        """The rate and burst of each bucket: items, bytes, as far as they are limited."""
+        """The rate and burst of each limited bucket: items, then bytes."""
         limits = ((self.items_per_second, self.burst), (self.bytes_per_second, self.burst_bytes))
         return tuple(
             Rate(rate, max(1.0, rate * BURST_SECONDS) if burst is None else burst)
@@ -107,10 +106,10 @@ class RateLimit:
     def set_rate(
         self, items_per_second: float | None = None, *, bytes_per_second: float | None = None
     ) -> None:
-        """Change the rate from now on, for every sink this was applied to; who waits is woken.
-        `None` leaves a rate as it is.
+        """Change the rates of every sink this was applied to and wake waiting batches. `None` keeps
+        a rate.
 
-        A burst that was not given follows its rate. Call it on the loop's thread. Does not suspend.
+        A default burst follows its rate. Call it on the loop's thread. Does not suspend.
 
         Raises `ConfigError` for a bad rate, and for one that was not limited before.
         """
@@ -159,14 +158,14 @@ class _RateLimitSink(WrappingSink[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The wrapped sink's; with targets of their own, a later item of an order key may be
-        written before an earlier one.
+        """The wrapped sink's, except that with `key` a later item of an order key may overtake an
+        earlier one.
         """
         found = super().capabilities
         return found if self._settings.key is None else replace(found, key_prefix_safe=False)
 
     def rates_changed(self) -> None:
-        """The settings have other rates now."""
+        """Apply the changed rates of the settings."""
         if self._known is not None:
             meters, clock = self._known
             meters.set_rates(self._settings.rates, clock.now())
@@ -192,15 +191,12 @@ class _RateLimitSink(WrappingSink[T]):
                 waiting = [turn for turn in waiting if turn not in ready]
                 for turn in ready:
                     turn.meter.take(turn)
-                _set_here(waiting, is_here=False)
-                keep(
-                    final,
-                    batch,
-                    range(len(batch)),
-                    await self._send(batch, ready, clock),
-                    self.classify,
-                )
-                _set_here(waiting, is_here=True)
+                for turn in waiting:
+                    turn.step_aside()
+                errors = await self._send(batch, ready, clock)
+                keep(final, batch, range(len(batch)), errors, self.classify)
+                for turn in waiting:
+                    turn.step_back()
         finally:
             for turn in waiting:
                 turn.meter.leave(turn)
@@ -209,7 +205,7 @@ class _RateLimitSink(WrappingSink[T]):
     def _turns(
         self, batch: Batch[T], now: float, woken: Signal, refused: dict[int, BaseException]
     ) -> list[Turn]:
-        """Queue up for each target in the batch."""
+        """Join the queue of each target in the batch."""
         settings = self._settings
         sizes: Sequence[int] = ()
         if settings.bytes_per_second is not None:
@@ -251,7 +247,7 @@ class _RateLimitSink(WrappingSink[T]):
     async def _ready(
         batch: Batch[T], waiting: list[Turn], clock: Clock, woken: Signal
     ) -> list[Turn]:
-        """Wait until some turns may pass."""
+        """Wait until some turns may pass; return them."""
         while True:
             now = clock.now()
             ready = [turn for turn in waiting if turn.meter.due(turn, now) <= now]
@@ -260,7 +256,7 @@ class _RateLimitSink(WrappingSink[T]):
             until = min(turn.meter.look_again_at(turn, now) for turn in waiting)
             pending = batch.pick(_indices(waiting))
             if await pending.back_off(until, woken, through_stop=True):
-                return list(waiting)  # nobody waits for this branch any more: now or never
+                return list(waiting)  # the required branches are done: last attempt
 
     async def _send(
         self, batch: Batch[T], turns: Sequence[Turn], clock: Clock
@@ -286,7 +282,7 @@ class _RateLimitSink(WrappingSink[T]):
         return errors
 
     def _pause(self, errors: Sequence[BaseException]) -> float | None:
-        """For how long these errors ask to be left alone, if they do."""
+        """The throttle delay that these errors imply, if any."""
         throttles = [
             error for error in errors if classified(error, self.classify) is ErrorClass.THROTTLE
         ]
@@ -304,20 +300,12 @@ class _RateLimitSink(WrappingSink[T]):
 
 
 def _indices(turns: Sequence[Turn]) -> Sequence[int]:
-    """The turns' items in the batch's order."""
+    """The indices of the turns' items, in the batch's order."""
     return (
         turns[0].indices
         if len(turns) == 1
         else sorted(index for turn in turns for index in turn.indices)
     )
-
-
-def _set_here(turns: Sequence[Turn], *, is_here: bool) -> None:
-    """Step aside for other batches, or back into place."""
-    for turn in turns:
-        turn.is_here = is_here
-        if not is_here:
-            turn.meter.wake_first()
 
 
 def _burst(name: str, burst: object, rate_name: str, rate: float | None) -> float | None:
@@ -331,6 +319,4 @@ def _burst(name: str, burst: object, rate_name: str, rate: float | None) -> floa
 
 
 def _no_target(error: Exception) -> PermanentError:
-    refused = PermanentError(f"key= gives no target for this item: {error!r}")
-    refused.__cause__ = error
-    return refused
+    return caused(PermanentError(f"key= gives no target for this item: {error!r}"), error)

@@ -1,4 +1,4 @@
-"""Writing a batch in parts that are small enough for its destination."""
+"""Batches written in parts small enough for the destination."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ T = TypeVar("T")
 
 
 class Split:
-    """Write each batch in parts of at most `max_items` items and `max_bytes` bytes, in order, one
+    """Writes each batch in parts of at most `max_items` items and `max_bytes` bytes, in order, one
     after another.
 
     Args:
         max_items: items in one write; default no limit.
-        max_bytes: bytes in one write; default no limit. An item larger than that is written alone.
-        size_of: measures an item in bytes; by default what the batcher has measured counts, or the
-            length of bytes-like items. An item that cannot be measured fails alone.
+        max_bytes: bytes in one write; default no limit. A larger item is written alone.
+        size_of: a function from an item to its size in bytes; default: the batcher's measurement,
+            or the length of bytes-like items. An unmeasurable item fails alone.
 
-    A part that fails leaves the others alone, unless the destination is not there or throttles:
-    then the parts that are left are not sent and end in the same error. Items keep their places:
-    the answer is that of the whole batch.
+    A failed part does not affect the others, unless the destination is unavailable or throttles:
+    then the remaining parts are not sent and end with the same error. The result is that of the
+    whole batch, by its indices.
 
-    Raises `ConfigError` unless there is a limit, and for a bad argument.
+    Raises `ConfigError` without a limit, and for a bad argument.
     """
 
     def __init__(
@@ -73,9 +73,7 @@ class _SplitSink(WrappingSink[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The wrapped sink's, but a later item of a key may be written although an earlier one has
-        failed.
-        """
+        """The wrapped sink's, except that a failed item does not stop a later one of its key."""
         return replace(super().capabilities, key_prefix_safe=False)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:

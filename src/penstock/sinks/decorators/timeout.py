@@ -1,10 +1,11 @@
-"""A bound on one try."""
+"""A time limit for one attempt."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._core import checks
+from ..._core.causes import caused
 from ..._core.decorator import WrappingSink
 from ..._core.delivery.delivery import GRACE
 from ..._core.errors import StoppedError, TimedOutError, UnavailableError
@@ -22,14 +23,13 @@ T = TypeVar("T")
 
 
 class Timeout:
-    """Bound every write of the wrapped sink to `seconds` (a number or a `timedelta`; the usual
-    value is 5).
+    """Limits every write of the wrapped sink to `seconds` (a number or a `timedelta`; usually 5).
 
-    A write that takes longer is cancelled. Each of its items then has an error of its own, by where
-    it stood: what was at the destination has an unknown outcome, what was waiting to be sent again
-    was not applied, what waited for its turn in a write in parts was not sent (`UnavailableError`),
-    what had failed keeps its error. A sink that ignores the cancellation goes on holding its flush
-    slot, but its items resolve after a grace of 0.1 s and nothing is sent beside it.
+    A longer write is cancelled. Each of its items then has its own error: an item in flight has an
+    unknown outcome, an item waiting for a retry was not applied, an item waiting for its turn in a
+    write in parts was not sent (`UnavailableError`), and a failed item keeps its error. A sink that
+    ignores the cancellation keeps its flush slot, but its items resolve after a grace period of
+    0.1 s, and nothing is sent concurrently.
 
     Raises `ConfigError` unless `seconds` is more than 0. Must be shorter than the batcher's
     `flush_timeout`.
@@ -64,9 +64,7 @@ class _TimeoutSink(WrappingSink[T]):
             return self._verdicts(batch)
         finally:
             deaf.cancel()
-        if (
-            expired.expired()
-        ):  # the sink made another error of its cancellation; what it did meanwhile nobody knows
+        if expired.expired():  # the sink replaced its cancellation by another error
             return self._verdicts(batch)
         return WriteResult.failed(batch, errors) if errors else None
 
@@ -92,8 +90,7 @@ class _TimeoutSink(WrappingSink[T]):
             )
         else:
             error = TimedOutError(f"the write was cut off after {self.stretch_limit} s")
-        error.__cause__ = cause
-        return error
+        return error if cause is None else caused(error, cause)
 
     def __repr__(self) -> str:
         return f"Timeout({self.stretch_limit})({self.inner!r})"

@@ -1,4 +1,4 @@
-"""Documents into Elasticsearch or OpenSearch, by its bulk API."""
+"""Documents to Elasticsearch or OpenSearch by the bulk API."""
 
 from .sink import ElasticsearchSink
 

@@ -1,4 +1,4 @@
-"""Items to the lines of a bulk request: an action, and the document it is about."""
+"""Items encoded as lines of a bulk request: an action and its document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OPERATIONS = ("index", "create", "update", "upsert", "delete")
 VERSION_TYPES = ("external", "external_gte")
 _AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
-"""What stands around the document."""
+"""The text before and after the document."""
 _NEEDS_ID = frozenset({"update", "upsert", "delete"})
 _TAKES_VERSION = frozenset({"index", "delete"})
 _LONGEST_ID = 512
@@ -26,10 +26,10 @@ Getter = Callable[[Any], Any]
 
 
 class ActionMaker:
-    """Makes an item's part of the body.
+    """Encoder of an item's lines in the body.
 
-    A server refuses a whole request for an action that it cannot read, so whatever is known to be
-    wrong is found here, for its item alone.
+    A server refuses a whole request for one malformed action, so known mistakes are detected here
+    and fail only their own item.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class ActionMaker:
 
     @property
     def wants_keys(self) -> bool:
-        """Whether ids are made from the batch's keys."""
+        """Whether ids are derived from the batch's keys."""
         return self._id is None
 
     def records(self, items: Sequence[Any], keys: Sequence[str | None]) -> list[bytes]:
-        """The lines for each item; `keys` are the ids where no function gives one. Raises if any of
-        them cannot be written.
+        """The lines for each item; `keys` are the ids if no function returns one. Raises if any
+        item cannot be encoded.
         """
         if self._operation == "delete" or not isinstance(self._operation, str):
             return list(map(self.record, items, keys))
@@ -78,7 +78,7 @@ class ActionMaker:
         ]
 
     def record(self, item: Any, key: str | None = None) -> bytes:
-        """The lines for one item. Raises if it cannot be written."""
+        """The lines for one item. Raises if it cannot be encoded."""
         operation = self._operation if isinstance(self._operation, str) else self._operation(item)
         action = self._action(operation, item, key)
         if operation == "delete":
@@ -119,13 +119,13 @@ class ActionMaker:
 
 
 def join(records: Sequence[bytes]) -> bytes:
-    """A bulk body: the lines of each record end in a newline."""
+    """Concatenate records to a bulk body; each already ends in a newline."""
     return b"".join(records)
 
 
 @lru_cache(maxsize=1024)
 def _head(operation: str, index: str, pipeline: str | None, retries: int) -> str:
-    """The beginning of an action's line, which most items have in common."""
+    """The beginning of an action's line; most items share it."""
     if operation not in OPERATIONS:
         raise ValueError(f"operation {operation!r}: must be one of {', '.join(OPERATIONS)}")
     if not isinstance(cast("object", index), str) or not index:
@@ -157,7 +157,7 @@ def _versioned(operation: str, version: object, version_type: str) -> str:
 
 
 def getter(name: str, value: object) -> Getter | None:
-    """A function of an item, from itself or from a field's name. Raises `ConfigError`."""
+    """Turn a function of an item, or a field's name, into a function. Raises `ConfigError`."""
     if value is None or callable(value):
         return value
     if not isinstance(value, str) or not value:
@@ -166,7 +166,7 @@ def getter(name: str, value: object) -> Getter | None:
 
 
 class _Field:
-    """The value of a field: a mapping's by its key, another object's by its attribute."""
+    """A field's value: an entry of a mapping, or an attribute of another object."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -178,7 +178,7 @@ class _Field:
 
 
 def check_needs(operation: object, *, has_id: bool, has_version: bool) -> None:
-    """Raise `ConfigError` where every item would fail."""
+    """Raise `ConfigError` if every item would fail."""
     if not isinstance(operation, str):
         return
     if operation in _NEEDS_ID and not has_id:

@@ -1,11 +1,11 @@
-"""What a bulk answer says of each item.
+"""The outcome of each item in a bulk response.
 
-1. The items' statuses are believed, and not the summary `errors` beside them.
-2. An answer with more or fewer items than the request, or of another shape, leaves every item
-   unknown. An entry that cannot be understood leaves its own item unknown. Both are
-   `ResultMismatch`: the request may have been applied, so nothing is sent again by itself.
-3. A reason may quote an item, so it stands in the error's message, for receipts and dead letters,
-   and not in `summary`, for logs.
+1. Each item's status counts; the summary field `errors` beside them is ignored.
+2. A response with more or fewer items than the request, or of another shape, leaves every item
+   unknown. A malformed entry leaves only its own item unknown. Both are `ResultMismatch`: the
+   request may have been applied, so nothing is resent automatically.
+3. A reason may quote an item, so it is part of the error's message, for receipts and dead letters,
+   but not of `summary`, for logs.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 
+from ..._core.causes import summarized
 from ..._core.errors import RefusedError, ResultMismatch, SinkError, TransientError
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
-from ..http.errors import for_item, summarized
+from ..http.errors import for_item
 from .refusals import reasons, repair_of_item
 
 if TYPE_CHECKING:
@@ -25,21 +26,21 @@ if TYPE_CHECKING:
     from ..http.write import HttpResponse
 
 FILTER = "errors,items.*._id,items.*._version,items.*.result,items.*.status,items.*.error"
-"""The part of an answer that is asked for: about a third of it."""
+"""The requested part of a response: about a third of it."""
 _OPERATIONS = frozenset({"index", "create", "update", "delete"})
 _SHOWN = 1_000
-"""Characters of an item's reasons that a message shows."""
+"""Characters of an item's reasons shown in a message."""
 
 Said = dict[str, Any]
 
 
 class AnswerReader:
-    """Reads an answer, item by item.
+    """Parser of bulk responses, item by item.
 
-    A conflict is a `duplicate` only where it must be the work of an earlier try: where one may have
-    been applied, or under an id that no other writer has (`own_ids`). `stale_is_fine` says that a
-    document of the same or a newer version is what the item wanted to achieve. `index` is the name
-    in every action, `None` if it differs.
+    A conflict is a `duplicate` only if an earlier attempt must have caused it: if one may have been
+    applied, or if the id is the sink's own (`own_ids`). With `stale_is_fine`, a stored document of
+    the same or a newer version counts as success. `index` is the name in every action, `None` if it
+    differs.
     """
 
     def __init__(self, *, own_ids: bool, stale_is_fine: bool, index: str | None = None) -> None:
@@ -48,8 +49,8 @@ class AnswerReader:
         self._index = index
 
     def __call__(self, response: HttpResponse, batch: Batch[Any]) -> WriteResult:
-        """The result for the items that the request carried. Raises `ResultMismatch` unless there
-        is one answer for each.
+        """The result for the request's items. Raises `ResultMismatch` unless there is one entry for
+        each.
         """
         pairs = _pairs(json.loads(response.body), len(batch))
         fine = [
@@ -104,15 +105,13 @@ class AnswerReader:
 
 
 def _pairs(answer: object, size: int) -> list[tuple[str, Said]]:
-    """The operation and the answer of each item; nothing for an entry of another shape. Raises
-    `ResultMismatch`.
-    """
+    """Each item's operation and entry, empty if malformed. Raises `ResultMismatch`."""
     items = cast("Said", answer).get("items") if isinstance(answer, dict) else None
     if not isinstance(items, list):
         raise ResultMismatch(
             "the answer has no list of items; the outcome of every item is unknown"
         )
-    listed = cast("list[Said]", items)  # as far as it is well-formed
+    listed = cast("list[Said]", items)  # if well-formed
     if len(listed) != size:
         raise ResultMismatch(
             f"{len(listed)} answers for a request of {size} items; the outcome of every item "
@@ -125,7 +124,7 @@ def _pairs(answer: object, size: int) -> list[tuple[str, Said]]:
 
 
 def _entry(operation: str, said: object) -> tuple[str, Said]:
-    """An operation and what was said about it; an empty answer for one of another shape."""
+    """The operation and its entry; both are empty if the entry is malformed."""
     return (
         (operation, cast("Said", said))
         if operation in _OPERATIONS and isinstance(said, dict)
@@ -157,7 +156,6 @@ def _error(
             RefusedError(message, repair=repair, of_item=True), f"{summary}; to repair: {repair}"
         )
     if status == HTTPStatus.CONFLICT and operation == "update":
-        return summarized(
-            TransientError(message), summary
-        )  # another writer changed the document meanwhile
+        # another writer changed the document in the meantime
+        return summarized(TransientError(message), summary)
     return summarized(for_item(status, message, response.retry_after), summary)

@@ -1,12 +1,11 @@
-"""Answers of Elasticsearch and OpenSearch that refuse an index, or everything, until an operator
-repairs it.
+"""Errors of Elasticsearch and OpenSearch that persist until an operator repairs the cause.
 
-1. An index that is missing, closed, blocked or not granted is not the fault of an item:
-   `RefusedError`, with the index and the setting.
-2. A full disk is one of them: from the flood-stage watermark on, the server blocks the index
-   (status 403, or 429).
-3. A document that is missing, a conflict of versions and a field that does not fit the mapping
-   belong to their items.
+1. A missing, closed or blocked index and a missing privilege are no item's fault: `RefusedError`,
+   with the index and the setting.
+2. A full disk is one of these errors: from the flood-stage watermark on, the server blocks the
+   index (status 403 or 429).
+3. A missing document, a version conflict and a field that does not fit the mapping concern only
+   their items.
 """
 
 from __future__ import annotations
@@ -35,14 +34,13 @@ _SETTINGS = {
     "{index} to null",
     "13": "set cluster.blocks.read_only_allow_delete to false",
 }
-"""What to do about a block, by the number that the server gives it."""
+"""The repair for each block, by the server's number for it."""
 
 
 def repair_of_item(status: int, error: Mapping[str, Any], index: str | None) -> str | None:
-    """What to repair for an item's error, in one sentence; `None` if it is about the item.
+    """The repair for an item's error, in one sentence; `None` if the item is at fault.
 
-    `index` is the name that the item's action had, if it is known; an error that names another one
-    is believed.
+    `index` is the name in the item's action, if known; a name in the error takes precedence.
     """
     kind, reason = error.get("type"), error.get("reason")
     named = _index_of(error, reason) or index
@@ -59,8 +57,8 @@ def repair_of_item(status: int, error: Mapping[str, Any], index: str | None) -> 
 
 
 def refusal_of_request(status: int, text: str) -> tuple[str, str | None]:
-    """The type of the error in the text of a whole request's answer, and what to repair where the
-    text says it better than the status.
+    """The error type in the response to a whole request, and the repair if the text is more
+    specific than the status.
     """
     found = _TYPE.search(text)
     kind = "" if found is None else found[1]
@@ -87,9 +85,7 @@ def _index_of(error: Mapping[str, Any], reason: object) -> str | None:
 
 
 def reasons(error: object, redact: Callable[[str], str], most: int) -> tuple[str, str]:
-    """The reasons that a server gave, the outer one first: in full, and by their types alone, which
-    name no item's values.
-    """
+    """The server's reasons, outermost first: in full, and as types only, without values of items."""
     told: list[str] = []
     kinds: list[str] = []
     length = 0

@@ -1,4 +1,4 @@
-"""Documents to Elasticsearch or OpenSearch, by their bulk endpoint."""
+"""Documents to Elasticsearch or OpenSearch by the bulk endpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..._core.keywords import takes
 from ..._core.sink import Capabilities
 from ..http.client import HttpBase
 from ..http.config import HttpOptions, endpoint
-from ..http.write import Rules
+from ..http.write import RequestFormat
 from .action import OPERATIONS, VERSION_TYPES, ActionMaker, check_needs, getter, join
 from .answer import FILTER, AnswerReader
 from .refusals import refusal_of_request
@@ -29,35 +29,36 @@ Operation = Literal["index", "create", "update", "upsert", "delete"]
 
 
 class ElasticsearchSink(HttpBase):
-    """Writes items as documents by `_bulk`, to Elasticsearch or OpenSearch. Each item has an
-    outcome of its own.
+    """Writes items as documents to Elasticsearch or OpenSearch, by `_bulk`. Each item has its own
+    outcome.
+
+    `headers`, `auth`, `max_bytes`, `max_answer_bytes`, `client`, `client_options`, `pool_size`,
+    `timeout` and `close_timeout` are those of `HttpSink`; an API key is `auth="ApiKey ..."`.
 
     Args:
-        url: of the server; a path in it stays before `_bulk`. A user and password in it become
+        url: the server's URL; its path is kept before `_bulk`. A user and password in it become
             basic authentication.
-        index: the index's (or data stream's, or alias's) name, or a function of an item that gives
-            it.
-        operation: `"index"` replaces a document, `"create"` refuses if it is there, `"update"`
-            changes fields of one that is there, `"upsert"` does either, `"delete"` removes it; or a
-            function of an item that gives one of these.
-        id: the field that holds a document's id, or a function of an item; it may give `None` for
-            `"index"` and `"create"`, and then the server makes an id at every try. Default: an id
-            made once per accepted item, so that sending it again never stores it twice.
+        index: the name of the index, data stream or alias, or a function from an item to it.
+        operation: `"index"` replaces a document, `"create"` fails if it exists, `"update"` changes
+            fields of an existing one, `"upsert"` does either, `"delete"` removes it; or a function
+            from an item to one of these.
+        id: the field that holds a document's id, or a function from an item to it; for `"index"`
+            and `"create"` it may return `None`, and then the server generates an id at every
+            attempt. Default: an id generated once per accepted item, so that a resend never stores
+            it twice.
         document: a function from an item to its document, a mapping (or dataclass, or JSON as bytes
             on one line). Default: the item.
-        routing: the field that holds the routing value, or a function of an item.
-        pipeline: an ingest pipeline's name, or a function of an item that gives it.
-        version: the field that holds a version (a whole number), or a function of an item: an older
-            version never replaces a newer one. For `"index"` and `"delete"`.
-        version_type: `"external"` takes newer versions only, `"external_gte"` equal ones too.
-        on_stale: what becomes of an item whose version is not new enough: `"error"` refuses it
-            (`PermanentError`); `"ignore"` counts it as delivered, since what is there is newer.
-        retry_on_conflict: how often the server itself tries an update again that met another
-            change; default 3.
+        routing: the field that holds the routing value, or a function from an item to it.
+        pipeline: the name of an ingest pipeline, or a function from an item to it.
+        version: the field that holds a version (a whole number), or a function from an item to it:
+            an older version never replaces a newer one. For `"index"` and `"delete"`.
+        version_type: `"external"` accepts newer versions only, `"external_gte"` equal ones too.
+        on_stale: the outcome of an item whose version is not new enough: `"error"` refuses it
+            (`PermanentError`); `"ignore"` counts it as delivered, since the stored one is newer.
+        retry_on_conflict: how often the server itself retries an update after a concurrent change;
+            default 3.
         params: further parameters of the request, such as `{"refresh": "wait_for"}`.
-        compression: `"gzip"` (default) or `None`. headers, auth, max_bytes, max_answer_bytes,
-        client, client_options, pool_size, timeout, close_timeout: as for `HttpSink`; an API
-            key is `auth="ApiKey ..."`.
+        compression: `"gzip"` (default) or `None`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without httpx. Constructing does not
     suspend. Opening connects to nothing.
@@ -114,15 +115,14 @@ class ElasticsearchSink(HttpBase):
         stale_is_fine = checks.choice("on_stale", on_stale, ("error", "ignore")) == "ignore"
         static = self._index if isinstance(self._index, str) else None
         reader = AnswerReader(own_ids=id is None, stale_is_fine=stale_is_fine, index=static)
-        self._rules = Rules(join, self._endpoint.max_bytes, reader)
+        self._format = RequestFormat(join, self._endpoint.max_bytes, reader)
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many writes at once as connections; idempotent where `id` is given, for every
-        operation but `"create"` and a function.
+        """One concurrent write per connection; idempotent if `id` is given, for every operation
+        except `"create"` and a function.
 
-        Not `key_prefix_safe`: a document that is refused does not keep a later one of its key from
-        being written.
+        Not `key_prefix_safe`: a refused document does not stop a later one of its key.
         """
         certain = (
             isinstance(self._operation, str)
@@ -132,22 +132,21 @@ class ElasticsearchSink(HttpBase):
         return Capabilities(idempotent=certain, max_concurrency=self._endpoint.pool_size)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Send every item of `batch`, in order; suspends for one request or, beyond `max_bytes` and
-        after a 413, for several.
+        """Send every item of `batch`, in order; suspends for one request, or for several beyond
+        `max_bytes` and after a 413.
 
-        The details of an item are the server's answer about it: `_id`, `_version`, `result`,
-        `status`, and `error` where it has one. An item fails with `ThrottledError` (429),
-        `TransientError` (5xx, or an update that met another change), `RefusedError` (its index is
-        missing, closed, blocked or not granted), `ResultMismatch` (an answer that cannot be
-        understood) or `PermanentError` (other 4xx, or not to be encoded). It is a `duplicate` where
-        an earlier try had written it: a `create` or an external version that conflicts, or a
-        `delete` that finds nothing, after a try that may have been applied. Raises, and
-        cancellation leaves behind, as for `HttpSink`.
+        The details of an item are its entry in the response: `_id`, `_version`, `result`, `status`,
+        and `error` if present. An item fails with `ThrottledError` (429), `TransientError` (5xx, or
+        an update that met a concurrent change), `RefusedError` (its index is missing, closed,
+        blocked or not granted), `ResultMismatch` (an unreadable entry) or `PermanentError` (other
+        4xx, or an item that cannot be encoded). It is a `duplicate` if an earlier attempt wrote it:
+        a `create` or an external version that conflicts, or a `delete` that finds nothing, after an
+        attempt that may have been applied. Exceptions and cancellation are those of `HttpSink`.
         """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         keys = batch.item_keys() if self._actions.wants_keys else [None] * len(items)
         return await self._send(
-            batch, encoded(self._actions.records, self._actions.record, items, keys), self._rules
+            batch, encoded(self._actions.records, self._actions.record, items, keys), self._format
         )
 
     def _refusal(self, status: int, text: str) -> tuple[str, str | None]:

@@ -1,4 +1,4 @@
-"""Lines appended to a file."""
+"""Items appended to a file as lines."""
 
 from __future__ import annotations
 
@@ -34,34 +34,31 @@ _SYNCS = ("always", "close", "never")
 
 
 class FileSink(Openable):
-    """Appends each item to a file as a line of JSON. Only appends; a file belongs to one process at
-    a time.
+    """Appends each item to a file as a line of JSON. A file belongs to one process at a time.
 
     Args:
-        path: the file; made where it is missing, in a folder that must exist. Beside it `path.lock`
-            stays, which keeps other processes and other sinks from the file, and `path.torn` gets
-            what a killed process left unfinished at its end.
+        path: the file; created if missing, in an existing folder. The lock file `path.lock` beside
+            it is kept and excludes other processes and other sinks; `path.torn` receives the
+            unfinished end that a killed process left.
         encode: a function from an item to its line, as text or bytes without a newline. Default:
             JSON; dates, decimals, UUIDs as text, dataclasses as objects.
-        compression: `"zstd"`: every batch is one frame of its own, so that what is written can be
-            read at any time.
+        compression: `"zstd"`: every batch is one frame, so the file can be read at any time.
         fsync: `"always"`: a batch is delivered when it is on the disk. `"close"`: on the disk when
-            the file is rotated or closed; a power cut may lose delivered items, the end of this
-            process may not. `"never"`: left to the system.
-        rotate_bytes: begin a new file before a batch that would make this one longer; no batch is
-            split. Default: never.
-        rotate_every: seconds; begin a new file with the first batch after each whole multiple of
-            them since 1970 in UTC: 3600 is every full hour, 86,400 midnight. Default: never.
-        per_process: a file for each process that opens the sink, as the workers of Spark need it:
-            `events.jsonl` becomes `events-HOST-PID.jsonl`, with the names of the machine and of the
-            process. Default: one file, and one process.
+            the file is rotated or closed; a power failure may lose delivered items, the end of this
+            process may not. `"never"`: left to the operating system.
+        rotate_bytes: rotate before a batch that would exceed this size; no batch is split. Default:
+            never.
+        rotate_every: seconds; rotate at the first batch after each whole multiple of them since
+            1970 in UTC: 3600 is every full hour, 86,400 midnight. Default: never.
+        per_process: one file for each process that opens the sink, such as Spark's workers:
+            `events.jsonl` becomes `events-HOST-PID.jsonl`, with the host's name and the process id.
+            Default: one file and one process.
 
-    A rotated file gets the time into its name: `events.jsonl` becomes
+    The name of a rotated file contains the time: `events.jsonl` becomes
     `events-20260131T120000Z.jsonl`. It is never written again.
 
     A full disk, a missing permission, a read-only file system and a missing folder raise
-    `RefusedError` from opening and from writing; its message names the path and what an operator
-    has to do.
+    `RefusedError` from opening and from writing; its message names the path and the repair.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` for `"zstd"` without zstandard.
     Constructing touches no file. Opening does, in a thread; it raises `ConfigError` for a file that
@@ -106,7 +103,7 @@ class FileSink(Openable):
 
     @property
     def path(self) -> Path:
-        """The file that is being written; with `per_process`, by this process."""
+        """The current file; with `per_process`, that of this process."""
         path = self._settings.path
         return (
             path.with_stem(f"{path.stem}-{socket.gethostname()}-{os.getpid()}")
@@ -115,18 +112,18 @@ class FileSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its errno, as `classify_file` says."""
+        """The class of an error by its errno; see `classify_file`."""
         return classify_file(error)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Append a line per item, in order, in a thread; concurrent writes take turns. Suspends
-        until it is done, however long.
+        """Append one line per item, in order, in a thread; concurrent writes take turns. Suspends
+        until the thread has ended, without a limit.
 
         Returns an error for each item that cannot be encoded (`PermanentError`); its neighbours are
         written. Raises `ClosedError` while the sink is not open, `RefusedError` and other
         `OSError`s if nothing of the batch was written, and `UnknownOutcomeError` if it may have
-        been. Cancellation before its turn leaves nothing; after that it is raised when the thread
-        has ended, and the batch may have been written.
+        been. Cancellation before its turn writes nothing; later it is raised when the thread has
+        ended, and the batch may have been written.
         """
         if self._file is None or self._turn is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")

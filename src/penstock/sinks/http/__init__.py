@@ -1,4 +1,4 @@
-"""Items to a URL, many per request."""
+"""Items to an HTTP endpoint, many per request."""
 
 from .errors import HttpStatusError, classify_http
 from .sink import HttpSink

@@ -1,14 +1,14 @@
-"""The body of an answer, read as a stream and never beyond a limit.
+"""Response bodies, read as streams up to a limit.
 
-1. The limit counts bytes after decompression, and bytes as they arrive. Decompression is
-   incremental: a compressed answer of a few kilobytes that grows to gigabytes costs the limit and
-   one piece at most.
-2. A success needs the whole answer. One that is too long, or that cannot be decompressed, says
-   nothing about any item: `ResultMismatch`.
-3. A success whose text is not needed is read to its end, so that the connection can be used again,
-   but neither decompressed nor kept.
-4. Any other answer is judged by its status. Only its beginning is read, for the message, and an
-   error while reading it changes nothing.
+1. The limit applies to bytes after decompression, and to bytes as received. Decompression is
+   incremental: a compressed body of a few kilobytes that expands to gigabytes costs at most the
+   limit and one piece.
+2. A successful response is needed in full. One that is too long, or that cannot be decompressed,
+   leaves every item unknown: `ResultMismatch`.
+3. A successful response whose text is not needed is read to its end, so that the connection can be
+   reused, but neither decompressed nor kept.
+4. Any other response is classified by its status. Only its beginning is read, for the message, and
+   an error while reading it has no effect.
 """
 
 from __future__ import annotations
@@ -27,19 +27,17 @@ if TYPE_CHECKING:
     from .config import ClientResponse
 
 BEGINNING = 8 * 1024
-"""Bytes that are read of an answer that is no success."""
+"""Bytes read of an unsuccessful response."""
 _PIECE = 64 * 1024
-"""Bytes that are decompressed at once."""
+"""Bytes decompressed at once."""
 _READ = frozenset({"", "identity"})
 _INFLATED = frozenset({"gzip", "x-gzip", "deflate"})
 _ANY_HEADER = zlib.MAX_WBITS | 32
-"""zlib finds out itself whether it reads gzip or zlib data."""
+"""Lets zlib detect gzip and zlib headers."""
 
 
 class Inflater:
-    """Decompresses gzip and zlib data piece by piece, also when several compressed members follow
-    each other.
-    """
+    """Incremental decompressor of gzip and zlib data, including several members in sequence."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(_ANY_HEADER)
@@ -63,15 +61,15 @@ class Inflater:
             raw = self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
 
     def check_end(self) -> None:
-        """Raise `zlib.error` unless the data was complete."""
+        """Raise `zlib.error` if the data is incomplete."""
         if self._began and not self._stream.eof:
             raise zlib.error("the compressed data is incomplete")
 
 
 async def whole_body(answer: ClientResponse, most: int) -> bytes:
-    """The decompressed body of a success.
+    """The decompressed body of a successful response.
 
-    Raises `ResultMismatch` for more than `most` bytes, for an encoding that is not gzip or deflate,
+    Raises `ResultMismatch` for more than `most` bytes, for an encoding other than gzip or deflate,
     and for broken compressed data; the client's own error if the connection breaks.
     """
     body = io.BytesIO()
@@ -91,8 +89,8 @@ async def whole_body(answer: ClientResponse, most: int) -> bytes:
 
 
 async def drain(answer: ClientResponse, most: int) -> None:
-    """Read the body of a success to its end and forget it. Raises as `whole_body` does, but does
-    not decompress.
+    """Read a successful response to its end and discard it, without decompression. Raises as
+    `whole_body` does.
     """
     if answer.is_stream_consumed:
         return
@@ -104,9 +102,7 @@ async def drain(answer: ClientResponse, most: int) -> None:
 
 
 async def beginning(answer: ClientResponse) -> tuple[bytes, bool, Exception | None]:
-    """The first bytes of a body, whether there is more of it, and the error that ended reading it
-    early.
-    """
+    """The first bytes of a body, whether it is longer, and the error that interrupted reading."""
     body = b""
     try:
         async with aclosing(_pieces(answer, _PIECE)) as pieces:
@@ -120,7 +116,7 @@ async def beginning(answer: ClientResponse) -> tuple[bytes, bool, Exception | No
 
 
 async def _pieces(answer: ClientResponse, most: int) -> AsyncGenerator[bytes]:
-    if answer.is_stream_consumed:  # a response hook of the client's has read it
+    if answer.is_stream_consumed:  # read by a response hook of the client
         yield answer.content
         return
     inflater = _inflater(answer)

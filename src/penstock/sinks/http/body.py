@@ -1,6 +1,6 @@
-"""Records to request bodies of a limited size: a record that is too large by itself fails alone.
+"""Records joined to request bodies of limited size: an oversized record fails alone.
 
-1. A *join* makes a body of records. Only the length of the joined body is compared with the limit.
+1. A *join* turns records into a body. Only the length of the joined body is compared with the limit.
 2. Records keep their order, within a body and from one body to the next.
 """
 
@@ -22,7 +22,7 @@ def json_array(records: Sequence[bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One request's body; `places` are its records' places among those of the batch."""
+    """One request's body; `places` are the positions of its records in the batch."""
 
     places: range
     content: bytes
@@ -30,9 +30,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The bodies that carry a batch's records, in order; and an error at the place of each record
-    that fits into none.
-    """
+    """The bodies of a batch's records, in order, and an error for the place of each oversized one."""
 
     bodies: list[Body] = field(default_factory=list[Body])
     refused: dict[int, PermanentError] = field(default_factory=dict[int, PermanentError])
@@ -41,9 +39,10 @@ class Bodies:
 def bodies(
     records: Sequence[bytes], join: Join, most: int | None, places: range | None = None
 ) -> Bodies:
-    """Bodies of at most `most` bytes for the records at `places` (default: all). Does not suspend.
+    """Pack the records at `places` (default: all) into bodies of at most `most` bytes. Does not
+    suspend.
 
-    A record that is too long by itself, or that `join` raises for, is refused alone.
+    A record that is too long by itself, or for which `join` raises, is refused alone.
     """
     made = Bodies()
     _fill(made, records, join, most, range(len(records)) if places is None else places)
@@ -73,14 +72,14 @@ def _fill(
 
 
 def halves(places: range) -> tuple[range, range]:
-    """The two halves of what was too much at once."""
+    """The two halves of an oversized body."""
     middle = len(places) // 2
     return places[:middle], places[middle:]
 
 
 def _parts(records: Sequence[bytes], most: int | None, places: range) -> Sequence[range]:
-    """Cut by the lengths of the records and a byte between them; what a join adds beyond that shows
-    when it is joined.
+    """Split by the records' lengths and one byte between them; any further overhead of a join shows
+    in the joined body.
     """
     parts: list[range] = []
     first, length = places.start, 0

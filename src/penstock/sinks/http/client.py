@@ -1,8 +1,8 @@
-"""An HTTP endpoint that is opened and closed; what `HttpSink` and the sinks on it have in common.
+"""The lifecycle and the requests of an HTTP endpoint; the common base of the sinks over HTTP.
 
-The limit on connections is kept here and not by the client's pool: a request that is cancelled in
-the turn after its connection came about leaves httpcore's pool a connection that it neither uses
-again nor closes. Under a limit of the pool's own, a few of those would be the end of all writing.
+The connection limit is enforced here and not by the client's pool. A request cancelled in the event
+loop turn after its connection was established leaves httpcore's pool a connection that it neither
+reuses nor closes. With a pool limit, a few of those would block every write.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ..._clients.compression import compressed
+from ..._core.causes import caused
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
@@ -32,7 +33,7 @@ from .errors import classify_http, for_broken_answer, for_status, for_transport
 from .refusals import REFUSALS, repair_of, target_of
 from .retry_after import seconds_of
 from .secrets import Secrets
-from .write import HttpResponse, Write
+from .write import HttpResponse, RequestSeries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,12 +43,10 @@ if TYPE_CHECKING:
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
     from .config import ClientResponse, Endpoint, HttpClient
-    from .write import Rules
+    from .write import RequestFormat
 
-_BESIDE = 64 * 1024
-"""From how many bytes on a body is compressed in a thread: below, handing it over takes longer than
-compressing it.
-"""
+_THREAD_MIN_BYTES = 64 * 1024
+"""Smallest body compressed in a thread; below it, the hand-over takes longer than compressing."""
 
 
 class HttpBase(Openable):
@@ -56,23 +55,25 @@ class HttpBase(Openable):
     _run_time = ("_client", "_room")
 
     def __init__(self, endpoint: Endpoint, *, reads_answers: bool) -> None:
-        self._client_options = (
-            endpoint.options
-        )  # by this name, and first, for the error that it cannot be pickled
+        # by this name, and first, for the error message about pickling
+        self._client_options = endpoint.options
         self._endpoint = endpoint
         self._reads_answers = reads_answers
         self._client: HttpClient | None = None
         self._room: AbstractAsyncContextManager[None] | None = None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error, as `classify_http` tells it."""
+        """The class of an error, by `classify_http`."""
         return classify_http(error)
 
-    async def _send(self, batch: Batch[Any], records: Records, rules: Rules) -> WriteResult | None:
+    async def _send(
+        self, batch: Batch[Any], records: Records, request_format: RequestFormat
+    ) -> WriteResult | None:
         client, room = self._client, self._room
         if client is None or room is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        return await Write(batch, records, rules, partial(self._post, client, room)).run()
+        post = partial(self._post, client, room)
+        return await RequestSeries(batch, records, request_format, post).run()
 
     async def _post(
         self,
@@ -81,14 +82,14 @@ class HttpBase(Openable):
         content: bytes,
         part: Batch[Any],
     ) -> HttpResponse:
-        """Send one body; return the answer of a success. Raises what the status or the client's
-        error means.
+        """Send one body and return the response to a success. Raises the `SinkError` that stands
+        for the status or the client's error.
         """
         endpoint = self._endpoint
         headers = await self._headers(part)
         secrets = Secrets(headers, endpoint.url, endpoint.options)
         if endpoint.compression is not None:
-            if len(content) < _BESIDE:
+            if len(content) < _THREAD_MIN_BYTES:
                 content = compressed(content, endpoint.compression)
             else:
                 content = await asyncio.to_thread(compressed, content, endpoint.compression)
@@ -109,7 +110,7 @@ class HttpBase(Openable):
         except Exception as error:
             if answered is nothing:
                 raise for_transport(error, endpoint.place, secrets.redact)  # noqa: B904  # it has its cause
-            # otherwise only closing failed, after the answer had said everything
+            # otherwise only closing failed, after a complete response
         if isinstance(answered, SinkError):
             raise answered
         return answered
@@ -117,10 +118,10 @@ class HttpBase(Openable):
     async def _answered(
         self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]
     ) -> HttpResponse | SinkError:
-        """The answer of a success, or the error that an answer means. Only cancellation gets out of
-        here.
+        """The response to a success, or the error that a response stands for. Raises only
+        cancellation.
 
-        After the headers of a success no exception may look like a request that was not applied.
+        After the headers of a success, no exception may look like a request that was not applied.
         """
         try:
             status = answer.status_code
@@ -144,9 +145,7 @@ class HttpBase(Openable):
     async def _failure(
         self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]
     ) -> SinkError:
-        """The error for an answer that is no success, by its status and the beginning of its
-        body.
-        """
+        """The error for an unsuccessful response, by its status and the beginning of its body."""
         body, is_cut, broken = await beginning(answer)
         text = (secrets.redact_beginning if is_cut else secrets.redact)(
             body.decode(errors="replace")
@@ -165,13 +164,11 @@ class HttpBase(Openable):
         retry_after = seconds_of(answer.headers, part.delivery.clock.wall_time())
         error = for_status(status, endpoint.place, text, retry_after, told=told, repair=repair)
         if broken is not None and error.__cause__ is not None:
-            error.__cause__.__cause__ = broken
+            caused(error.__cause__, broken)
         return error
 
     def _refusal(self, status: int, text: str) -> tuple[str, str | None]:
-        """The name of the error that the text of an answer gives, for logs; and what to repair,
-        where that follows from the text.
-        """
+        """The error's name in the response text, for logs, and the repair if the text implies one."""
         return "", None
 
     async def _headers(self, part: Batch[Any]) -> dict[str, str]:
@@ -188,8 +185,8 @@ class HttpBase(Openable):
         return headers
 
     async def _authorization(self, auth: Callable[[], str | Awaitable[str]]) -> str:
-        """The value that the function `auth` gives for one request. Its failure is not the fault of
-        any item: nothing is sent.
+        """The `Authorization` value for one request. If `auth` fails, no item is at fault and
+        nothing is sent.
         """
         try:
             given = auth()
@@ -210,10 +207,8 @@ class HttpBase(Openable):
         client = await self._make_client()
         stack.push_async_callback(self._close, client)
         most = self._endpoint.pool_size
-        self._client, self._room = (
-            client,
-            nullcontext() if most is None else asyncio.Semaphore(most),
-        )
+        self._client = client
+        self._room = nullcontext() if most is None else asyncio.Semaphore(most)
 
     async def _make_client(self) -> HttpClient:
         if self._endpoint.client is None:
@@ -247,4 +242,4 @@ class HttpBase(Openable):
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._endpoint.close_timeout):
                 await client.aclose()
         except TimeoutError:
-            pass  # whatever is still open ends with the process
+            pass  # open connections end with the process

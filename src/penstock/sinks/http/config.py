@@ -1,6 +1,4 @@
-"""How an HTTP endpoint is reached, checked before anything is started; and how that is shown
-without its secrets.
-"""
+"""The settings of an HTTP endpoint, validated at construction and shown without secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import MissingExtra
-from .._options import Options
+from ..._core.options import Options
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -28,15 +26,13 @@ TIMEOUT = 30.0
 CONNECT_TIMEOUT = 5.0
 MAX_BYTES = 5_000_000
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Room for an error of 500 bytes for each of the 125,000 smallest actions that a bulk body of 5 MB
-holds.
-"""
+"""Room for an error of 500 bytes for each of the 125,000 smallest actions in a bulk body of 5 MB."""
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
 
 
 class ClientResponse(Protocol):
-    """An answer of a client of httpx's shape, whose body has not been read yet."""
+    """A response of a client of httpx's shape, with its body still unread."""
 
     @property
     def status_code(self) -> int: ...  # httpx documents it
@@ -44,18 +40,18 @@ class ClientResponse(Protocol):
     def headers(self) -> Mapping[str, str]: ...
     @property
     def is_stream_consumed(self) -> bool:
-        """Whether a hook of the client's has read the body already; it is `content` then."""
+        """Whether a hook of the client has read the body already, which is then `content`."""
         ...
 
     @property
     def content(self) -> bytes: ...
     def aiter_raw(self) -> AsyncIterator[bytes]:
-        """The body in parts, as it arrives: not decompressed."""
+        """The body in parts as received, not decompressed."""
         ...
 
 
 class HttpClient(Protocol):
-    """A client of the shape of `httpx.AsyncClient`, as far as a sink uses it."""
+    """The part of the interface of `httpx.AsyncClient` that sinks use."""
 
     def stream(
         self,
@@ -66,8 +62,8 @@ class HttpClient(Protocol):
         headers: Mapping[str, str],
         follow_redirects: bool,
     ) -> AbstractAsyncContextManager[ClientResponse]:
-        """Send a request; the context has the answer, whatever its status, as soon as its headers
-        are there, and closes it.
+        """Send a request; the context yields the response, of any status, once its headers have
+        arrived, and closes it.
         """
         ...
 
@@ -81,7 +77,7 @@ Auth = tuple[str, str] | Authorization
 
 
 class HttpOptions(TypedDict, total=False):
-    """The keywords of every sink over HTTP; `endpoint` has their defaults."""
+    """The keywords that sinks over HTTP share; `endpoint` has their defaults."""
 
     headers: Mapping[str, str] | None
     auth: Auth | None
@@ -96,7 +92,7 @@ class HttpOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where requests go, and how."""
+    """The validated settings of requests to one URL."""
 
     url: str
     method: str
@@ -114,7 +110,7 @@ class Endpoint:
 
     @property
     def place(self) -> str:
-        """Scheme, host and path of the URL, and nothing else."""
+        """Only scheme, host and path of the URL."""
         return place_of(self.url)
 
     def client_options(self) -> dict[str, Any]:
@@ -151,7 +147,7 @@ def endpoint(
     timeout: float | timedelta | None = None,
     close_timeout: float | timedelta = 5.0,
 ) -> Endpoint:
-    """How to reach `url`, checked. `own_headers` are the sink's, which the user's replace. No error
+    """Validate the settings of `url`. The user's headers replace `own_headers`, the sink's. No error
     shows a secret.
     """
     bare, userinfo = _checked_url(url)
@@ -261,7 +257,7 @@ def _header_name(argument: str, name: object) -> str:
 
 
 def header_value(argument: str, value: object) -> str:
-    """A header's value. Raises `ConfigError`, which does not show it."""
+    """Validate a header's value. Raises `ConfigError`, which does not show it."""
     if not isinstance(value, str) or not _VALUE.fullmatch(value):
         raise bad(argument, "...", "must be printable ASCII text without spaces around it")
     return value

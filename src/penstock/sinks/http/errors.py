@@ -1,15 +1,14 @@
-"""What HTTP's answers and the clients' errors mean.
+"""The classes of HTTP responses and of client errors.
 
-1. A whole request is judged by its status: 429 throttles, 503 is an outage, after a 504 the outcome
-   is unknown, 408 and other 5xx may work next time, 401, 403, 404, 405, 407, 410 and redirects
-   refuse every request. Everything else that is no success is permanent.
-2. A client's errors are known by the names of their classes, which httpx, its forks and httpcore
-   share, so none of them is loaded to judge them.
-3. Once a request may have left, an error without an answer leaves its outcome unknown, and so does
-   an error of an unknown kind. Only where no connection came about was nothing sent.
-4. No message holds more of a request than the scheme, host and path of its URL. A text of the
-   server's may quote secrets, so it is redacted. It may quote items as well, so `summary`, which
-   logs show, leaves it out.
+1. The status decides for a whole request: 429 throttles, 503 is an outage, a 504 leaves the outcome
+   unknown, 408 and other 5xx are transient, 401, 403, 404, 405, 407, 410 and redirects refuse every
+   request. Every other unsuccessful status is permanent.
+2. Client errors are recognized by class name, which httpx, its forks and httpcore share, so none of
+   them is imported.
+3. Once a request may have been sent, an error without a response leaves its outcome unknown, and so
+   does an unknown kind of error. Nothing was sent only if no connection was established.
+4. Of a request, messages contain at most the scheme, host and path of its URL. Server text may quote
+   secrets, so it is redacted. It may also quote items, so `summary`, the text for logs, omits it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 import re
 import socket
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ..._core.causes import caused, causes
 from ..._core.errors import (
@@ -39,8 +38,6 @@ from .refusals import REFUSALS, repair_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
 
 _P, _T, _U, _X, _R = (
     ErrorClass.PERMANENT,
@@ -71,16 +68,22 @@ _NAMES = {
     "TransportError": _T,
 }
 _BY_STATUS: dict[int, type[SinkError]] = {413: TooLargeError, 504: TimedOutError}
+_BY_CLASS: dict[ErrorClass, type[SinkError]] = {
+    _P: PermanentError,
+    _T: TransientError,
+    _U: UnavailableError,
+    _X: UnknownOutcomeError,
+}
 _TIMEOUTS = frozenset({"ReadTimeout", "WriteTimeout"})
 _NOT_SENT = frozenset({"PoolTimeout", "LocalProtocolError"})
 _OF_PROXY = re.compile(r"([0-9]{3})\b")
-"""How the error of a proxy that refuses a tunnel begins."""
+"""The beginning of the error of a proxy that refuses a tunnel."""
 _SHOWN = 500
-"""Characters of a text of the server's that a message shows."""
+"""Characters of server text shown in a message."""
 
 
 class HttpStatusError(Exception):
-    """A server's answer that is no success; the `__cause__` of the error that its sink raises.
+    """An unsuccessful response; the `__cause__` of the error that the sink raises.
 
     `status` is its code, `body` the beginning of its text, `retry_after` the seconds of its
     `Retry-After`, `place` the URL without userinfo and query.
@@ -108,16 +111,16 @@ def _phrase(status: int) -> str:
 
 
 def classify_http(error: BaseException) -> ErrorClass | None:
-    """The class of an error of HTTP, by its status or by the class that the client gave it; `None`
-    for one that is neither.
+    """The class of an HTTP error, by its status or the client's exception type; `None` for other
+    errors.
 
     429 is a throttle; 408 and 5xx are transient, but 503 is unavailable and 504 unknown; 401, 403,
-    404, 405, 407, 410 and redirects are refused; other statuses are permanent. A connection that
-    did not come about (refused, no such name, no handshake) is unavailable. An error after the
-    request may have been sent is unknown.
+    404, 405, 407, 410 and redirects are refused; other statuses are permanent. A failure to connect
+    (connection refused, unknown host, failed handshake) is unavailable. An error after the request
+    may have been sent is unknown.
 
-    Looks through `__cause__`. Errors of Penstock keep their own class. Does not suspend, and loads
-    no client.
+    Looks through `__cause__`. Errors of Penstock keep their own class. Does not suspend, and
+    imports no client.
     """
     for link in causes(error):
         own = classify(link)
@@ -130,7 +133,7 @@ def classify_http(error: BaseException) -> ErrorClass | None:
 
 
 def class_of_status(status: int) -> ErrorClass:
-    """The class of an answer that is no success."""
+    """The class of an unsuccessful response."""
     return _STATUSES.get(status) or (_T if status >= 500 else _P)
 
 
@@ -164,9 +167,9 @@ def for_status(
     told: str = "",
     repair: str | None = None,
 ) -> SinkError:
-    """What a request raises for an answer that is no success.
+    """The error for an unsuccessful response.
 
-    `told` is a word for the reason that logs may show. With `repair` the answer is a refusal
+    `told` is a word for the reason that logs may show. With `repair` the response is a refusal
     whatever its status.
     """
     cause = HttpStatusError(status, place, cut(body), retry_after)
@@ -179,27 +182,21 @@ def for_status(
     if kind is _R:
         repair = repair or repair_of(status, place)
         summary = f"{summary}; to repair: {repair}"
-    return summarized(caused(_made(kind, cause, repair or ""), cause), summary)
+    delay = retry_after if kind in {_U, _R} else None
+    return caused(_made(kind, cause, repair or ""), cause, summary=summary, retry_after=delay)
 
 
 def _made(kind: ErrorClass, cause: HttpStatusError, repair: str) -> SinkError:
-    message, retry_after = str(cause), cause.retry_after
+    message = str(cause)
     if kind is ErrorClass.THROTTLE:
-        return ThrottledError(message, retry_after=retry_after)
-    if kind in {_U, _R}:
-        made = UnavailableError(message) if kind is _U else RefusedError(message, repair=repair)
-        made.retry_after = retry_after
-        return made
-    return (
-        _BY_STATUS.get(cause.status)
-        or {_P: PermanentError, _T: TransientError, _X: UnknownOutcomeError}[kind]
-    )(message)
+        return ThrottledError(message, retry_after=cause.retry_after)
+    if kind is _R:
+        return RefusedError(message, repair=repair)
+    return (_BY_STATUS.get(cause.status) or _BY_CLASS[kind])(message)
 
 
 def for_item(status: int, message: str, retry_after: float | None) -> SinkError:
-    """The error of one item, by the status that the server gave it within an answer that speaks for
-    each.
-    """
+    """The error of one item, by its own status within a response."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return ThrottledError(message, retry_after=retry_after)
     return (
@@ -208,13 +205,11 @@ def for_item(status: int, message: str, retry_after: float | None) -> SinkError:
 
 
 def for_transport(error: Exception, place: str, redact: Callable[[str], str] = str) -> SinkError:
-    """What a request raises for an error of the client's that came instead of an answer."""
+    """The error for a client's exception raised instead of a response."""
     if isinstance(error, SinkError):
         return error
     status = _status_of(error)
-    if (
-        status is not None and not 200 <= status < 300
-    ):  # a response hook of the client's has raised for it
+    if status is not None and not 200 <= status < 300:  # raised by a response hook of the client
         return caused(for_status(status, place, "", None), error)
     name, kind = type(error).__name__, _class_of(error)
     text = cut(redact(text_of(error)) or name)
@@ -242,8 +237,8 @@ def for_transport(error: Exception, place: str, redact: Callable[[str], str] = s
 def for_broken_answer(
     error: Exception, place: str, redact: Callable[[str], str] = str
 ) -> UnknownOutcomeError:
-    """What a request raises for an error while the answer of a success was read: never one that
-    says that nothing was applied.
+    """The error for an exception while a successful response was read; never one that claims that
+    nothing was applied.
     """
     if isinstance(error, UnknownOutcomeError):
         return error
@@ -255,10 +250,10 @@ def for_broken_answer(
         f"the answer from {place} cannot be read ({name}: {text}); the outcome of every item "
         "is unknown"
     )
-    return summarized(
-        caused(made, error),
-        f"the answer from {place} cannot be read ({name}); the outcome of every item is unknown",
+    summary = (
+        f"the answer from {place} cannot be read ({name}); the outcome of every item is unknown"
     )
+    return caused(made, error, summary=summary)
 
 
 def _unknown(error: Exception, what: str, text: str) -> UnknownOutcomeError:
@@ -268,17 +263,10 @@ def _unknown(error: Exception, what: str, text: str) -> UnknownOutcomeError:
         else UnknownOutcomeError
     )
     made = kind(f"{what} ({text}); the request may have been applied")
-    return summarized(
-        caused(made, error), f"{what} ({type(error).__name__}); the request may have been applied"
-    )
-
-
-def summarized(made: SinkErrorT, summary: str) -> SinkErrorT:
-    """`made`, with the text that logs show instead of its message."""
-    made.summary = summary
-    return made
+    summary = f"{what} ({type(error).__name__}); the request may have been applied"
+    return caused(made, error, summary=summary)
 
 
 def cut(text: str) -> str:
-    """The beginning of a text of the server's, as long as a message shows it."""
+    """Server text, truncated for a message."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,9 +1,9 @@
-"""Answers that refuse every request, and what an operator has to repair.
+"""Responses that refuse every request, and the repair for each.
 
-No item is to blame for a login, a permission, a path or a proxy: such an answer is a
-`RefusedError`, which `Retry` handles as an outage. Redirects are among them, since they are not
-followed: the URL is wrong, or a login has expired and the server points to its login page. A 403
-may be about one body only, which a `Retry` finds out by sending smaller parts of the batch.
+Credentials, permissions, paths and proxies are no item's fault: such a response is a `RefusedError`,
+which `Retry` handles as an outage. Redirects are among them, since they are not followed: the URL is
+wrong, or a login has expired and the server redirects to its login page. A 403 may concern a single
+body; `Retry` detects that by sending smaller parts of the batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def repair_of(
     has_credentials: bool = True,
     location: str | None = None,
 ) -> str:
-    """What to repair after an answer with one of the `REFUSALS`, in one sentence."""
+    """The repair for one of the `REFUSALS`, in one sentence."""
     match status:
         case HTTPStatus.UNAUTHORIZED if not has_credentials:
             return f"give credentials for {place}, as auth= or in its URL; none were sent"

@@ -1,8 +1,7 @@
 """The `Retry-After` header.
 
-1. Nothing here raises: an unreadable header has no meaning, and must not turn an answer into an
-   error.
-2. A wait is finite and at most a year. How long a wait may really be is for `Retry` to decide.
+1. Nothing here raises: an unreadable header is ignored and must not turn a response into an error.
+2. A delay is finite and at most a year. `Retry` decides how much of it to respect.
 """
 
 from __future__ import annotations
@@ -17,17 +16,16 @@ if TYPE_CHECKING:
 
 _SECONDS = re.compile(r"\s*([+-]?)([0-9]{1,400}(?:\.[0-9]{1,400})?)\s*")
 _LONGEST_DATE = 64
-"""Characters; no form of a date is longer."""
+"""Characters of the longest date format."""
 _YEAR = 366 * 86_400.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seconds_of(headers: Mapping[str, str], wall_time: float) -> float | None:
-    """The seconds of a `Retry-After`, given as a number or as a date; `None` without one, or for
-    one that cannot be read.
+    """The seconds of a `Retry-After`, a number or a date; `None` if it is absent or unreadable.
 
-    The result is between 0 and a year. A date is taken relative to the answer's own `Date`, so that
-    a difference between the clocks does not matter, else to `wall_time`. Never raises.
+    The result is between 0 and a year. A date is relative to the response's own `Date`, which
+    cancels clock skew, or else to `wall_time`. Never raises.
     """
     value = headers.get("retry-after")
     if value is None:
@@ -45,7 +43,7 @@ def seconds_of(headers: Mapping[str, str], wall_time: float) -> float | None:
 
 
 def _date(value: str | None) -> float | None:
-    """A date in seconds since 1970; `None` for one that cannot be read."""
+    """A date in seconds since 1970; `None` if it is unreadable."""
     if value is None or len(value) > _LONGEST_DATE:
         return None
     try:
@@ -53,7 +51,5 @@ def _date(value: str | None) -> float | None:
         return (
             (found if found.tzinfo is not None else found.replace(tzinfo=UTC)) - _EPOCH
         ).total_seconds()
-    except (
-        Exception
-    ):  # ValueError, OverflowError, and whatever else its parser meets: there is no date
+    except Exception:  # ValueError, OverflowError and any other error of the parser
         return None

@@ -1,11 +1,11 @@
-"""Credentials and other values of a request that no error message may show.
+"""Redaction of credentials and other secret values of a request in error messages.
 
-1. A server may quote a request in its answer: the request line with its query, headers, the decoded
-   user and password, each of them percent-encoded, base64-encoded or escaped for JSON. Every text
-   of an answer is searched for all these forms before it is kept.
-2. A value of at least 6 characters is replaced wherever it occurs. A shorter one is replaced only
-   as a whole word, because replacing it inside words would make the message unreadable.
-3. The forms are computed only when a message is made, not for each request.
+1. A server may quote a request in its response: the request line with its query, headers, the
+   decoded user and password, each percent-encoded, base64-encoded or escaped for JSON. Response text
+   is searched for all these forms before it is kept.
+2. A value of at least 6 characters is replaced everywhere. A shorter one is replaced only as a whole
+   word, because replacing it inside words would make the message unreadable.
+3. The forms are computed when a message is built, not for each request.
 """
 
 from __future__ import annotations
@@ -24,19 +24,15 @@ _HARMLESS = frozenset(
     {"accept", "accept-encoding", "content-encoding", "content-type", "user-agent"}
 )
 _ANYWHERE = 6
-"""Shortest text that is replaced inside words too."""
+"""Shortest text that is also replaced inside words."""
 _SHORTEST = 4
-"""Shortest query, header or cookie value that counts as a secret; credentials count at any
-length.
-"""
+"""Shortest query, header or cookie value that counts as secret; credentials count at any length."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 MASK = "***"
 
 
 class Secrets:
-    """The values of one request that must not be shown. `headers` are the request's, with names in
-    lower case.
-    """
+    """The secret values of one request. `headers` are the request's, with names in lower case."""
 
     def __init__(
         self,
@@ -54,8 +50,8 @@ class Secrets:
         return clean if self._pattern is None else self._pattern.sub(MASK, clean)
 
     def redact_beginning(self, text: str) -> str:
-        """As `redact`, for a text that was cut off: its end may be the beginning of a secret, so
-        the length of one is left out.
+        """Redact truncated text. Its end may be the beginning of a secret, so as many characters as
+        the longest secret has are dropped.
         """
         return self.redact(text[: max(0, len(text) - max(map(len, self._forms), default=0))])
 
@@ -74,7 +70,7 @@ class Secrets:
         return re.compile("|".join(map(_expression, self._forms)))
 
     def _values(self) -> Iterator[str]:
-        """Values that are secret if they are long enough."""
+        """Values that count as secret if they are long enough."""
         yield from (value for name, value in self._headers.items() if name not in _HARMLESS)
         yield from _query_values(self._url)
         for name in ("params", "cookies"):
@@ -91,8 +87,8 @@ class Secrets:
 
 
 def _tokens(authorization: str) -> Iterator[str]:
-    """The parts of an `Authorization` header, and the password in a part that is `user:password` or
-    `id:key` in base64.
+    """The parts of an `Authorization` header, and the password of a base64-encoded `user:password`
+    or `id:key`.
     """
     scheme, _, rest = authorization.partition(" ")
     for token in rest.split() or [scheme]:
@@ -130,9 +126,7 @@ def _of_proxy(proxy: object) -> Iterator[str]:
 
 
 def _query_values(url: str) -> Iterator[str]:
-    """The values in a URL's query, as they stand there and decoded; a part without `=` counts as a
-    value.
-    """
+    """The values in a URL's query, raw and decoded; a part without `=` counts as a value."""
     for part in urlsplit(url).query.split("&"):
         name, equals, value = part.partition("=")
         if not equals:
@@ -143,7 +137,7 @@ def _query_values(url: str) -> Iterator[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """`secret` as a server may quote it."""
+    """The forms in which a server may quote `secret`."""
     escaped = json.dumps(secret)[1:-1]
     encoded = secret.encode(errors="replace")
     percent = [quote(secret, safe=""), quote(secret), quote_plus(secret)]

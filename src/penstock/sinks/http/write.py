@@ -1,12 +1,11 @@
-"""One write over HTTP: bodies no longer than the ceiling, a request for each, an answer for every
-item.
+"""One batch over HTTP: bodies of limited size, one request for each, one outcome for every item.
 
-1. A request's success is settled when its answer is there, so a later request that fails or is cut
-   off takes nothing back.
-2. An error of one request does not keep the next from being sent, except for a throttle and an
-   outage: those would fail every further request too, and hold for their items as well. A refusal
-   may be about one body alone, so the other requests are sent.
-3. An answer of 413 cuts a body in two; a single item that is too large fails alone.
+1. A successful request is settled as soon as its response arrives; a later failure or cancellation
+   does not revoke it.
+2. A failed request does not stop the following ones, except for a throttle and an outage: those
+   end the batch, and their error applies to the unsent items too. A refusal may concern a single
+   body, so the other requests are sent.
+3. A 413 response splits the body in two; a single item that is too large fails alone.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..._core.told import text_of
 from .body import Body, bodies, halves
-from .errors import cut, summarized
+from .errors import cut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,21 +43,17 @@ _UNKNOWN = "the outcome of every item is unknown"
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A server's answer to a request that succeeded. Header names are in lower case. Its repr shows
-    the status alone.
+    """The response to a successful request. Header names are in lower case. Its repr shows only the
+    status.
     """
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
     retry_after: float | None = None
-    """The seconds of its `Retry-After`, for servers that throttle single items: between 0 and a
-    year.
-    """
+    """Seconds of its `Retry-After`, between 0 and a year; for servers that throttle single items."""
     redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
-    """Replaces credentials and other secrets that the request carried, in a text of the answer that
-    becomes an error's message.
-    """
+    """Masks the request's credentials and other secrets in response text used in error messages."""
 
 
 Parse = Callable[[HttpResponse, "Batch[Any]"], "WriteResult | None"]
@@ -66,21 +61,23 @@ Post = Callable[[bytes, "Batch[Any]"], Awaitable[HttpResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """How a write is cut into requests, and how their answers are read."""
+class RequestFormat:
+    """How records are joined to bodies, and how responses are parsed."""
 
     join: Join
-    most: int | None
+    max_bytes: int | None
     parse: Parse | None
 
 
-class Write:
-    """The records of one batch on their way."""
+class RequestSeries:
+    """The requests that carry the records of one batch."""
 
-    def __init__(self, batch: Batch[Any], records: Records, rules: Rules, post: Post) -> None:
+    def __init__(
+        self, batch: Batch[Any], records: Records, request_format: RequestFormat, post: Post
+    ) -> None:
         self._batch = batch
         self._records = records
-        self._rules = rules
+        self._format = request_format
         self._post = post
         self._todo: deque[Body] = deque()
         self._errors = records.errors
@@ -88,7 +85,7 @@ class Write:
         self._details: dict[int, object] = {}
 
     async def run(self) -> WriteResult | None:
-        """Send every record; return what came of them, `None` if every item was delivered. Suspends
+        """Send every record and return the result, or `None` if every item was delivered. Suspends
         for each request.
         """
         self._todo.extend(self._bodies(None))
@@ -99,8 +96,8 @@ class Write:
                 response = await self._post(body.content, part)
                 result = (
                     None
-                    if self._rules.parse is None
-                    else _parsed(self._rules.parse, response, part)
+                    if self._format.parse is None
+                    else _parsed(self._format.parse, response, part)
                 )
             except Exception as error:
                 self._failed(body, part, error)
@@ -111,8 +108,8 @@ class Write:
         return WriteResult(len(self._batch), self._errors, self._outcomes, self._details)
 
     def _bodies(self, places: range | None) -> list[Body]:
-        """The bodies for some of the records; what fits into none has failed."""
-        made = bodies(self._records.records, self._rules.join, self._rules.most, places)
+        """The bodies for these records; a record that fits into none fails."""
+        made = bodies(self._records.records, self._format.join, self._format.max_bytes, places)
         for place, error in made.refused.items():
             self._errors[self._records.indices[place]] = error
         return made.bodies
@@ -133,9 +130,8 @@ class Write:
             return
         self._errors.update(dict.fromkeys(self._indices(body), error))
         if isinstance(error, RefusedError):
-            part.hold(
-                range(len(part)), tried=True
-            )  # nothing of it was applied, whatever becomes of the other requests
+            # nothing of it was applied, whatever the outcome of the other requests
+            part.hold(range(len(part)), tried=True)
         elif isinstance(error, (ThrottledError, UnavailableError)):
             for other in self._todo:
                 self._errors.update(dict.fromkeys(self._indices(other), error))
@@ -160,9 +156,7 @@ class Write:
 
 
 def _parsed(parse: Parse, response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
-    """What the server said of each item. An answer that cannot be understood says nothing of any of
-    them.
-    """
+    """Parse the outcome of each item; an unreadable response leaves every outcome unknown."""
     try:
         result = cast("object", parse(response, part))
         if result is None:
@@ -177,9 +171,8 @@ def _parsed(parse: Parse, response: HttpResponse, part: Batch[Any]) -> WriteResu
             f"the answer cannot be understood ({name}: "
             f"{cut(response.redact(text_of(error)))}); {_UNKNOWN}"
         )
-        raise caused(  # noqa: B904  # it has its cause
-            summarized(made, f"the answer cannot be understood ({name}); {_UNKNOWN}"), error
-        )
+        summary = f"the answer cannot be understood ({name}); {_UNKNOWN}"
+        raise caused(made, error, summary=summary)  # noqa: B904  # it has its cause
     if inspect.iscoroutine(result):
         result.close()
     raise ResultMismatch(
@@ -188,8 +181,8 @@ def _parsed(parse: Parse, response: HttpResponse, part: Batch[Any]) -> WriteResu
 
 
 def _checked(result: WriteResult, size: int) -> WriteResult:
-    """`result`, if it speaks of `size` items and of no others. Raises `ResultMismatch`, or whatever
-    a malformed result raises.
+    """Return `result` if it covers exactly `size` items. Raises `ResultMismatch`, or any error that
+    a malformed result causes.
     """
     if result.size != size:
         raise ResultMismatch(

@@ -1,4 +1,4 @@
-"""Rows into a PostgreSQL table."""
+"""The sink for PostgreSQL tables."""
 
 from ..._clients.postgres.errors import classify_postgres
 from .sink import PostgresSink

@@ -1,0 +1,59 @@
+"""Names of tables in SQL text and in options. Pure."""
+
+from __future__ import annotations
+
+from ..._core.checks import bad
+
+
+def quoted(name: str) -> str:
+    """An identifier that SQL takes literally, whatever characters it holds."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def qualified(schema: str | None, name: str) -> str:
+    """A quoted path; without a schema the search path applies."""
+    return quoted(name) if schema is None else f"{quoted(schema)}.{quoted(name)}"
+
+
+def literal(text: str) -> str:
+    """A string literal of SQL."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def table_name(option: str, value: str) -> tuple[str | None, str]:
+    """Split `schema.table` or `table` into (schema, table); a part in double quotes is literal.
+
+    Raises `ConfigError`.
+    """
+    parts: list[str] = []
+    rest = value.strip()
+    while rest:
+        if rest.startswith('"'):
+            part, closed, rest = _unquoted(rest)
+        else:
+            part, dot, behind = rest.partition(".")
+            closed, rest = '"' not in part, dot + behind
+        parts.append(part)
+        if not (closed and part) or (rest and not rest.startswith(".")) or rest == ".":
+            parts.clear()
+            break
+        rest = rest[1:]
+    if len(parts) not in {1, 2}:
+        raise bad(
+            option,
+            value,
+            'must be table or schema.table, where a part with a dot or a quote stands in "..."',
+        )
+    return (None, parts[0]) if len(parts) == 1 else (parts[0], parts[1])
+
+
+def _unquoted(text: str) -> tuple[str, bool, str]:
+    """The text between the quotes, whether they are closed, and the remainder."""
+    taken: list[str] = []
+    place = 1
+    while (end := text.find('"', place)) != -1:
+        taken.append(text[place:end])
+        if text[end + 1 : end + 2] != '"':
+            return '"'.join(taken), True, text[end + 1 :]
+        place = end + 2
+    return "", False, ""

@@ -1,0 +1,101 @@
+"""Errors of connections and refusals of a server, each with the repair that an operator must make.
+
+The text for logs never holds the server's message of an error that may quote a row.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from ..._core.causes import caused
+from ..._core.errors import (
+    ConfigError,
+    ErrorClass,
+    PenstockError,
+    RefusedError,
+    SinkError,
+    ThrottledError,
+    UnavailableError,
+)
+from ..._core.told import for_log, text_of
+from .errors import NO_PRIVILEGE, classify_postgres, is_stale, message_of, shown, sqlstate
+
+_REFUSED_HERE = frozenset({"28000", "28P01", "3D000", "42501"})
+
+
+def refusal(error: Exception, what: str, repair: str) -> RefusedError:
+    """`RefusedError` for an error that no row causes."""
+    made = RefusedError(f"{what}: {message_of(error)}", repair=repair)
+    return caused(made, error, summary=f"{what}: {shown(error)}; to repair: {repair}")
+
+
+def refused_again(error: RefusedError) -> RefusedError:
+    """The same refusal as a new instance, for another waiter."""
+    message = text_of(error).removesuffix(f"; to repair: {error.repair}")
+    made = RefusedError(message, repair=error.repair)
+    return caused(made, error.__cause__ or error, summary=error.summary)
+
+
+def repair_of(error: Exception, place: str) -> str:
+    """The repair, by the error's SQLSTATE."""
+    state = sqlstate(error) or ""
+    if is_stale(error):
+        return (
+            f"let the pooler at {place} keep prepared statements, or pass "
+            "connect_options={'statement_cache_size': 0}"
+        )
+    if not state:
+        return f"put right how the sink connects to {place} ({shown(error)})"
+    if state[:2] == "28":
+        return (
+            f"let the role log in at {place}: its password, its LOGIN attribute, and "
+            f"pg_hba.conf ({message_of(error)})"
+        )
+    return {
+        "2200H": f"give the sequence more numbers at {place} ({message_of(error)})",
+        "25006": f"make {place} writable (it is a standby, or read-only by "
+        "default_transaction_read_only), or connect to the primary",
+        "3D000": f"create the database at {place} ({message_of(error)})",
+        NO_PRIVILEGE: f"grant the sink's role what it lacks at {place} ({privilege(error)})",
+        "53100": f"free disk space at {place}",
+        "XX001": f"restore the table's data at {place}: the server found it corrupted",
+        "XX002": f"rebuild the table's indexes at {place} (REINDEX): the server found one "
+        "corrupted",
+    }.get(
+        state,
+        f"find at {place} what raises it ({shown(error)}): the table's definition, its "
+        "triggers and rules",
+    )
+
+
+def privilege(error: Exception) -> str:
+    """The server's text for a missing privilege; the SQLSTATE where a trigger may have set it."""
+    return message_of(error) if classify_postgres(error) is ErrorClass.REFUSED else shown(error)
+
+
+def for_connecting(error: Exception, place: str) -> Exception:
+    """The error to raise when no connection could be made.
+
+    Nothing was written, and no item is to blame, whatever the cause.
+    """
+    if isinstance(error, PenstockError):
+        return error
+    kind = classify_postgres(error)
+    if kind is ErrorClass.THROTTLE:
+        return _unsuccessful(ThrottledError, error, place)
+    if isinstance(error, TimeoutError) or kind in {ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE}:
+        return _unsuccessful(UnavailableError, error, place)
+    return refusal(error, f"no connection to {place}", repair_of(error, place))
+
+
+def for_opening(error: Exception, place: str) -> Exception:
+    """The error to raise from opening: `ConfigError` for a permanent refusal by the server."""
+    if sqlstate(error) in _REFUSED_HERE or isinstance(error, ssl.SSLCertVerificationError):
+        made = ConfigError(f"dsn={place!r}: {error}; to repair: {repair_of(error, place)}")
+        return caused(made, error)
+    return for_connecting(error, place)
+
+
+def _unsuccessful(kind: type[SinkError], error: Exception, place: str) -> SinkError:
+    made = kind(f"no connection to {place}: {text_of(error) or type(error).__name__}")
+    return caused(made, error, summary=f"no connection to {place}: {for_log(error)}")

@@ -1,0 +1,65 @@
+"""Batches written as rows, by the sink itself and in its transactions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._core.arrow import ArrowBatch
+from .repair.judge import Judge
+from .rows.items import RowMaker
+from .write import TableWrite
+from .writing.remaining import Remaining
+from .writing.scope import ALONE
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ..._core.batch import Batch
+    from ..._core.result import WriteResult
+    from .plan.plan import TablePlan
+    from .plan.target import Target
+    from .rows.items import GivenRows, RowFunction
+    from .writing.scope import Scope
+
+
+class TableWriter:
+    """Makes rows of batches, and writes them on the given connection by the given plan."""
+
+    def __init__(self, target: Target, place: str, row: RowFunction | None) -> None:
+        self.judge = Judge(target, place)
+        self._strategy = target.strategy
+        self._maker = RowMaker(target.columns, row)
+        self._takes_columns = row is None
+
+    def rows_of(self, batch: Batch[Any], plan: TablePlan) -> GivenRows:
+        """The rows of a batch, and an error for each item that cannot become one."""
+        if (
+            isinstance(batch, ArrowBatch)
+            and self._takes_columns
+            and plan.copies
+            and plan.reads_text
+        ):
+            from .rows.columns import column_rows  # pyarrow made the batch
+
+            found = column_rows(
+                batch.record_batch, [plan.table.column(name) for name in plan.columns]
+            )
+            if found is not None:
+                return range(len(found)), found, {}
+        return self._maker.rows(batch)
+
+    async def run(
+        self,
+        con: PoolConnectionProxy[Any],
+        plan: TablePlan,
+        batch: Batch[Any],
+        given: GivenRows,
+        *,
+        maybe: frozenset[int] = frozenset(),
+        scope: Scope = ALONE,
+    ) -> tuple[WriteResult | None, TablePlan]:
+        """Write the rows of a batch; return the answer, and a new plan if the table was changed."""
+        remaining = Remaining(given, maybe=maybe, keys=batch.keys)
+        write = TableWrite(con, plan, self.judge, remaining, scope)
+        await write.run(self._strategy)
+        return remaining.answer(len(batch)), write.plan

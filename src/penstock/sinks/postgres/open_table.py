@@ -1,0 +1,168 @@
+"""An open table: its pool, its current plan, and the writes and transactions on them."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.postgres.refusals import for_opening
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import ConfigError, TransactionLost, UnknownOutcomeError
+from ..._core.told import for_log
+from .batches import TableWriter
+from .plan.table import read_table
+from .transactions.transaction import PostgresTransaction
+from .writing.encodable import can_copy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from typing import Self
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ..._clients.postgres.connections import Connections
+    from ..._core.batch import Batch
+    from ..._core.result import WriteResult
+    from ..._core.transaction import Unit
+    from .plan.plan import TablePlan
+    from .settings import Settings
+
+logger = logging.getLogger("penstock.postgres")
+
+
+class OpenTable:
+    """Writes to one table, and to stages of it, on pooled connections."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connections: Connections,
+        plan: TablePlan,
+        *,
+        known_as: str | None = None,
+        pruned: dict[str, int] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.connections = connections
+        self.plan = plan
+        self._writer = TableWriter(settings.target, settings.access.place, settings.row)
+        self._known_as = known_as
+        """The target's qualified name, if this is a stage of it."""
+        self._pruned: dict[str, int] = {} if pruned is None else pruned
+        """The latest version of each application after which the ledger was pruned."""
+
+    @classmethod
+    async def open(cls, settings: Settings, connections: Connections) -> Self:
+        """Read the table. Raises `ConfigError` for a table or a column that does not fit."""
+        target, access = settings.target, settings.access
+        reads_text = access.keeps_codecs
+        try:
+            async with connections.pool.acquire() as con:
+                table = await read_table(con, target.table, target.schema, target.columns)
+                plan = target.plan(table, reads_text=reads_text)
+                plan = plan if reads_text else replace(plan, copies=await can_copy(con, plan))
+                target.strategy.check(plan)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise for_opening(error, access.place)  # noqa: B904  # it has its cause
+        return cls(settings, connections, plan)
+
+    def at(self, name: str) -> OpenTable:
+        """Another table of the same columns, a stage of this one."""
+        return OpenTable(
+            self.settings,
+            self.connections,
+            replace(self.plan, table=replace(self.plan.table, name=name)),
+            known_as=self.plan.table.qualified,
+            pruned=self._pruned,
+        )
+
+    async def store(self, batch: Batch[Any]) -> WriteResult | None:
+        """Write every item of `batch` as a row, atomically."""
+        plan = self.plan
+        given = self._writer.rows_of(batch, plan)
+        async with self.connections.lent() as con:
+            answer, written_by = await self._writer.run(
+                con, plan, batch, given, maybe=batch.maybe_applied
+            )
+        if written_by is not plan and self.plan is plan:
+            self.plan = written_by
+        return answer
+
+    @asynccontextmanager
+    async def transaction(self, unit: Unit | None) -> AsyncGenerator[PostgresTransaction]:
+        """A transaction on a connection of its own; see `PostgresSink.transaction`."""
+        async with self.connections.lent() as con:
+            target = self._known_as or self.plan.table.qualified
+            made = PostgresTransaction(
+                con,
+                self.plan,
+                self._writer,
+                ledger=self.settings.ledger,
+                unit=unit,
+                target=target,
+                confirm=self._confirm_letters,
+            )
+            try:
+                await made.begin()
+                yield made
+                await made.commit()
+            except TransactionLost as lost:
+                if (refused := made.refusal) is not None:
+                    raise refused from lost
+                raise
+            finally:
+                made.end()
+            if unit is not None and made.in_doubt is None and not made.is_replay:
+                await self._prune(con, unit, target)
+        if made.in_doubt is not None:
+            await self._resolve(made, made.in_doubt)
+
+    async def _resolve(self, made: PostgresTransaction, error: Exception) -> None:
+        """Look up in the ledger whether a COMMIT without an answer was applied."""
+        if made.unit is None:
+            raise UnknownOutcomeError(
+                "no answer to the COMMIT, and without a unit no ledger shows whether it was "
+                f"applied ({error})"
+            ) from error
+        try:
+            async with (
+                LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self.settings.close_timeout),
+                self.connections.lent() as con,
+            ):
+                is_there = await self.settings.ledger.has(con, made.unit, made.target)
+        except Exception as second:
+            message = (
+                f"no answer to the COMMIT of {made.unit.name}, and none from the ledger "
+                f"either ({second}); another attempt will know"
+            )
+            raise UnknownOutcomeError(message) from error
+        if not is_there:
+            raise TransactionLost(
+                f"no answer to the COMMIT of {made.unit.name}; the ledger says that nothing of "
+                "it was applied"
+            ) from error
+        made.commits()
+
+    async def _confirm_letters(self, unit: Unit, target: str, count: int) -> None:
+        async with self.connections.lent() as con:
+            await self.settings.ledger.wrote_letters(con, unit, target, count)
+
+    async def _prune(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> None:
+        """Prune the ledger, once per version; a failure changes nothing else."""
+        ledger = self.settings.ledger
+        if self._pruned.get(unit.application, -1) >= unit.version:
+            return
+        self._pruned[unit.application] = unit.version
+        try:
+            await ledger.prune(con, unit.application, target)
+        except Exception as error:
+            logger.warning(
+                "old versions of %r are still in the ledger %s: %s",
+                unit.application,
+                ledger.qualified,
+                for_log(error),
+            )

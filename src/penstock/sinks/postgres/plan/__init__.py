@@ -1,0 +1,1 @@
+"""The table's facts and the statements that write into it."""

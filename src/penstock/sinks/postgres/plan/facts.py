@@ -1,0 +1,133 @@
+"""The facts that every statement of an open sink depends on, and the clauses that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ...._clients.postgres.names import quoted
+
+if TYPE_CHECKING:
+    from .table import Table
+
+_CUTTING = frozenset({"smallint", "integer", "bigint", "date", "real"})
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """A table, the columns to write, and what happens to conflicts: checked and complete."""
+
+    table: Table
+    columns: tuple[str, ...]
+    mode: str
+    """`error`, `ignore` or `update`."""
+    target: tuple[str, ...] | None
+    """The columns that `ON CONFLICT` names; `None` for any unique key."""
+    key: tuple[str, ...] | None
+    """The unique key by which a row is found again after an unknown outcome."""
+    update_columns: tuple[str, ...]
+    version: str | None
+    reads_text: bool
+    """Whether JSON, XML and enums are sent as text, which a codec of the user's may change."""
+    copies: bool = True
+    """Whether asyncpg can `COPY` every column's type; a text codec of the user's may prevent it."""
+    returning: tuple[str, ...] = ()
+    """The columns of the stored row for its item's receipt."""
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        """The places of the key's values in a row."""
+        return tuple(self.columns.index(name) for name in self.key or ())
+
+    @cached_property
+    def numeric_places(self) -> tuple[int, ...]:
+        """The places of numeric columns' values in a row; none if a codec of the user's may encode
+        them.
+        """
+        kinds = [self.table.column(name).loose for name in self.columns]
+        return tuple(
+            place
+            for place, kind in enumerate(kinds)
+            if self.reads_text and kind in {"numeric", "numeric[]"}
+        )
+
+    @cached_property
+    def cutting_places(self) -> dict[int, str]:
+        """The places and types of columns whose values asyncpg may cut.
+
+        It cuts the digits of a number for an integer or a real, and the time of day for a date.
+        """
+        kinds = [self.table.column(name).loose for name in self.columns]
+        return {place: kind for place, kind in enumerate(kinds) if kind in _CUTTING}
+
+    @property
+    def into(self) -> str:
+        """The beginning of an insertion into the table."""
+        return (
+            f"INSERT INTO {self.table.qualified} AS penstock_row "
+            f"({', '.join(map(quoted, self.columns))})"
+        )
+
+    @property
+    def all_staged(self) -> str:
+        """The columns of staging that hold a row's values."""
+        return ", ".join(self.staged(self.columns))
+
+    @property
+    def stages_types(self) -> bool:
+        """Whether loose staging has no text in place of a column's type."""
+        return not any(self.casts)
+
+    @property
+    def loose_types(self) -> list[str]:
+        """The types of loose staging."""
+        return [
+            "text" if cast else self.table.column(name).loose
+            for name, cast in zip(self.columns, self.casts, strict=True)
+        ]
+
+    @property
+    def casts(self) -> list[str]:
+        """For each column, the cast from loose staging to its type; empty where none is needed."""
+        found = (self.table.column(name) for name in self.columns)
+        return [
+            f"::{column.exact}" if self.reads_text and (column.is_read or column.is_enum) else ""
+            for column in found
+        ]
+
+    def values(self, table: str = "", *, own: bool = False) -> str:
+        """The returned columns as `v0`, `v1`, ...; with `own` they have these names already."""
+        path = f"{table}." if table else ""
+        return ", ".join(
+            f"{path}v{place}" if own else f"{path}{quoted(name)} AS v{place}"
+            for place, name in enumerate(self.returning)
+        )
+
+    @property
+    def target_clause(self) -> str:
+        """The columns that `ON CONFLICT` names, as text."""
+        return "" if self.target is None else f" ({', '.join(map(quoted, self.target))})"
+
+    @property
+    def on_conflict(self) -> str:
+        """The mode's conflict clause."""
+        if self.mode == "error":
+            return ""
+        if self.mode == "ignore" or not self.update_columns:
+            return f" ON CONFLICT{self.target_clause} DO NOTHING"
+        changes = ", ".join(
+            f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.update_columns
+        )
+        newer = ""
+        if self.version is not None:
+            version = quoted(self.version)
+            newer = (
+                f" WHERE penstock_row.{version} IS NULL OR penstock_row.{version} < "
+                f"EXCLUDED.{version}"
+            )
+        return f" ON CONFLICT{self.target_clause} DO UPDATE SET {changes}{newer}"
+
+    def staged(self, names: tuple[str, ...]) -> list[str]:
+        """The columns of staging that hold these columns' values."""
+        return [f"c{self.columns.index(name)}" for name in names]

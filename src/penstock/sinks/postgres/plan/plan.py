@@ -1,0 +1,193 @@
+"""The statements of an open sink, as text.
+
+1. Every name from outside is quoted. Staging tables have names and columns of our own (`o` is the
+   row's place, `c0`, `c1`, ... its values), so no name of the user's can clash with them.
+2. *Exact* staging has the target's types, so that its keys compare as the target's do. *Loose*
+   staging has base types without lengths, and text for values that only the server can read (JSON,
+   XML, enums), so that it takes nearly every row and errors appear later, row by row.
+3. Several rows of one key in one batch: the last one counts (with a version column: the last one of
+   the highest version).
+4. `RETURNING` sees the table's row only, and skipped rows return nothing. So each returned row
+   (`v0`, `v1`, ...) must be matched to its place: a row sent by parameters returns its place as a
+   parameter; many rows return their keys, which are compared with the sent ones as the table's type
+   compares them; without conflicts every row returns, in order.
+"""
+
+# ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`, types as the server spelled them
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...._clients.postgres.names import quoted
+from .facts import PlanFacts
+from .sifting import sift, sifting, verdict
+from .temporary import EXACT, RETURNED, SCHEMA, staging_table
+
+
+@dataclass(frozen=True)
+class TablePlan(PlanFacts):
+    """The statements of an open sink for its table."""
+
+    @cached_property
+    def insert(self) -> str:
+        """One row by parameters, with the mode's conflict clause.
+
+        If columns are returned, its place is an additional parameter.
+        """
+        values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
+        back = (
+            f" RETURNING ${len(self.columns) + 1}::int4 AS o, {self.values()}"
+            if self.returning
+            else ""
+        )
+        return f"{self.into} VALUES ({values}){self.on_conflict}{back}"
+
+    def stage(self, name: str) -> str:
+        """One row by parameters into a staging table, where `COPY` is not possible."""
+        values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 2))
+        return f"INSERT INTO {SCHEMA}.{name} VALUES ({values})"
+
+    def staging(self, *, again: bool = False) -> str:
+        """Create empty exact staging in the open transaction; `again`: it may exist already."""
+        types = [self.table.column(name).exact for name in self.columns]
+        return staging_table(EXACT, types, again=again)
+
+    @cached_property
+    def merge(self) -> str:
+        """Insert from exact staging, with the mode's conflict clause."""
+        return self._merge_from(f"{SCHEMA}.{EXACT}")
+
+    @cached_property
+    def merge_distinct(self) -> str:
+        """Like `merge`, for rows whose keys all differ."""
+        return self._plainly(f"{SCHEMA}.{EXACT}")
+
+    @cached_property
+    def merge_arrays(self) -> str | None:
+        """Like `merge`, from an array per column; `None` if `unnest` would split the values.
+
+        The arrays have base types: a cast to a shorter type would cut the values silently, where
+        the insertion refuses them.
+        """
+        found = [self.table.column(name) for name in self.columns]
+        if any(column.is_nested for column in found):
+            return None
+        arrays = ", ".join(f"${place}::{column.loose}[]" for place, column in enumerate(found, 1))
+        return self._merge_from(
+            f"unnest({arrays}) WITH ORDINALITY AS given({self.all_staged}, o)", first=1
+        )
+
+    def _merge_from(self, source: str, *, first: int = 0) -> str:
+        if not self.returning:
+            return self._merged(source)
+        if self.mode == "error":
+            return f"{self._merged(source)} RETURNING {self.values()}"
+        target = self.target or ()
+        keys = [
+            f"{key}::{self.table.column(name).exact}"
+            for key, name in zip(self.staged(target), target, strict=True)
+        ]
+        numbered = (
+            "SELECT o, "
+            f"{', '.join(f'{key} AS k{place}' for place, key in enumerate(keys))}, "
+            f"{self._rank(keys)} AS r FROM given"
+        )
+        same = " AND ".join(f"d.k{place} = n.k{place}" for place in range(len(keys)))
+        stored = ", ".join(f"{quoted(name)} AS k{place}" for place, name in enumerate(target))
+        return (
+            f"WITH given AS MATERIALIZED (SELECT * FROM {source}), d AS "
+            f"({self._merged('given')} RETURNING {stored}, {self.values()}),"
+            f" n AS ({numbered}) SELECT n.o - {first} AS o, {self.values('d', own=True)} FROM "
+            f"d JOIN n ON {same} WHERE n.r = 1"
+        )
+
+    def _merged(self, source: str) -> str:
+        if self.mode != "update":
+            return self._plainly(source)
+        keys = self.staged(self.target or ())
+        ranked = f"SELECT *, {self._rank(keys)} AS r FROM {source}"
+        wanted = " OR ".join(["r = 1", *(f"{key} IS NULL" for key in keys)])
+        return (
+            f"{self.into} SELECT {self.all_staged} FROM ({ranked}) AS ranked WHERE {wanted} "
+            f"ORDER BY o{self.on_conflict}"
+        )
+
+    def _plainly(self, source: str) -> str:
+        return f"{self.into} SELECT {self.all_staged} FROM {source} ORDER BY o{self.on_conflict}"
+
+    def _rank(self, keys: list[str]) -> str:
+        """1 for the row of each key that is inserted: the first, or the last if it replaces."""
+        order = "o"
+        if self.mode == "update":
+            order = (
+                "o DESC"
+                if self.version is None
+                else f"{self.staged((self.version,))[0]} DESC NULLS LAST, o DESC"
+            )
+        return f"row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
+
+    def found(self, staging: str) -> str:
+        """Read the table's rows that have keys of a staging table."""
+        same = " AND ".join(
+            f"t.{quoted(name)} = s.{key}::{self.table.column(name).exact}"
+            for name, key in zip(self.key or (), self.staged(self.key or ()), strict=True)
+        )
+        return (
+            f"SELECT s.o, {self.values('t')} FROM {SCHEMA}.{staging} s JOIN "
+            f"{self.table.qualified} t ON {same}"
+        )
+
+    @property
+    def returned(self) -> str:
+        """Read the columns that `sift` returned."""
+        return f"SELECT * FROM {SCHEMA}.{RETURNED}"
+
+    def moved(self, source: str, order: str | None) -> str:
+        """Insert from a table of the same columns, by the order of a column if one is named."""
+        names = ", ".join(map(quoted, self.columns))
+        ordered = "" if order is None else f" ORDER BY {quoted(order)}"
+        return f"{self.into} SELECT {names} FROM {source}{ordered}{self.on_conflict}"
+
+    @cached_property
+    def resend(self) -> str:
+        """Insert from exact staging, skipping every conflict.
+
+        Returns the skipped rows: `o`, and whether an earlier row has their key.
+        """
+        names = ", ".join(map(quoted, self.key or ()))
+        keys = self.staged(self.key or ())
+        given = ", ".join(f"k{place}" for place in range(len(keys)))
+        whole = " AND ".join(f"{key} IS NOT NULL" for key in keys)
+        same = " AND ".join(f"d.k{place} = s.{key}" for place, key in enumerate(keys))
+        only = self.target_clause if self.mode == "ignore" else ""
+        return (
+            f"WITH d({given}) AS ({self.into} SELECT {self.all_staged} FROM {SCHEMA}.{EXACT} ORDER "
+            f"BY o ON CONFLICT{only} DO NOTHING"
+            f" RETURNING {names}), s AS (SELECT o, {', '.join(keys)}, row_number() OVER "
+            f"(PARTITION BY {', '.join(keys)} ORDER BY o) AS r"
+            f" FROM {SCHEMA}.{EXACT} WHERE {whole})"
+            f" SELECT s.o, s.r > 1 AS again FROM s LEFT JOIN d ON {same} WHERE d.k0 IS NULL OR "
+            "s.r > 1"
+        )
+
+    def sifting(self, *, again: bool = False) -> str:
+        """Create the tables for `sift` in the open transaction."""
+        return sifting(self, again=again)
+
+    @cached_property
+    def sift(self) -> str:
+        """Insert the rows of loose staging one by one."""
+        return sift(self)
+
+    @cached_property
+    def verdict(self) -> str:
+        """Read the rows that `sift` did not insert."""
+        return verdict(self)
+
+    @cached_property
+    def encode(self) -> str:
+        """Takes a row and one more value; never executed with values (see `refused_rows`)."""
+        types = [*(self.table.column(name).exact for name in self.columns), "int4"]
+        return "SELECT " + ", ".join(f"${place}::{kind}" for place, kind in enumerate(types, 1))

@@ -1,0 +1,88 @@
+"""Queries for the rights that a role lacks for a sink's statements on its table.
+
+1. The server checks rights by column if the table as a whole is not granted, so each column is
+   queried. A conflict's key, a version and returned columns are read: they need SELECT. A column
+   filled by a sequence needs the sequence.
+2. Sifting needs a temporary table, and so TEMPORARY on the database.
+3. `CASE` keeps the planner from checking rights to a sequence before it is known to be one.
+4. The query holds its names as literals, since it also runs inside the server's loop over the rows
+   (`sifting.sift`).
+"""
+
+# ruff: noqa: S608  # text is put into statements here and nowhere else: names as literals
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...._clients.postgres.names import literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .facts import PlanFacts
+
+
+def lacking(plan: PlanFacts, *, again: bool = False) -> str:
+    """Query the missing rights, one row of text each, such as `INSERT on table "public"."events"`.
+
+    `again`: also the rights for a write after an unknown outcome.
+    """
+    home, name = literal(plan.table.schema), literal(plan.table.name)
+    wanted = ", ".join(_wanted(plan, again=again))
+    written = ", ".join(map(literal, plan.columns))
+    table = literal(f" on table {plan.table.qualified}")
+    return f"""
+        WITH target AS MATERIALIZED (
+            SELECT c.oid, h.oid AS home FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace h ON h.oid = c.relnamespace
+            WHERE h.nspname = {home} AND c.relname = {name}
+        )
+        SELECT 'USAGE on schema ' || pg_catalog.quote_ident({home}) AS missing
+        FROM target WHERE NOT pg_catalog.has_schema_privilege(target.home, 'USAGE')
+        UNION ALL
+        SELECT w.privilege || CASE WHEN count(*) = w.total THEN '' ELSE
+            ' (' || pg_catalog.string_agg(pg_catalog.quote_ident(a.attname), ', ' ORDER BY a.attnum) || ')' END || {table}
+        FROM target, (VALUES {wanted}) AS w(privilege, name, total), pg_catalog.pg_attribute a
+        WHERE a.attrelid = target.oid AND a.attname = w.name AND NOT a.attisdropped
+            AND NOT pg_catalog.has_column_privilege(target.oid, a.attnum, w.privilege)
+        GROUP BY w.privilege, w.total
+        UNION ALL
+        SELECT DISTINCT 'USAGE on sequence ' || s.oid::pg_catalog.regclass::text
+        FROM target JOIN pg_catalog.pg_attrdef f ON f.adrelid = target.oid
+        JOIN pg_catalog.pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum AND a.attname NOT IN ({written})
+        JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND d.objid = f.oid
+            AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+        JOIN pg_catalog.pg_class s ON s.oid = d.refobjid
+        WHERE CASE s.relkind WHEN 'S' THEN NOT pg_catalog.has_sequence_privilege(s.oid, 'USAGE, UPDATE') END
+        UNION ALL
+        SELECT 'TEMPORARY on database ' || pg_catalog.quote_ident(pg_catalog.current_database())
+        WHERE NOT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'TEMPORARY')
+    """
+
+
+def asked(plan: PlanFacts, *, again: bool) -> str:
+    """Query the role (`role`) and the list of its missing rights (`missing`)."""
+    return (
+        "SELECT pg_catalog.quote_ident(current_user) AS role, "
+        f"ARRAY({lacking(plan, again=again)}) AS missing"
+    )
+
+
+def _wanted(plan: PlanFacts, *, again: bool) -> Iterator[str]:
+    updated = plan.update_columns if plan.mode == "update" else ()
+    read = {
+        *plan.returning,
+        *(plan.target or () if plan.mode != "error" else ()),
+        *([plan.version] if plan.version else ()),
+    }
+    if again:
+        read.update(plan.key or ())
+    yield from _rights("INSERT", plan.columns)
+    yield from _rights("UPDATE", updated)
+    yield from _rights("SELECT", sorted(read))
+
+
+def _rights(privilege: str, names: Iterable[str]) -> Iterator[str]:
+    held = tuple(names)
+    for name in held:
+        yield f"('{privilege}', {literal(name)}, {len(held)})"

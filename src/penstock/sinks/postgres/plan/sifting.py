@@ -1,0 +1,96 @@
+"""The statements of sifting: rows inserted one by one inside the server."""
+
+# ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`, types as the server spelled them
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...._clients.postgres.errors import NO_PRIVILEGE, OF_ALL, OF_ALL_FAMILIES
+from .rights import lacking
+from .temporary import LOOSE, RETURNED, SCHEMA, VERDICT, staging_table, temporary
+
+if TYPE_CHECKING:
+    from .facts import PlanFacts
+
+_VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text, field text)"
+
+
+def sifting(facts: PlanFacts, *, again: bool = False) -> str:
+    """Empty loose staging and an empty verdict, for the transaction that is open; deferred
+    constraints answer at once.
+    """
+    tables = [
+        staging_table(LOOSE, facts.loose_types, again=again),
+        temporary(VERDICT, _VERDICT_COLUMNS, again=again),
+    ]
+    if facts.returning:
+        query = (
+            f"AS SELECT 0::int4 AS o, {facts.values()} FROM {facts.table.qualified} WITH NO DATA"
+        )
+        tables.append(temporary(RETURNED, query=query, again=again))
+    return f"SET CONSTRAINTS ALL IMMEDIATE; {'; '.join(tables)}; SAVEPOINT penstock"
+
+
+def sift(facts: PlanFacts) -> str:
+    """Insert row by row, each in a subtransaction on the server, and note in the verdict what
+    was refused or skipped.
+
+    Errors that no row causes end it, a missing right included; row-level security, which has
+    the same code, refuses single rows.
+    """
+    values = ", ".join(f"r.c{place}{cast}" for place, cast in enumerate(facts.casts))
+    of_all = f"SQLSTATE IN ({_texts(OF_ALL)}) OR left(SQLSTATE, 2) IN ({_texts(OF_ALL_FAMILIES)})"
+    unprivileged = f"SQLSTATE = '{NO_PRIVILEGE}' AND EXISTS ({lacking(facts)})"
+    insert = f"{facts.into} VALUES ({values}){facts.on_conflict}"
+    if facts.returning:
+        stored = f"{insert} RETURNING r.o AS o, {facts.values()}"
+        insert = f"WITH stored AS ({stored}) INSERT INTO {SCHEMA}.{RETURNED} SELECT * FROM stored"
+    body = f"""
+#variable_conflict use_column
+DECLARE
+    r record; n bigint; p_message text; p_detail text; p_rule text; p_field text;
+BEGIN
+    FOR r IN SELECT * FROM {SCHEMA}.{LOOSE} ORDER BY o LOOP
+        BEGIN
+            {insert};
+            GET DIAGNOSTICS n = ROW_COUNT;
+            IF n = 0 THEN INSERT INTO {SCHEMA}.{VERDICT} (o) VALUES (r.o); END IF;
+        EXCEPTION WHEN OTHERS THEN
+            IF {of_all} THEN RAISE; END IF;
+            IF {unprivileged} THEN RAISE; END IF;
+            GET STACKED DIAGNOSTICS p_message = MESSAGE_TEXT, p_detail = PG_EXCEPTION_DETAIL, p_rule = CONSTRAINT_NAME,
+                p_field = COLUMN_NAME;
+            INSERT INTO {SCHEMA}.{VERDICT} VALUES (r.o, SQLSTATE, p_message, p_detail, p_rule, p_field);
+        END;
+    END LOOP;
+END
+"""
+    tag = _unused_tag(body)
+    return f"DO {tag}{body}{tag}"
+
+
+def verdict(facts: PlanFacts) -> str:
+    """Read the refused and skipped rows, and whether an earlier row of their key was inserted."""
+    again = "false"
+    if facts.key is not None:
+        same = " AND ".join(f"e.{key} = s.{key}" for key in facts.staged(facts.key))
+        again = (
+            f"v.code IS NOT NULL AND EXISTS (SELECT FROM {SCHEMA}.{LOOSE} e WHERE e.o < "
+            f"s.o AND {same}"
+            f" AND NOT EXISTS (SELECT FROM {SCHEMA}.{VERDICT} f WHERE f.o = e.o))"
+        )
+    return (
+        f"SELECT v.*, {again} AS again FROM {SCHEMA}.{VERDICT} v JOIN {SCHEMA}.{LOOSE} s USING (o)"
+    )
+
+
+def _texts(values: tuple[str, ...]) -> str:
+    return ", ".join(f"'{value}'" for value in values)
+
+
+def _unused_tag(body: str) -> str:
+    number = 0
+    while f"$p{number}$" in body:
+        number += 1
+    return f"$p{number}$"

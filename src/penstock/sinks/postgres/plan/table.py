@@ -1,0 +1,182 @@
+"""The facts of the target table, read when the sink is opened."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...._clients.postgres.names import qualified
+from ...._core.checks import bad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from asyncpg.pool import PoolConnectionProxy
+
+SHOWN = 20
+"""Names of tables that an error lists."""
+READ = 1000
+"""Names among which it looks for similar ones."""
+
+_TABLE = """SELECT c.oid, c.relname, n.nspname, c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AS takes_copy
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'f')
+"""
+_TABLES = """SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'v', 'f') AND n.nspname = COALESCE($1, current_schema()) ORDER BY 1 LIMIT $2
+"""
+_SCHEMAS = (
+    "SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname !~ '^pg_(toast|temp)' ORDER BY 1"
+)
+_COLUMNS = """SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.is_read,
+           base.is_enum, base.is_nested, a.attnotnull AS not_null, a.attgenerated <> '' AS generated,
+           a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull AS mark
+    FROM pg_catalog.pg_attribute a, LATERAL (
+        WITH RECURSIVE down(oid) AS (
+            SELECT a.atttypid
+            UNION ALL SELECT t.typbasetype FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype = 'd'
+        )
+        SELECT pg_catalog.format_type(t.oid, -1) AS loose, t.typtype = 'e' AS is_enum, t.typcategory IN ('A', 'C') AS is_nested,
+               t.oid IN ('json'::regtype, 'jsonb'::regtype, 'xml'::regtype) AS is_read
+        FROM down JOIN pg_catalog.pg_type t ON t.oid = down.oid WHERE t.typtype <> 'd'
+    ) base
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_KEYS = """SELECT array_agg(a.attname::text ORDER BY k.place) AS names
+    FROM pg_catalog.pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place), pg_catalog.pg_attribute a
+    WHERE i.indrelid = $1 AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+      AND k.place <= i.indnkeyatts AND a.attrelid = i.indrelid AND a.attnum = k.attnum
+    GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
+"""
+
+_MARKS = """SELECT pg_catalog.array_agg(a.attname::text || ' ' || a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull)
+    FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """One column of the table."""
+
+    name: str
+    exact: str
+    """Its declared type."""
+    loose: str
+    """Its base type without length, precision or domain; takes every value sent for the column."""
+    is_read: bool
+    """Only the server reads its values, from text: JSON, XML."""
+    is_enum: bool
+    is_nested: bool
+    """An array or a composite, which `unnest` would split."""
+    not_null: bool
+    generated: bool
+    mark: str
+    """Changes with its type, the type's length, or whether it takes NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its names, its columns, and its unique keys, the primary key first.
+
+    Only keys that `ON CONFLICT` can use count: immediate, without predicate, of plain columns.
+    """
+
+    name: str
+    schema: str
+    columns: tuple[TableColumn, ...]
+    keys: tuple[tuple[str, ...], ...]
+    takes_copy: bool = True
+    """Whether `COPY` can write into it: not into a view, nor under row-level security."""
+
+    @property
+    def qualified(self) -> str:
+        """The quoted path."""
+        return qualified(self.schema, self.name)
+
+    def column(self, name: str) -> TableColumn:
+        """The column of that name."""
+        return next(column for column in self.columns if column.name == name)
+
+    def key_within(self, columns: Iterable[str]) -> tuple[str, ...] | None:
+        """A unique key within `columns`, preferably one that cannot hold NULL, if any."""
+        given = set(columns)
+        within = [key for key in self.keys if given.issuperset(key)]
+        solid = [key for key in within if all(self.column(name).not_null for name in key)]
+        return next(iter(solid or within), None)
+
+
+async def read_table(
+    con: PoolConnectionProxy[Any], table: str, schema: str | None, columns: Sequence[str]
+) -> Table:
+    """Read the table's facts; suspends for a few round trips.
+
+    Raises `ConfigError` for a missing table or column, naming the existing ones.
+    """
+    found = await con.fetchrow(_TABLE, qualified(schema, table))
+    if found is None:
+        raise await _missing_table(con, table, schema)
+    rows = await con.fetch(_COLUMNS, found["oid"])
+    keys = await con.fetch(_KEYS, found["oid"])
+    read = Table(
+        found["relname"],
+        found["nspname"],
+        tuple(TableColumn(**row) for row in rows),
+        tuple(tuple(key["names"]) for key in keys),
+        found["takes_copy"],
+    )
+    _check_columns(read, columns)
+    return read
+
+
+async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:
+    """Whether the columns still have the types and the NOT NULL that were read.
+
+    Suspends for a round trip. A missing table or column counts as unchanged: the write itself
+    raises the server's error.
+    """
+    found: list[str] | None = await con.fetchval(_MARKS, table.qualified)
+    marks = dict(each.rsplit(" ", 1) for each in found or ())
+    return all(
+        marks.get(name, mark) == mark
+        for name, mark in ((name, table.column(name).mark) for name in columns)
+    )
+
+
+async def _missing_table(
+    con: PoolConnectionProxy[Any], table: str, schema: str | None
+) -> Exception:
+    if schema is not None:
+        schemas = [row[0] for row in await con.fetch(_SCHEMAS)]
+        if schema not in schemas:
+            return bad("schema", schema, "there is no such schema; there are " + _listed(schemas))
+    there = _nearest_first(table, [row[0] for row in await con.fetch(_TABLES, schema, READ)])
+    hint = (
+        f" (for a table in another schema pass schema={table.partition('.')[0]!r})"
+        if "." in table and schema is None
+        else ""
+    )
+    return bad("table", table, f"there is no such table{hint}; there are {_listed(there)}")
+
+
+def _check_columns(table: Table, columns: Sequence[str]) -> None:
+    names = [column.name for column in table.columns]
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise bad(
+            "columns", missing, f"{table.qualified} has no such column; it has {_listed(names)}"
+        )
+    generated = [name for name in columns if table.column(name).generated]
+    if generated:
+        raise bad("columns", generated, "the server computes these columns; leave them out")
+
+
+def _nearest_first(name: str, names: Sequence[str]) -> list[str]:
+    """The names most similar to `name`, then the others in their order."""
+    meant = difflib.get_close_matches(name, names, n=3)
+    return [*meant, *(other for other in names if other not in meant)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:SHOWN])) or "none"
+    return shown + (", ..." if len(names) > SHOWN else "")

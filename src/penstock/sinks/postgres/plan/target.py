@@ -1,0 +1,134 @@
+"""The rows' destination and the treatment of conflicts, as the arguments say it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from ...._core import checks
+from ...._core.checks import bad
+from .plan import TablePlan
+
+if TYPE_CHECKING:
+    from .strategy import WriteStrategy
+    from .table import Table
+
+MODES = ("error", "ignore", "update")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A table, its columns, and what happens to conflicts."""
+
+    table: str
+    schema: str | None
+    columns: tuple[str, ...]
+    mode: str
+    conflict: tuple[str, ...] | None
+    update: tuple[str, ...] | None
+    version: str | None
+    returning: tuple[str, ...]
+    strategy: WriteStrategy
+
+    def __post_init__(self) -> None:
+        _check_name("table", self.table)
+        if self.schema is not None:
+            _check_name("schema", self.schema)
+        checks.choice("on_conflict", self.mode, MODES)
+        if self.mode == "error" and self.conflict is not None:
+            raise bad("conflict_columns", self.conflict, 'needs on_conflict="ignore" or "update"')
+        if self.mode != "update":
+            for name, value in (("update_columns", self.update), ("version_column", self.version)):
+                if value is not None:
+                    raise bad(name, value, 'needs on_conflict="update"')
+        if self.returning and self.mode == "error" and self.strategy.statement == "copy":
+            raise bad(
+                "returning",
+                self.returning,
+                'COPY answers nothing; use statement="auto", "insert" or "unnest"',
+            )
+        self._check_within()
+
+    def _check_within(self) -> None:
+        version = None if self.version is None else (self.version,)
+        for name, value in (
+            ("conflict_columns", self.conflict),
+            ("update_columns", self.update),
+            ("version_column", version),
+        ):
+            stray = [column for column in value or () if column not in self.columns]
+            if stray:
+                raise bad(name, stray, f"must be among columns={self.columns!r}")
+        both = sorted(set(self.conflict or ()) & set(self.update or ()))
+        if both:
+            raise bad("update_columns", both, "must not repeat conflict_columns")
+
+    @property
+    def shown(self) -> str:
+        """The table's name in messages."""
+        return self.table if self.schema is None else f"{self.schema}.{self.table}"
+
+    def plan(self, table: Table, *, reads_text: bool) -> TablePlan:
+        """Complete the arguments by the facts of the table. Raises `ConfigError` for a mismatch."""
+        target, key = self.conflict, self.conflict or table.key_within(self.columns)
+        self._check_keys(table, key)
+        if self.mode == "update" or (self.mode == "ignore" and self.returning):
+            target = key  # returned rows are matched to their items by one key
+        known = {column.name for column in table.columns}
+        strange = [name for name in self.returning if name not in known]
+        if strange:
+            raise bad("returning", strange, f"{table.qualified} has no such column")
+        update = self.update
+        if update is None:
+            update = tuple(column for column in self.columns if column not in (target or ()))
+        return TablePlan(
+            table=table,
+            columns=self.columns,
+            mode=self.mode,
+            target=target,
+            key=key,
+            update_columns=update,
+            version=self.version,
+            reads_text=reads_text,
+            returning=self.returning,
+        )
+
+    def _check_keys(self, table: Table, key: tuple[str, ...] | None) -> None:
+        shown = "; ".join(", ".join(each) for each in table.keys) or "none"
+        if self.conflict is not None and set(self.conflict) not in map(set, table.keys):
+            rule = (
+                f"{table.qualified} has no unique index on exactly these columns; its "
+                f"unique keys: {shown}"
+            )
+            raise bad("conflict_columns", self.conflict, rule)
+        if self.mode != "error" and key is None:
+            rule = (
+                f"needs a unique index of {table.qualified} over columns that this sink "
+                f"writes; its unique keys: {shown}"
+            )
+            raise bad("on_conflict", self.mode, rule)
+
+
+def names(name: str, value: object) -> tuple[str, ...]:
+    """Check a sequence of distinct column names. Raises `ConfigError`."""
+    rule = "must be a sequence of at least one column name, each once"
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise bad(name, value, rule)
+    named = cast("Sequence[str]", value)
+    found = tuple(named)
+    if not found or len(set(found)) != len(found):
+        raise bad(name, named, rule)
+    for each in found:
+        _check_name(name, each)
+    return found
+
+
+def optional_names(name: str, value: object) -> tuple[str, ...] | None:
+    """Check the names unless there are none."""
+    return None if value is None else names(name, value)
+
+
+def _check_name(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise bad(name, value, "must be a name: text that is not empty, without NUL")

@@ -1,0 +1,1 @@
+"""Repairs after errors: changed tables, blame, resending, sifting."""

@@ -1,0 +1,115 @@
+"""Blame for a failed statement: the connection, the way of sending, the table, or single rows."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...._clients.postgres.errors import (
+    blames_row,
+    copy_row,
+    for_write,
+    is_about_items,
+    is_from_server,
+    is_gone,
+    is_lost,
+    is_stale,
+    sqlstate,
+)
+from ...._core.errors import UnknownOutcomeError
+from ..rows.lazy import LazyRows
+from ..writing.encodable import refused_rows
+from ..writing.fast import STAGED_FROM
+from .judge import asked_again
+
+if TYPE_CHECKING:
+    from ..writing.sender import Sender
+    from .changes import TableChanges
+    from .judge import Judge
+
+_BAD_BINARY = "22P03"
+_NO_COPY = frozenset({"0A000", "42809"})
+"""Row-level security applies to the role, or the table is a view."""
+
+
+class Blame:
+    """Finds the cause of an error of one write."""
+
+    def __init__(self, sender: Sender, judge: Judge, changes: TableChanges) -> None:
+        self._sender = sender
+        self._judge = judge
+        self._changes = changes
+
+    async def recover(self, error: Exception) -> None:
+        """Make the connection ready for another statement.
+
+        Raises an error that leaves no usable connection, or that no row causes.
+        """
+        sender = self._sender
+        if isinstance(error, UnknownOutcomeError):
+            raise error
+        if (
+            is_lost(error)
+            or is_gone(sender.con)
+            or (sender.sealed and not is_from_server(error) and is_stale(error))
+        ):
+            raise for_write(error, sealed=sender.sealed)  # it has its cause
+        await sender.undo()
+        if not (is_stale(error) or is_about_items(error)):
+            raise for_write(error, sealed=False)
+
+    async def sends_again(self, error: Exception) -> bool:
+        """Whether to send the same rows again, since the error lay in how they were sent."""
+        sender = self._sender
+        if is_stale(error):
+            await self.prepare_again(error)
+            return True
+        if isinstance(sender.remaining.rows, LazyRows) and sqlstate(error) == _BAD_BINARY:
+            sender.as_tuples()  # the encoding of columns is at fault, not a row
+            return True
+        table = sender.plan.table
+        if (
+            table.takes_copy
+            and sender.copying == table.name
+            and sqlstate(error) in _NO_COPY
+            and is_from_server(error)
+        ):
+            sender.use_no_copy()
+            return True
+        return await self._changes.after(error)
+
+    async def prepare_again(self, error: Exception) -> None:
+        """Forget the connection's prepared statements and types; raise if that did not help.
+
+        A pooler may give each transaction another session. So rows whose statement is lost twice
+        are written by a transaction that prepares nothing.
+        """
+        if self._sender.lost_statements >= STAGED_FROM:
+            raise await self._judge.refuses(self._sender, error)
+        await self._sender.forget_statements()
+
+    async def drop_named(self, error: Exception) -> bool:
+        """Fail the rows that asyncpg or the server names; return whether any was named."""
+        sender = self._sender
+        remaining = sender.remaining
+        if not is_from_server(error):
+            refused = await asked_again(
+                sender.con, partial(refused_rows, sender.con, sender.plan, remaining.rows)
+            )
+            if not refused:
+                raise error
+            remaining.drop(refused)
+            return True
+        if sender.copying is None or not self.is_row(error):
+            return False
+        line = copy_row(error, sender.copying, len(remaining.rows))
+        if line is None:
+            return False
+        remaining.drop({sender.place_of(line): error})
+        return True
+
+    def is_row(self, error: Exception) -> bool:
+        """Whether the error alone proves that a row is at fault."""
+        return blames_row(
+            sqlstate(error) or "", getattr(error, "column_name", None), self._sender.plan.columns
+        )

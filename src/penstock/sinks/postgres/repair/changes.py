@@ -1,0 +1,80 @@
+"""Changes of the table since the plan was made, each looked for once per write."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...._clients.postgres.errors import NO_PRIVILEGE, for_write, is_lost, sqlstate
+from ...._core.errors import RefusedError
+from ..plan.table import is_current
+from ..rows.lazy import LazyRows
+from ..rows.numbers import are_cut
+from ..writing.fast import statement_for
+from .judge import asked_again
+
+if TYPE_CHECKING:
+    from ..plan.strategy import WriteStrategy
+    from ..writing.sender import Sender
+    from .judge import Judge
+
+
+class TableChanges:
+    """Compares the table with the plan of one write, and replaces an outdated plan."""
+
+    def __init__(self, sender: Sender, judge: Judge) -> None:
+        self._sender = sender
+        self._judge = judge
+        self._is_compared = False
+        self._is_read_again = False
+
+    async def before_sending(self, strategy: WriteStrategy) -> None:
+        """Compare the columns, once, before values are checked, cast or encoded by their types.
+
+        Bytes of a number may be those of a date as well, and asyncpg caches the types that it met
+        in a `COPY`. The server plans a statement with parameters anew, so the comparison is made
+        for one only if asyncpg would cut a value to the type that the column had before.
+        """
+        if self._is_compared or not self._depends_on_types(strategy):
+            return
+        sender = self._sender
+        con, plan = sender.con, sender.plan
+        if not await asked_again(con, partial(is_current, con, plan.table, plan.columns)):
+            changed = TypeError("the table's columns are not those that the sink was opened with")
+            sender.use(await self._judge.read_again(con, plan, changed))
+            await con.reload_schema_state()
+        self._is_compared = True
+
+    def _depends_on_types(self, strategy: WriteStrategy) -> bool:
+        rows = self._sender.remaining.rows
+        return (
+            isinstance(rows, LazyRows)
+            or statement_for(self._sender, strategy) in {"copy", "staging"}
+            or are_cut(rows, self._sender.plan.cutting_places)
+        )
+
+    async def after(self, error: Exception) -> bool:
+        """Read the table again, once, before a row is blamed; return whether the plan changed.
+
+        Raises `RefusedError` where the sink can no longer write to the table.
+        """
+        if self._is_read_again:
+            return False
+        self._is_read_again = True
+        sender, judge = self._sender, self._judge
+        try:
+            plan = await judge.read_again(sender.con, sender.plan, error)
+            lacks = sqlstate(error) == NO_PRIVILEGE and await judge.missing(
+                sender.con, plan, again=bool(sender.remaining.maybe)
+            )
+        except Exception as second:
+            if isinstance(second, RefusedError) or is_lost(second):
+                raise for_write(second, sealed=False)  # noqa: B904  # it has its cause
+            raise await judge.refuses(sender, error) from second
+        if lacks:
+            raise await judge.refuses(sender, error)
+        if plan == sender.plan:
+            return False
+        sender.use(plan)
+        await sender.con.reload_schema_state()
+        return True

@@ -1,0 +1,83 @@
+"""Rows sent again after an unknown outcome: staging and `ON CONFLICT DO NOTHING`, once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...._core.errors import UnknownOutcomeError
+from ..plan.temporary import EXACT
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from ..writing.sender import Sender
+
+_NULL_KEY = (
+    "an earlier try may have stored this row, and its key holds NULL, so that it cannot be found "
+    "again"
+)
+
+
+async def resend(sender: Sender) -> bool:
+    """Write the rows that an earlier try did not store; the others are duplicates.
+
+    Returns `False`, with nothing written, where a row conflicts without an earlier try: sifting
+    finds the server's own error for it.
+    """
+    sender.as_tuples()
+    _set_aside_unfindable(sender)
+    if not sender.remaining.rows:
+        return True
+    await sender.begin_staging()
+    await sender.stage(EXACT)
+    skipped = await sender.con.fetch(sender.plan.resend)
+    if any(_is_conflict(sender, row["o"], again=row["again"]) for row in skipped):
+        await sender.undo()
+        return False
+    places = [row["o"] for row in skipped]
+    sender.remaining.note_duplicates(places)
+    await note_stored(sender, EXACT, set(places))
+    await sender.commit()
+    return True
+
+
+async def note_stored(sender: Sender, staging: str, skipped: Container[int]) -> None:
+    """Record the returned columns of rows stored now or by an earlier try."""
+    plan, remaining = sender.plan, sender.remaining
+    if plan.returning:
+        found = await sender.con.fetch(plan.found(staging))
+        ours = [
+            row
+            for row in found
+            if row["o"] not in skipped or remaining.indices[row["o"]] in remaining.outcomes
+        ]
+        remaining.note_returned(plan.returning, ours)
+
+
+def _set_aside_unfindable(sender: Sender) -> None:
+    """Fail rows that cannot be found again, since their key holds NULL.
+
+    Raises `UnknownOutcomeError` where the table has no usable key at all.
+    """
+    plan, remaining = sender.plan, sender.remaining
+    places = plan.key_places
+    if not places:
+        raise UnknownOutcomeError(
+            f"an earlier try may have stored these rows, and {plan.table.qualified} "
+            "has no unique key among the columns "
+            f"{', '.join(plan.columns)}, so that sending them again could store them "
+            "twice; add a unique index over columns that this sink writes"
+        )
+    lost = [
+        place
+        for place, index in enumerate(remaining.indices)
+        if index in remaining.maybe and any(remaining.rows[place][key] is None for key in places)
+    ]
+    remaining.drop({place: UnknownOutcomeError(_NULL_KEY) for place in lost})
+
+
+def _is_conflict(sender: Sender, place: int, *, again: bool) -> bool:
+    remaining = sender.remaining
+    return sender.plan.mode == "error" and (
+        again or remaining.indices[place] not in remaining.maybe
+    )

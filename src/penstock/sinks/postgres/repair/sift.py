@@ -1,0 +1,164 @@
+"""Sifting: rows are staged loosely, then inserted one by one inside the server.
+
+Each row has a subtransaction, so any number of bad rows costs one staging and one sifting.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...._clients.postgres.errors import (
+    NOT_NULL,
+    for_write,
+    is_about_items,
+    is_lost,
+    is_refusal,
+    is_stale,
+    sqlstate,
+)
+from ...._core.errors import SinkError
+from ..plan.temporary import LOOSE
+from ..rows.lazy import LazyRows
+from ..writing.encodable import refused_rows
+from .resend import note_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncpg import Record
+
+    from ..writing.sender import Sender
+    from .blame import Blame
+    from .judge import Judge
+
+
+class Sifting:
+    """Sifts the remaining rows of one write."""
+
+    def __init__(self, sender: Sender, judge: Judge, blame: Blame) -> None:
+        self._sender = sender
+        self._remaining = sender.remaining
+        self._judge = judge
+        self._blame = blame
+        self._is_repeated = False
+
+    async def run(self) -> None:
+        """Write the good rows and fail the bad ones. Raises errors that no row causes."""
+        if isinstance(self._remaining.rows, LazyRows) and self._sender.plan.stages_types:
+            self._remaining.drop_refused()  # values without a Python object go in with the others
+        else:
+            self._sender.as_tuples()
+        if not self._remaining.rows:
+            return
+        try:
+            await self._sift()
+        except SinkError:
+            raise
+        except Exception as error:
+            if self._sender.lost_statements or not is_stale(error):
+                raise for_write(error, sealed=self._sender.sealed)  # noqa: B904  # it has its cause
+            await self._sender.undo()
+            await self._blame.prepare_again(error)
+            await self.run()
+
+    async def _sift(self) -> None:
+        sender = self._sender
+        while self._remaining.rows:
+            await sender.begin(sender.plan.sifting(again=sender.scope.is_inside))
+            await self._stage()
+            if self._remaining.rows and not await self._is_settled():
+                await sender.undo()
+                continue
+            await sender.commit()
+            return
+
+    async def _is_settled(self) -> bool:
+        """Insert the staged rows; return whether the result can be committed."""
+        await self._sender.con.execute(self._sender.plan.sift)
+        refused = await self._verdict()
+        if self._is_doubtful(refused):
+            return False
+        for place, (error, again) in refused.items():
+            self._remaining.refuse(place, error, again=again)
+        if self._remaining.stop_keys():  # rows were inserted behind a failed one of their key
+            self._remaining.keep()
+            return False
+        await self._note_returned()
+        return True
+
+    async def _verdict(self) -> dict[int, tuple[Exception, bool]]:
+        """The error of each refused row, by its place.
+
+        Raises `RefusedError` where all rows are refused by errors that no row causes.
+        """
+        sender = self._sender
+        verdict = await sender.con.fetch(sender.plan.verdict)
+        refused: dict[int, tuple[Exception, bool]] = {
+            row["o"]: (_server_error(row), row["again"])
+            for row in verdict
+            if row["code"] is not None
+        }
+        if len(refused) == len(self._remaining.rows):
+            for error, _ in refused.values():
+                if not self._blame.is_row(error) and (
+                    sqlstate(error) == NOT_NULL or is_refusal(error)
+                ):
+                    raise await self._judge.refuses(sender, error)
+        self._remaining.note_duplicates([row["o"] for row in verdict if row["code"] is None])
+        return refused
+
+    def _is_doubtful(self, refused: Mapping[int, tuple[Exception, bool]]) -> bool:
+        """Whether an outage may have ended between the first refused row and the first stored one.
+
+        Answers yes at most once. No outage can have begun behind the stored row, which holds a lock
+        on every table that it touched.
+        """
+        if self._is_repeated:
+            return False
+        rows = len(self._remaining.rows)
+        first = next((place for place in range(rows) if place not in refused), 0)
+        self._is_repeated = any(
+            place < first and not self._blame.is_row(error) for place, (error, _) in refused.items()
+        )
+        return self._is_repeated
+
+    async def _note_returned(self) -> None:
+        plan = self._sender.plan
+        if not plan.returning:
+            return
+        if self._remaining.outcomes:
+            await note_stored(self._sender, LOOSE, range(len(self._remaining.rows)))
+        self._remaining.note_returned(plan.returning, await self._sender.con.fetch(plan.returned))
+
+    async def _stage(self) -> None:
+        """Stage the rows loosely; fail those that cannot be staged."""
+        sender = self._sender
+        while self._remaining.rows:
+            try:
+                return await sender.stage(LOOSE)
+            except Exception as error:
+                if is_lost(error) or not is_about_items(error):
+                    raise
+                await sender.con.execute("ROLLBACK TO SAVEPOINT penstock")
+                sender.as_tuples()
+                if not await self._blame.drop_named(error):
+                    refused = await refused_rows(sender.con, sender.plan, self._remaining.rows)
+                    if not refused:
+                        raise
+                    self._remaining.drop(refused)
+        return None
+
+
+def _server_error(row: Record) -> Exception:
+    """The server's error as asyncpg would have raised it."""
+    from asyncpg import PostgresError  # an optional dependency
+
+    fields = {
+        "S": "ERROR",
+        "C": row["code"],
+        "M": row["message"],
+        "D": row["detail"],
+        "n": row["rule"],
+        "c": row["field"],
+    }
+    return PostgresError.new({name: value for name, value in fields.items() if value})

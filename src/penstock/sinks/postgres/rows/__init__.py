@@ -1,0 +1,1 @@
+"""Rows made from items and from Arrow columns."""

@@ -1,0 +1,159 @@
+"""The rows of a record batch, kept as columns for binary COPY as long as possible.
+
+1. Values that the server would refuse are found in the columns first, as far as the columns show
+   them, each by its row. Then the columns are cast to types that the table's columns take
+   (`casts`), for `COPY` and for tuples alike.
+2. A column without an encoder makes the batch go as tuples. There a row is refused alone if it
+   holds a value without a Python object.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+
+from ...._core.arrow import TIME_ZONE
+from ...._core.arrow_rows import refusal
+from .binary import NoEncoder, encoded
+from .casts import fitted
+from .faults import faults, objects
+from .latest import are_distinct, latest
+from .lazy import LazyRows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ...._core.errors import PermanentError
+    from ..plan.table import TableColumn
+
+pc: Any = compute  # its functions are made at import, where no checker sees them
+
+
+class ColumnRows(LazyRows):
+    """The rows of a record batch; `places` are their places in the write if not in order."""
+
+    def __init__(self, batch: Any, columns: Sequence[TableColumn], places: Any = None) -> None:
+        self._batch = batch
+        self._columns = columns
+        self._places = places
+        self._fitted: Any = None
+        self._rows: list[tuple[Any, ...]] | None = None
+        self._unreadable: dict[int, PermanentError] = {}
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._made()[place]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self._made())
+
+    def kept(self, places: Sequence[int]) -> ColumnRows:
+        """Keep only the rows at these places."""
+        return ColumnRows(self._batch.take(pa.array(places, pa.int64())), self._columns)
+
+    def by(self, columns: Sequence[TableColumn]) -> ColumnRows:
+        """Fit the same rows to columns of other types."""
+        return ColumnRows(self._batch, columns)
+
+    def refused(self) -> dict[int, PermanentError]:
+        """The rows that the server would refuse, as far as their values show it."""
+        return refused(self._batch, self._columns)
+
+    def unreadable(self) -> dict[int, PermanentError]:
+        """The rows with a value that has no Python object. Makes the tuples."""
+        self._made()
+        return self._unreadable
+
+    def place(self, line: int) -> int:
+        """The place in the write of the row at `line`."""
+        return line if self._places is None else int(self._places[line])
+
+    def tells_apart(self, key: Sequence[str]) -> bool:
+        """Whether values of these columns that differ in Arrow also differ for the server."""
+        kinds = {column.name: column.loose for column in self._columns}
+        return all(are_distinct(kinds[name], self._values.column(name).type) for name in key)
+
+    def latest(self, key: Sequence[str], version: str | None) -> ColumnRows:
+        """Leave out rows that a later one of their key replaces."""
+        values = self._values
+        places = latest(
+            [values.column(name) for name in key],
+            None if version is None else values.column(version),
+        )
+        return (
+            self
+            if places is None
+            else ColumnRows(self._batch.take(pa.array(places)), self._columns, places)
+        )
+
+    def encoded(self, *, places: bool) -> memoryview | None:
+        """The rows as binary COPY; `None` if a column has no encoder."""
+        try:
+            return encoded(
+                self._values,
+                self._columns,
+                self._places if self._places is not None or not places else np.arange(len(self)),
+            )
+        except NoEncoder:
+            return None
+
+    @property
+    def _values(self) -> Any:
+        """The columns cast for the table. They must have no faults."""
+        if self._fitted is None:
+            zone = (self._batch.schema.metadata or {}).get(TIME_ZONE, b"UTC").decode()
+            made = [
+                fitted(self._batch.column(column.name), column.loose, zone)
+                for column in self._columns
+            ]
+            self._fitted = pa.RecordBatch.from_arrays(
+                made, names=[column.name for column in self._columns]
+            )
+        return self._fitted
+
+    def _made(self) -> list[tuple[Any, ...]]:
+        if self._rows is None:
+            columns: list[list[Any]] = []
+            for column in self._columns:
+                values, unreadable = objects(self._values.column(column.name))
+                columns.append(values)
+                for index, why in unreadable.items():
+                    self._unreadable.setdefault(index, refusal(column.name, why))
+            self._rows = list(zip(*columns, strict=True))
+        return self._rows
+
+
+def refused(batch: Any, columns: Sequence[TableColumn]) -> dict[int, PermanentError]:
+    """The rows that the server would refuse, as far as their values show it."""
+    found: dict[int, PermanentError] = {}
+    for column in columns:
+        values = batch.column(column.name)
+        if column.not_null and values.null_count:
+            _note(
+                found,
+                column.name,
+                "is NULL, and the column is NOT NULL",
+                pc.is_null(values).to_numpy(zero_copy_only=False),
+            )
+        for why, mask in faults(values, column.loose, column.exact):
+            _note(found, column.name, why, mask)
+    return found
+
+
+def _note(found: dict[int, PermanentError], name: str, why: str, mask: Any) -> None:
+    for index in np.flatnonzero(mask).tolist():
+        found.setdefault(index, refusal(name, why))
+
+
+def column_rows(batch: Any, columns: Sequence[TableColumn]) -> ColumnRows | None:
+    """The rows of a record batch; `None` if a column is missing."""
+    if not {column.name for column in columns} <= set(batch.schema.names):
+        return None
+    return ColumnRows(batch, columns)

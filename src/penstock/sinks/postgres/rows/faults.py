@@ -1,0 +1,184 @@
+"""Values of Arrow columns that cannot be stored, each found by its row before it is sent.
+
+They are NULL, NUL, bytes that are not UTF-8, numbers and dates out of range, and values without a
+Python object.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+
+from ...._core.arrow_rows import values_of
+from .casts import INTEGERS
+from .zones import DAY, YEAR_1, YEAR_10_000
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pc: Any = compute  # its functions are made at import, where no checker sees them
+
+_FIRST_AND_LAST_DAY = (-719_162, 2_932_896)
+_FIRST_AND_LAST_MOMENT = (YEAR_1, YEAR_10_000 - 1)
+"""Of Python's calendar; asyncpg sends both as infinity."""
+_FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
+"""4714-11-24 BC and 5874897-12-31, in days from 1970-01-01."""
+_FIRST_MOMENT = _FIRST_DAY * DAY
+_LAST_DAY_OF_MOMENTS = 106_751_990
+"""The last whole day that 64 bits of microseconds reach."""
+_MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"})
+
+
+def faults(values: Any, loose: str, exact: str) -> Iterator[tuple[str, Any]]:
+    """The reasons that keep rows out of a column of this type, each with a mask of the rows."""
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        rows = _rows_of_elements(values)
+        for why, mask in faults(
+            values.flatten(), loose.removesuffix("[]"), exact.removesuffix("[]")
+        ):
+            yield f"an element {why}", np.isin(np.arange(len(values)), rows[mask])
+        return
+    kind = values.type
+    found: list[tuple[str, Any]] = []
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        found = _text_faults(values, exact)
+    elif loose in INTEGERS and pa.types.is_integer(kind):
+        least, most = _range(INTEGERS[loose])
+        if _range(kind)[0] < least or _range(kind)[1] > most:
+            found = [(f"is out of range for {loose}", _outside(values, least, most))]
+    elif loose in INTEGERS and (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
+        found = _fraction_faults(values, loose)
+    elif loose == "real" and pa.types.is_float64(kind):
+        too_large = np.isfinite(_numbers(values)) & ~np.isfinite(
+            _numbers(values.cast(pa.float32()))
+        )
+        found = [("is out of range for real", too_large)]
+    elif pa.types.is_date32(kind) and (loose == "date" or loose in _MOMENTS):
+        last = _LAST_DAY if loose == "date" else _LAST_DAY_OF_MOMENTS
+        found = [
+            (f"is out of range for {loose}", _outside(values.cast(pa.int32()), _FIRST_DAY, last))
+        ]
+    elif pa.types.is_timestamp(kind) and kind.unit == "us" and loose in _MOMENTS:
+        found = [
+            (
+                f"is out of range for {loose}",
+                _outside(values.cast(pa.int64()), _FIRST_MOMENT, 2**63 - 1),
+            )
+        ]
+    yield from ((why, mask) for why, mask in found if mask.any())
+
+
+def _text_faults(values: Any, exact: str) -> list[tuple[str, Any]]:
+    broken = _not_utf8(values)
+    found = [
+        ("holds bytes that are not UTF-8", broken),
+        ("holds a NUL character, which text cannot", _mask(pc.match_substring(values, "\0"))),
+    ]
+    limit = re.fullmatch(r"character varying\((\d+)\)", exact)
+    if limit is not None:
+        whole = (
+            pc.if_else(pa.array(broken), pa.scalar(None, values.type), values)
+            if broken.any()
+            else values
+        )
+        long = pc.greater(pc.utf8_length(pc.utf8_rtrim_whitespace(whole)), int(limit[1]))
+        found.append((f"is longer than {exact}", _mask(long)))
+    return found
+
+
+def _not_utf8(values: Any) -> Any:
+    broken = np.zeros(len(values), bool)
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid:
+        large = pa.types.is_large_string(values.type)
+        broken[:] = [
+            value is not None and not _is_utf8(value)
+            for value in values.cast(pa.large_binary() if large else pa.binary()).to_pylist()
+        ]
+    return broken
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _fraction_faults(values: Any, loose: str) -> list[tuple[str, Any]]:
+    least, most = _range(INTEGERS[loose])
+    given = values.to_pylist()
+    outside = [value is not None and not least <= value <= most for value in given]
+    fraction = [
+        value is not None and not beyond and value != int(value)
+        for value, beyond in zip(given, outside, strict=True)
+    ]
+    return [
+        (f"is out of range for {loose}", np.array(outside, bool)),
+        (f"is no whole number, and the column is {loose}", np.array(fraction, bool)),
+    ]
+
+
+def _outside(values: Any, least: int, most: int) -> Any:
+    ends = pc.min_max(values).as_py()
+    if ends["min"] is None or least <= ends["min"] <= ends["max"] <= most:
+        return np.zeros(len(values), bool)
+    return _mask(
+        pc.or_(
+            pc.less(values, pa.scalar(least, pa.int64())),
+            pc.greater(values, pa.scalar(most, pa.int64())),
+        )
+    )
+
+
+def _range(kind: Any) -> tuple[int, int]:
+    info = np.iinfo(kind.to_pandas_dtype())
+    return int(info.min), int(info.max)
+
+
+def _mask(found: Any) -> Any:
+    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+
+
+def _numbers(values: Any) -> Any:
+    return pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
+
+
+def objects(values: Any) -> tuple[list[Any], dict[int, str]]:
+    """A column's values for asyncpg, and the reason for each value that it cannot send.
+
+    Such a value has no Python object, or asyncpg would send it as infinity.
+    """
+    made, unreadable = values_of(values)
+    is_list = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+    flat = values.flatten() if is_list else values
+    if pa.types.is_date32(flat.type):
+        ends = np.isin(_numbers(flat.cast(pa.int32())), _FIRST_AND_LAST_DAY)
+    elif pa.types.is_timestamp(flat.type) and flat.type.unit == "us":
+        ends = np.isin(_numbers(flat.cast(pa.int64())), _FIRST_AND_LAST_MOMENT)
+    else:
+        return made, unreadable
+    found = np.flatnonzero(ends)
+    places = _rows_of_elements(values)[found] if is_list else found
+    return made, {
+        **dict.fromkeys(
+            places.tolist(), f"holds a {flat.type} that asyncpg would send as infinity"
+        ),
+        **unreadable,
+    }
+
+
+def _rows_of_elements(values: Any) -> Any:
+    """The row of each element of a column of arrays."""
+    return np.repeat(
+        np.arange(len(values)),
+        pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False),
+    )

@@ -1,0 +1,91 @@
+"""Rows made from items; an item that cannot become a row fails alone.
+
+Tuples and lists of the right length are rows already: a batch of only these costs one pass in C and
+no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from ...._clients.postgres.errors import for_item
+from ...._core.batch import RowBatch
+from .lazy import Row
+
+if TYPE_CHECKING:
+    from ...._core.batch import Batch
+
+RowFunction = Callable[[Any], Row]
+GivenRows: TypeAlias = tuple[Sequence[int], Sequence[Row], dict[int, Exception]]
+"""The indices that have a row, their rows, and an error for each other index."""
+_PLAIN = frozenset({tuple, list})
+
+
+class RowMaker:
+    """Makes a row of each item: by `row` if given, else by position, by name or by attribute."""
+
+    def __init__(self, columns: tuple[str, ...], row: RowFunction | None) -> None:
+        self._columns = columns
+        self._row = row
+        getter = attrgetter(*columns) if all("." not in column for column in columns) else None
+        self._attributes: Callable[[Any], Any] | None = getter
+
+    def rows(self, batch: Batch[Any]) -> GivenRows:
+        """Make rows; each index has a row or an error. Does not suspend."""
+        items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
+        rows = self._all_at_once(items)
+        return self._one_by_one(items) if rows is None else (range(len(items)), rows, {})
+
+    def _all_at_once(self, items: Sequence[Any]) -> Sequence[Row] | None:
+        """Every row, if all are plain and of the right length; no check in Python per row."""
+        rows: Sequence[Any] = items
+        if self._row is not None:
+            try:
+                rows = list(map(self._row, items))
+            except Exception:  # an item is at fault: the slow path finds which
+                return None
+        return (
+            rows
+            if _PLAIN.issuperset(map(type, rows)) and set(map(len, rows)) == {len(self._columns)}
+            else None
+        )
+
+    def _one_by_one(self, items: Sequence[Any]) -> GivenRows:
+        indices: list[int] = []
+        rows: list[Row] = []
+        errors: dict[int, Exception] = {}
+        for index, item in enumerate(items):
+            try:
+                row = self._checked(self._row_of(item) if self._row is None else self._row(item))
+            except Exception as error:
+                errors[index] = for_item(error)
+            else:
+                indices.append(index)
+                rows.append(row)
+        return indices, rows, errors
+
+    def _row_of(self, item: Any) -> object:
+        if isinstance(item, (tuple, list)):
+            return cast("Row", item)
+        if isinstance(item, Mapping):
+            named = cast("Mapping[str, Any]", item)
+            missing = [column for column in self._columns if column not in named]
+            if missing:
+                raise KeyError("the item has no " + ", ".join(map(repr, missing)))
+            return [named[column] for column in self._columns]
+        if self._attributes is None:
+            raise TypeError(f"{type(item).__name__}: expected a sequence or a mapping")
+        found = self._attributes(item)
+        return found if len(self._columns) > 1 else (found,)
+
+    def _checked(self, row: object) -> Row:
+        if isinstance(row, (str, bytes)) or not isinstance(row, Sequence):
+            raise TypeError(
+                f"{type(row).__name__}: a row is a sequence of {len(self._columns)} values"
+            )
+        found = cast("Row", row)
+        if len(found) != len(self._columns):
+            raise ValueError(f"{len(found)} values for {len(self._columns)} columns")
+        return found

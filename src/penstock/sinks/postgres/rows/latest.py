@@ -1,0 +1,68 @@
+"""The rows of a batch that remain when a row replaces the earlier ones of its key."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pc: Any = compute  # its functions are made at import, where no checker sees them
+
+_COUNTED = frozenset(
+    {
+        "smallint",
+        "integer",
+        "bigint",
+        "date",
+        "timestamp without time zone",
+        "timestamp with time zone",
+    }
+)
+"""Types of whole numbers: values that differ in Arrow differ in the table."""
+
+
+def latest(key: Sequence[Any], version: Any = None) -> Any:
+    """The places of the rows that remain when a row replaces the earlier ones of its key, in order.
+
+    `None` if all remain. With `version` the last row of the highest version remains; NULL is the
+    lowest. A key that holds NULL equals no other. Values that are equal for the server but not in
+    Arrow remain side by side.
+    """
+    count = len(key[0])
+    codes, alone = np.zeros(count, np.int64), np.zeros(count, bool)
+    for column in key:
+        if pa.types.is_floating(column.type):  # 0.0 and -0.0, NaN
+            return None
+        found = pc.dictionary_encode(column)
+        alone |= pc.is_null(column).to_numpy(zero_copy_only=False)
+        absent = len(found.dictionary)
+        numbers = pc.fill_null(found.indices.cast(pa.int64()), absent).to_numpy(
+            zero_copy_only=False
+        )
+        codes = np.unique(codes * (absent + 1) + numbers, return_inverse=True)[1]
+    order = (
+        np.arange(count)
+        if version is None
+        else pc.array_sort_indices(version, null_placement="at_start").to_numpy()
+    )
+    last = np.empty(count, np.int64)
+    last[codes[order]] = order  # of several assignments to one place the last one counts
+    stays = alone
+    stays[last[np.unique(codes)]] = True
+    return None if stays.all() else np.flatnonzero(stays)
+
+
+def are_distinct(loose: str, kind: Any) -> bool:
+    """Whether values that differ in Arrow's type also differ for the server in the column's."""
+    return loose in _COUNTED and bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_date32(kind)
+        or kind.equals(pa.timestamp("us", getattr(kind, "tz", None)))
+    )

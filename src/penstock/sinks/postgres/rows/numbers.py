@@ -1,0 +1,74 @@
+"""Numbers and times that asyncpg would cut or spell out, for columns of the table. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from math import isfinite
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from ...._core.errors import PermanentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .lazy import Row
+
+_PLAIN = frozenset({tuple, list})
+_INTEGERS = ("smallint", "integer", "bigint")
+_CUT: dict[str, frozenset[type]] = {
+    **dict.fromkeys(_INTEGERS, frozenset({float, Decimal})),
+    "date": frozenset({datetime}),
+    "real": frozenset({float}),
+}
+"""Types of values that asyncpg cuts to the type of a column."""
+
+
+def shortest(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
+    """Turn floats for numeric columns into the shortest decimals that read back as the same floats.
+
+    asyncpg would send all 55 digits of the binary fraction that represents 0.1. Rows without floats
+    at these places stay as they are.
+    """
+    for place in places:
+        kinds = set(map(type, map(itemgetter(place), rows)))
+        if any(issubclass(kind, (float, list, tuple)) for kind in kinds):
+            rows = [(*row[:place], _decimal(row[place]), *row[place + 1 :]) for row in rows]
+    return rows
+
+
+def are_cut(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
+    """Whether asyncpg would cut a value of these rows to the type of its column."""
+    return any(
+        _CUT[kind].intersection(map(type, map(itemgetter(place), rows)))
+        for place, kind in places.items()
+    )
+
+
+def fractions(
+    rows: Sequence[Row], places: Mapping[int, str], names: Sequence[str]
+) -> dict[int, PermanentError]:
+    """Errors, by place, of rows with a fraction that asyncpg would cut for an integer column."""
+    found: dict[int, PermanentError] = {}
+    for column, kind in places.items():
+        if kind in _INTEGERS and are_cut(rows, {column: kind}):
+            for place, row in enumerate(rows):
+                value = row[column]
+                if type(value) in _CUT[kind] and (not isfinite(value) or value != int(value)):
+                    found.setdefault(
+                        place,
+                        PermanentError(
+                            f"column {names[column]!r}: {value} is no whole number, and the "
+                            f"column is {kind}"
+                        ),
+                    )
+    return found
+
+
+def _decimal(value: Any) -> Any:
+    if isinstance(value, float):
+        return Decimal(float.__repr__(value).removesuffix(".0"))
+    if type(value) in _PLAIN:
+        return [_decimal(each) for each in value]
+    return value

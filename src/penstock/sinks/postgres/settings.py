@@ -1,0 +1,51 @@
+"""The checked arguments of a `PostgresSink`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.sink import Capabilities
+
+if TYPE_CHECKING:
+    from ..._clients.postgres.access import Access
+    from .plan.target import Target
+    from .rows.items import RowFunction
+    from .transactions.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an open sink works by. Raises `ConfigError`."""
+
+    target: Target
+    access: Access
+    row: RowFunction | None
+    close_timeout: float
+    ledger: Ledger
+    stages: str
+
+    def __post_init__(self) -> None:
+        if self.row is not None and not callable(self.row):
+            rule = "must be a function of an item that returns a sequence of values"
+            raise bad("row", self.row, rule)
+        checks.choice("stages", self.stages, ("logged", "unlogged"))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As many simultaneous writes as connections; idempotent unless a conflict is an error."""
+        return Capabilities(
+            key_prefix_safe=True,
+            idempotent=self.target.mode != "error",
+            transactional=True,
+            columnar=True,
+            max_concurrency=self.access.size,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"PostgresSink({self.access.place}, table={self.target.shown!r}, "
+            f"on_conflict={self.target.mode!r})"
+        )

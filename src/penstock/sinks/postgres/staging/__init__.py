@@ -1,0 +1,1 @@
+"""Stages: tables that are published at once."""

@@ -1,0 +1,1 @@
+"""Statements for the rows of one batch: the fast path."""

@@ -1,0 +1,83 @@
+"""What asyncpg can encode, found out without sending any row."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any
+
+from ...._clients.postgres.errors import is_from_server, is_lost
+from ..plan.temporary import EXACT, SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ..plan.plan import TablePlan
+    from ..rows.lazy import Row
+
+
+def staged_columns(plan: TablePlan) -> list[str]:
+    """The columns of a staging table."""
+    return ["o", *(f"c{place}" for place in range(len(plan.columns)))]
+
+
+async def can_copy(con: PoolConnectionProxy[Any], plan: TablePlan) -> bool:
+    """Whether asyncpg can encode every column's type for `COPY`.
+
+    Suspends; copies no rows into a staging table.
+    """
+    from asyncpg import InternalClientError  # an optional dependency
+
+    await con.execute(f"BEGIN; {plan.staging()}")
+    try:
+        await con.copy_records_to_table(
+            EXACT, records=(), columns=staged_columns(plan), schema_name=SCHEMA
+        )
+    except InternalClientError:
+        return False
+    finally:
+        await con.execute("ROLLBACK")
+    return True
+
+
+async def refused_rows(
+    con: PoolConnectionProxy[Any], plan: TablePlan, rows: Sequence[Row]
+) -> dict[int, Exception]:
+    """The error of each row that cannot be sent, by its place: asyncpg cannot encode it, or a text
+    holds a NUL.
+
+    asyncpg encodes all arguments of a query, in order, before it sends anything. This query has one
+    more argument, which never encodes, so nothing is ever sent: the error is either about that
+    argument, and the row is good, or about an earlier one.
+    """
+    refused: dict[int, Exception] = {}
+    beyond = len(plan.columns) + 1
+    for place, row in enumerate(rows):
+        try:
+            await con.fetch(plan.encode, *row, _NEVER)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if is_lost(error) or is_from_server(error):
+                raise
+            found = re.search(r"query argument \$(\d+)", str(error))
+            if found is None or int(found[1]) != beyond:
+                refused[place] = error
+        if place not in refused and any(isinstance(value, str) and "\0" in value for value in row):
+            refused[place] = ValueError("PostgreSQL's text cannot hold the character NUL (\\x00)")
+    # a statement that asyncpg prepared and did not send leaves a transaction open, with a lock on
+    # the table
+    await con.execute("SELECT")
+    return refused
+
+
+class _Never:
+    """A value that no codec encodes."""
+
+    def __repr__(self) -> str:
+        return "beyond the row"
+
+
+_NEVER = _Never()

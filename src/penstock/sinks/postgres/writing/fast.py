@@ -1,0 +1,46 @@
+"""The fast path: the statement that fits the number of rows, in one transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..plan.temporary import EXACT
+from ..rows.lazy import LazyRows
+
+if TYPE_CHECKING:
+    from ..plan.strategy import WriteStrategy
+    from .sender import Sender
+
+STAGED_FROM = 2
+"""Lost prepared statements after which a write prepares none."""
+
+
+async def send(sender: Sender, strategy: WriteStrategy) -> None:
+    """Write the remaining rows."""
+    remaining, plan = sender.remaining, sender.plan
+    remaining.drop_refused()
+    rows = remaining.rows
+    takes_columns = bool(rows) and not plan.returning
+    if takes_columns and isinstance(rows, LazyRows) and await sender.copy_columns(rows):
+        return None
+    sender.as_tuples()
+    if not remaining.rows:
+        return None
+    statement = statement_for(sender, strategy)
+    if statement == "insert":
+        return await sender.insert_rows()
+    if statement == "unnest" and plan.merge_arrays is not None:
+        return await sender.insert_arrays(plan.merge_arrays)
+    if statement == "copy":
+        return await sender.copy_rows()
+    await sender.begin_staging()
+    await sender.stage(EXACT)
+    await sender.merge(plan.merge)
+    return await sender.commit()
+
+
+def statement_for(sender: Sender, strategy: WriteStrategy) -> str:
+    """The statement for the remaining rows; staging if prepared statements keep getting lost."""
+    if sender.lost_statements >= STAGED_FROM:
+        return "staging"
+    return strategy.choose(sender.plan, len(sender.remaining.rows))

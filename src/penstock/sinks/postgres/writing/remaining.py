@@ -1,0 +1,132 @@
+"""The rows of one batch that are still to be written, and the answers for the others. No I/O.
+
+In a batch with keys, the rows behind a failed row of their key are left out too, however the
+failure was found.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...._clients.postgres.errors import for_item
+from ...._core.errors import PermanentError, UnknownOutcomeError
+from ...._core.order.stopped import stopped_behind
+from ...._core.outcome import Outcome
+from ...._core.result import WriteResult
+from ..rows.lazy import LazyRows
+from ..rows.numbers import fractions, shortest
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    from asyncpg import Record
+
+    from ..plan.plan import TablePlan
+    from ..rows.items import GivenRows
+
+_UNIQUE_VIOLATION = "23505"
+
+
+class Remaining:
+    """The remaining rows of one batch; `indices` holds each row's index in the batch."""
+
+    def __init__(
+        self, given: GivenRows, *, maybe: frozenset[int], keys: Sequence[object] | None = None
+    ) -> None:
+        self.indices, self.rows, self.errors = given
+        self.maybe = maybe
+        """Indices of items that an earlier, unknown try may have stored."""
+        self._keys = keys
+        self.outcomes: dict[int, Outcome] = {}
+        self.details: dict[int, dict[str, Any]] = {}
+
+    def drop(self, refused: Mapping[int, Exception]) -> None:
+        """Fail the rows at these places."""
+        if not refused:
+            return
+        for place, error in refused.items():
+            self.refuse(place, error)
+        self.stop_keys()
+        self.keep(refused)
+
+    def stop_keys(self) -> bool:
+        """Fail the items behind a failed one of their key; return whether any had not failed."""
+        stopped = stopped_behind(self._keys, self.errors, self.outcomes)
+        is_new = not stopped.keys() <= self.errors.keys()
+        self.errors.update(stopped)
+        return is_new
+
+    def keep(self, without: Container[int] = ()) -> None:
+        """Keep only rows of items that have not failed, without those at the places `without`."""
+        kept = [
+            place
+            for place, index in enumerate(self.indices)
+            if place not in without and index not in self.errors
+        ]
+        self.indices = [self.indices[place] for place in kept]
+        self.rows = (
+            self.rows.kept(kept)
+            if isinstance(self.rows, LazyRows)
+            else [self.rows[place] for place in kept]
+        )
+
+    def refuse(self, place: int, error: Exception, *, again: bool = False) -> None:
+        """Record an error for the row at `place`; `again`: an earlier row of the batch has its key.
+
+        A unique violation of an item that an earlier try may have stored is a duplicate.
+        """
+        index = self.indices[place]
+        if isinstance(error, (UnknownOutcomeError, PermanentError)):
+            self.errors[index] = error
+        elif (
+            index in self.maybe
+            and getattr(error, "sqlstate", None) == _UNIQUE_VIOLATION
+            and not again
+        ):
+            self.outcomes[index] = Outcome.DUPLICATE
+        else:
+            self.errors[index] = for_item(error)
+
+    def note_duplicates(self, places: Iterable[int]) -> None:
+        """Record skipped rows that an earlier try may have stored as duplicates."""
+        for place in places:
+            index = self.indices[place]
+            if index in self.maybe:
+                self.outcomes[index] = Outcome.DUPLICATE
+
+    def note_returned(
+        self, names: Sequence[str], found: Sequence[Record], places: Iterable[int] | None = None
+    ) -> None:
+        """Record the returned columns `names`; `o` holds each row's place unless `places` does."""
+        for place, row in zip(
+            (row["o"] for row in found) if places is None else places, found, strict=True
+        ):
+            self.details[self.indices[place]] = {
+                name: row[f"v{number}"] for number, name in enumerate(names)
+            }
+
+    def drop_refused(self) -> None:
+        """Fail the rows of columns whose values show that the server would refuse them."""
+        if isinstance(self.rows, LazyRows):
+            self.drop(self.rows.refused())
+
+    def as_tuples(self, plan: TablePlan) -> None:
+        """Turn the rows into tuples; fail each row with a value that has no Python object."""
+        self.drop_refused()
+        if isinstance(self.rows, LazyRows):
+            self.drop(self.rows.unreadable())
+        self.drop(fractions(self.rows, plan.cutting_places, plan.columns))
+        self.rows = shortest(
+            list(self.rows) if isinstance(self.rows, LazyRows) else self.rows, plan.numeric_places
+        )
+
+    def fit(self, plan: TablePlan) -> None:
+        """Make columns fit the types of another plan."""
+        if isinstance(self.rows, LazyRows):
+            self.rows = self.rows.by([plan.table.column(name) for name in plan.columns])
+
+    def answer(self, items: int) -> WriteResult | None:
+        """The answer for a batch of so many items; `None` if every item was delivered."""
+        if not self.errors and not self.outcomes and not self.details:
+            return None
+        return WriteResult(items, self.errors, self.outcomes, self.details)

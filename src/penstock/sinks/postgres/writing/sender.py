@@ -1,0 +1,200 @@
+"""The rows of one batch on one connection: statements, staging, and the transaction around them.
+
+*Sealed* means that the server was told to keep the rows. A connection lost before that is
+transient, one lost after it leaves an unknown outcome. A write within a larger transaction
+(`Scope`) is never sealed: only that transaction's commit keeps its rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from ..plan.temporary import EXACT, SCHEMA
+from ..rows.lazy import LazyRows
+from .encodable import staged_columns
+from .guard import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ..plan.plan import TablePlan
+    from ..rows.lazy import Row
+    from .remaining import Remaining
+    from .scope import Scope
+
+SENT_AT_ONCE = 1 << 18
+"""Bytes of columns handed to the connection in one piece."""
+
+
+class Sender:
+    """Sends the remaining rows of one batch by a plan."""
+
+    def __init__(
+        self, con: PoolConnectionProxy[Any], plan: TablePlan, remaining: Remaining, scope: Scope
+    ) -> None:
+        self.con = con
+        self.plan = plan
+        self.remaining = remaining
+        self.scope = scope
+        self.copying: str | None = None
+        """The table of the latest `COPY`; `None` after another statement."""
+        self.place_of: Callable[[int], int] = int
+        """The place of the row that a line of the latest `COPY` holds."""
+        self.sealed = False
+        self.lost_statements = 0
+        """How often a prepared statement was gone."""
+        self._explicit = scope.is_inside
+
+    def use(self, plan: TablePlan) -> None:
+        """Send the same rows by another plan."""
+        self.plan = plan
+        self.remaining.fit(plan)
+
+    def use_no_copy(self) -> None:
+        """Send by a plan whose table takes no `COPY`."""
+        self.plan = replace(self.plan, table=replace(self.plan.table, takes_copy=False))
+
+    def as_tuples(self) -> None:
+        """Turn the remaining rows into tuples."""
+        self.remaining.as_tuples(self.plan)
+
+    async def forget_statements(self) -> None:
+        """Drop the connection's prepared statements and types after one was gone."""
+        self.lost_statements += 1
+        await self.con.reload_schema_state()
+
+    # -- statements --------------------------------------------------------------------------------
+
+    async def insert_rows(self) -> None:
+        """One `INSERT` per row, in a pipeline."""
+        rows = self.remaining.rows
+        if not self.plan.returning:
+            return await self._insert(self.plan.insert, rows)
+        self.copying = None
+        async with Guard(self.con):
+            numbered = [(*row, place) for place, row in enumerate(rows)]
+            found = await self.con.fetchmany(self.plan.insert, self._feed(numbered))
+        return self.remaining.note_returned(self.plan.returning, found)
+
+    async def insert_arrays(self, statement: str) -> None:
+        """One `INSERT` from an array per column."""
+        self.copying, self.sealed = None, not self._explicit
+        await self.merge(statement, *zip(*self.remaining.rows, strict=True))
+
+    async def merge(self, statement: str, *arguments: object) -> None:
+        """Run one statement that inserts all rows, and record the columns that it returns."""
+        if not self.plan.returning:
+            await self.con.execute(statement, *arguments)
+            return
+        found = await self.con.fetch(statement, *arguments)
+        if self.plan.mode != "error":
+            self.remaining.note_returned(self.plan.returning, found)
+        elif len(found) == len(self.remaining.rows):
+            # otherwise a trigger kept rows out, and the answer does not show which
+            self.remaining.note_returned(self.plan.returning, found, range(len(found)))
+
+    async def copy_rows(self) -> None:
+        """`COPY` the rows straight into the table."""
+        table = self.plan.table
+        await self._copy(table.name, table.schema, self.plan.columns, self.remaining.rows)
+
+    async def copy_binary(
+        self, table: str, schema: str, columns: Sequence[str], data: memoryview
+    ) -> None:
+        """`COPY` rows that are encoded already."""
+        self.copying = table
+
+        async def source() -> AsyncIterator[Any]:
+            for start in range(0, len(data), SENT_AT_ONCE):
+                yield data[start : start + SENT_AT_ONCE]
+            if not self._explicit:
+                self.sealed = True
+
+        async with Guard(self.con):
+            await self.con.copy_to_table(
+                table, source=source(), columns=columns, schema_name=schema, format="binary"
+            )
+
+    async def stage(self, table: str) -> None:
+        """Send the rows into a staging table."""
+        rows = self.remaining.rows
+        if isinstance(rows, LazyRows):
+            data = rows.encoded(places=True)
+            if data is not None:
+                self.place_of = int
+                return await self.copy_binary(table, SCHEMA, staged_columns(self.plan), data)
+            self.as_tuples()
+        numbered = [(place, *row) for place, row in enumerate(self.remaining.rows)]
+        if not self.plan.copies:
+            return await self._insert(self.plan.stage(table), numbered)
+        return await self._copy(table, SCHEMA, staged_columns(self.plan), numbered)
+
+    async def _insert(self, statement: str, rows: Sequence[Row]) -> None:
+        self.copying = None
+        async with Guard(self.con):
+            await self.con.executemany(statement, self._feed(rows))
+
+    async def _copy(
+        self, table: str, schema: str, columns: Sequence[str], rows: Sequence[Row]
+    ) -> None:
+        self.copying, self.place_of = table, int
+        async with Guard(self.con):
+            await self.con.copy_records_to_table(
+                table, records=self._feed(rows), columns=columns, schema_name=schema
+            )
+
+    def _feed(self, rows: Sequence[Row]) -> Iterator[Row]:
+        """The rows for one statement; asyncpg sends its end right after taking the last row."""
+        return chain(rows, self._end_of_rows())
+
+    def _end_of_rows(self) -> Iterator[Row]:
+        if not self._explicit:
+            self.sealed = True
+        yield from ()
+
+    # -- columns -----------------------------------------------------------------------------------
+
+    async def copy_columns(self, rows: LazyRows) -> bool:
+        """`COPY` columns without making tuples; return whether they could be encoded."""
+        plan = self.plan
+        staged = plan.mode != "error" or not plan.table.takes_copy
+        key = plan.target if plan.mode == "update" and plan.target else ()
+        sent = rows.latest(key, plan.version) if key else rows
+        data = sent.encoded(places=staged)
+        if data is None:
+            return False
+        if not staged:
+            self.place_of = int
+            await self.copy_binary(plan.table.name, plan.table.schema, plan.columns, data)
+            return True
+        await self.begin_staging()
+        self.place_of = sent.place
+        await self.copy_binary(EXACT, SCHEMA, staged_columns(plan), data)
+        await self.merge(plan.merge_distinct if key and sent.tells_apart(key) else plan.merge)
+        await self.commit()
+        return True
+
+    # -- transactions ------------------------------------------------------------------------------
+
+    async def begin_staging(self) -> None:
+        """Begin a transaction with an empty exact staging table."""
+        await self.begin(self.plan.staging(again=self.scope.is_inside))
+
+    async def begin(self, script: str) -> None:
+        """Begin a transaction of several statements with `script`."""
+        self._explicit, self.sealed = True, False
+        await self.scope.begin(self.con, script)
+
+    async def undo(self) -> None:
+        """Roll this write back."""
+        await self.scope.undo(self.con)
+        self._explicit, self.sealed = self.scope.is_inside, False
+
+    async def commit(self) -> None:
+        """Commit this write's statements."""
+        self.sealed = not self.scope.is_inside
+        await self.scope.commit(self.con)

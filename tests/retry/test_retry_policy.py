@@ -1,0 +1,71 @@
+"""Which errors end work, and after how many tries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock import PermanentError, TransientError, UnavailableError
+from penstock._core.errors import ErrorClass, classify
+from penstock._core.retry_policy import DoublingBackoff, RetryPolicy
+from penstock.retry.operation import RetryState, run_with_retries
+
+if TYPE_CHECKING:
+    from penstock.testing import FakeClock
+
+POLICY = RetryPolicy(attempts=3, unlisted_attempts=2)
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    backoff = DoublingBackoff(0.1, 5.0)
+    assert [backoff(tries) for tries in (1, 2, 3, 7, 5_000)] == [0.1, 0.2, 0.4, 5.0, 5.0]
+
+
+@pytest.mark.parametrize("kind", [ErrorClass.PERMANENT, ErrorClass.STOPPED])
+def test_a_final_error_ends_the_work_at_once(kind: ErrorClass) -> None:
+    assert POLICY.is_over(kind, 0)
+
+
+@pytest.mark.parametrize("kind", [ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED])
+def test_an_uncounted_error_never_ends_the_work(kind: ErrorClass) -> None:
+    assert not POLICY.is_over(kind, 1_000)
+
+
+def test_other_errors_end_it_when_the_attempts_are_used_up() -> None:
+    kinds = (ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED)
+    assert [POLICY.is_over(kind, 2) for kind in kinds] == [False, False, True]
+    assert [POLICY.is_over(kind, 3) for kind in kinds] == [True, True, True]
+
+
+def test_an_unknown_outcome_is_not_tried_again_unless_told_so() -> None:
+    assert RetryPolicy(resend_unknown=False).is_over(ErrorClass.UNKNOWN, 1)
+
+
+def test_waits_are_limited_in_total() -> None:
+    policy = RetryPolicy(give_up_after=0.5, backoff=DoublingBackoff(0.1, 5.0))
+    state = RetryState(policy, classify)
+    error = UnavailableError("starting")
+    assert [state.wait_after(error) for _ in range(3)] == [0.1, 0.2, None]
+    assert state.failed == 3
+
+
+async def test_work_runs_until_it_succeeds(fake_clock: FakeClock) -> None:
+    began = fake_clock.now()
+    errors: list[Exception] = [TransientError("once"), UnavailableError("twice")]
+
+    async def work() -> int:
+        if errors:
+            raise errors.pop(0)
+        return 7
+
+    assert await run_with_retries(work, RetryState(RetryPolicy(), classify)) == 7
+    assert fake_clock.now() - began == pytest.approx(0.3)
+
+
+async def test_the_last_error_is_raised(fake_clock: FakeClock) -> None:
+    async def work() -> None:
+        raise PermanentError("bad")
+
+    with pytest.raises(PermanentError, match="bad"):
+        await run_with_retries(work, RetryState(RetryPolicy(), classify))
