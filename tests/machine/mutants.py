@@ -181,16 +181,16 @@ def room_in_bytes_comes_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant
 def a_dropped_item_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the tally, not in the receipts."""
-    real = Dispatcher.evict_for
+    real = Intake.evict_for
 
-    def evict_for(self: Dispatcher[Any], reservation: Any) -> list[Any]:
-        counts = self.ledger.outcomes
+    def evict_for(self: Intake[Any], reservation: Any) -> list[Any]:
+        counts = self._ledger.outcomes
         before = counts[Outcome.DROPPED]
         gone = real(self, reservation)
         counts[Outcome.DROPPED] += counts[Outcome.DROPPED] - before
         return gone
 
-    monkeypatch.setattr(Dispatcher, "evict_for", evict_for)
+    monkeypatch.setattr(Intake, "evict_for", evict_for)
 
 
 @mutant

@@ -12,20 +12,19 @@ from .._core import checks
 from .._core.errors import ConfigError, DrainTimeout
 from .._core.keywords import takes
 from .._core.opening import opened
-from .._core.order.keys import identity
 from .._core.runtime import process_fork
 from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
-from .gathering.tenant_queue import TenantKey
+from .flush import flushed
 from .intake import Intake
 from .receipt import Receipt
-from .report import FlushReport, ShutdownReport, Stats
+from .release import release
 from .setup import BatcherOptions, checked_setup
 from .snapshot import stats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Iterable
     from datetime import timedelta
     from types import TracebackType
     from typing import Self, Unpack
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from .._core.sink import SinkLike
     from .._core.tally import Tally
     from .limits import Limits
+    from .report import FlushReport, ShutdownReport, Stats
     from .setup import Setup
 
 T = TypeVar("T")
@@ -325,29 +325,7 @@ class Batcher(Generic[T]):
         remained. On a closed batcher it returns what remained at once. Raises `BatcherBroken` on a
         broken one. Cancellation leaves the batches on their way.
         """
-        dispatcher, lifecycle = self._dispatcher, self._lifecycle
-        seconds = checks.optional_seconds("timeout", timeout, zero=True)
-        lifecycle.check_here()
-        if lifecycle.broken is not None:
-            raise lifecycle.closed_error()
-        if lifecycle.state != "open":
-            return FlushReport(remaining=dispatcher.inside, outcomes={})
-        clock = lifecycle.clock
-        fence = dispatcher.fence()
-        try:
-            async with clock.timeout_at(None if seconds is None else clock.now() + seconds):
-                await fence.passed
-        except TimeoutError:
-            pass  # the report says what remained
-        finally:
-            dispatcher.fences.remove(fence)
-        if lifecycle.broken is not None:
-            raise lifecycle.closed_error()
-        holds = dispatcher.gathering.holds
-        held = 0 if holds is None else holds.until(fence.number)
-        return FlushReport(
-            remaining=dispatcher.before(fence.number) + held, outcomes=dict(fence.outcomes)
-        )
+        return await flushed(self._dispatcher, _seconds(timeout))
 
     # -- keys --------------------------------------------------------------------------------------
 
@@ -359,7 +337,7 @@ class Batcher(Generic[T]):
         is `"pause"` or `"fail"`, and for a tenant that is missing or has no meaning; `TypeError`
         for an object that cannot be a key or a tenant. Never suspends.
         """
-        return self._let_go("resume", key, tenant, ("pause", "fail"))
+        return release(self._dispatcher, "resume", key, tenant, ("pause", "fail"))
 
     def unpark(self, key: object, *, tenant: object = ...) -> int:
         """Release a key that `on_key_failure` has parked; return how many items it held.
@@ -370,30 +348,7 @@ class Batcher(Generic[T]):
         and for a tenant that is missing or has no meaning; `TypeError` for an object that cannot be
         a key or a tenant. Never suspends.
         """
-        return self._let_go("unpark", key, tenant, ("park",))
-
-    def _let_go(self, name: str, key: object, tenant: object, policies: tuple[str, ...]) -> int:
-        self._lifecycle.check_here()
-        policy = self._setup.on_key_failure
-        if policy not in policies:
-            rule = f"{name}() needs one of {', '.join(policies)}"
-            raise checks.bad("on_key_failure", policy, rule)
-        known = self._known(name, key, tenant)
-        return self._dispatcher.let_go(known) if self._lifecycle.state == "open" else 0
-
-    def _known(self, name: str, key: object, tenant: object) -> Hashable:
-        """What the gatherer knows a key by."""
-        if self._setup.tenant is None:
-            if tenant is not ...:
-                rule = f"{name}() takes none, since the batcher has no tenant="
-                raise checks.bad("tenant", tenant, rule)
-            return identity(key)
-        if tenant is ...:
-            raise ConfigError(
-                f"{name}({key!r}) needs tenant=, since the batcher has tenants: a key is a key "
-                "within its tenant"
-            )
-        return TenantKey(identity(tenant, "tenant"), identity(key))
+        return release(self._dispatcher, "unpark", key, tenant, ("park",))
 
     # -- state -------------------------------------------------------------------------------------
 

@@ -14,9 +14,8 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.batch import Reason
-from .._core.errors import KeyStopped, StoppedError, UnknownOutcomeError
+from .._core.errors import StoppedError
 from .._core.ledger import Ledger
-from .._core.order.prefix import leaders
 from .._core.outcome import Outcome
 from .._core.runtime.exits import exit_later
 from .._core.send import send
@@ -32,22 +31,21 @@ from .gathering.numbers import Numbers
 from .gathering.pack import Leftover
 from .gathering.tenants import TenantGatherer
 from .gathering.window import Window
+from .landing import behind_failed, book_failures, errors_of
 from .lifecycle import Lifecycle
 from .monitor import Monitor
 from .producers import Producers
 from .slots import FifoSlots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .._core.clock import Clock
     from .._core.observer import Observers
     from .._core.tally import Tally
-    from .fence import Fence
     from .flight import Flight
     from .gathering.add_group import AddGroup
     from .gathering.pack import Sealed
-    from .reservations import Reservation
     from .setup import Setup
 
 T = TypeVar("T")
@@ -71,11 +69,11 @@ class Dispatcher(Generic[T]):
         self.monitor = Monitor(self, setup.sink)
         self.tries = Tries(setup)
         self.window = Window(self.ledger)
-        self._numbers = Numbers()
+        self.numbers = Numbers()
         self.gathering = gathering_for(
             setup,
             self.ledger,
-            self._numbers,
+            self.numbers,
             self.window,
             wake=self._wake,
             on_error=self.books.unlisted.raised_by_function,
@@ -112,15 +110,6 @@ class Dispatcher(Generic[T]):
         return len(self.producers_waiting)
 
     @property
-    def is_drained(self) -> bool:
-        """Whether nothing is inside or on its way in, but for the items of held keys and the
-        producers that wait for their room: neither goes by itself.
-        """
-        if len(self.flights) or self.ledger.queued != self.gathering.held_items:
-            return False
-        return not (self.lifecycle.admitting and self.producers_waiting.any_granted)
-
-    @property
     def keeps_slot(self) -> bool:
         """Whether a batch keeps its slot during a backoff: order would be lost with one worker."""
         return self._is_ordered and not self.flights.any_lets_pass
@@ -142,22 +131,6 @@ class Dispatcher(Generic[T]):
         self.window.close()
         self._fail(self.gathering.gatherer.offer(group, now))
         self.advance(now)
-
-    def evict_for(self, reservation: Reservation) -> list[T]:
-        """Give up the oldest queued items until there is room; return them."""
-        self.window.close()
-        gone: list[Leftover[T]] = []
-        while not reservation.fits and (evicted := reservation.evict()) is not None:
-            gone.append(Leftover(evicted.item, evicted.receipt, 0))
-        self.books.drop(gone)
-        self.check_fences()
-        self.refresh()
-        return [leftover.item for leftover in gone]
-
-    def drop(self, group: AddGroup[T]) -> None:
-        """Accept items and give them up at once."""
-        self.books.drop([Leftover(item, receipt, 0) for item, _, receipt, _ in group.rows()])
-        self.books.tell_dropped(group.items)
 
     def advance(self, now: float) -> None:
         """Start ready batches, set the timer, open the window. Every change of state ends here."""
@@ -242,7 +215,7 @@ class Dispatcher(Generic[T]):
         flight.ended(task)
         try:
             flight.end_try()
-            failed = self._book_failures(flight, self._put_back(flight, _errors_of(task)))
+            failed = book_failures(flight, self._put_back(flight, errors_of(task)))
             self.flights.discard(flight)
             self.window.close()
             self._fail(self.gathering.gatherer.done(flight.sealed))
@@ -272,42 +245,16 @@ class Dispatcher(Generic[T]):
         """Have items that only stand behind a failed one of their key wait again; return the other
         errors.
         """
-        delivery = flight.batch.delivery
-        if not delivery.keeps_prefix or delivery.closed or not errors:
-            return errors
-        behind = leaders(flight.batch, errors)
-        back = [
-            i
-            for i, error in errors.items()
-            if (i in behind or isinstance(error, KeyStopped)) and i not in delivery.maybe_applied
-        ]
+        back = behind_failed(flight, errors)
         if self.lifecycle.gave_up:
-            delivery.finish(back, Outcome.UNSENT)
+            flight.batch.delivery.finish(back, Outcome.UNSENT)
         elif back:
-            delivery.withdraw(back)
+            flight.batch.delivery.withdraw(back)
             self.gathering.gatherer.done(flight.sealed, (), back)
             if flight.left == 0:  # nothing more of it is to be settled
                 self._pass_fences(flight)
         gone = set(back)
-        return {i: error for i, error in errors.items() if i not in gone}
-
-    @staticmethod
-    def _book_failures(
-        flight: Flight[T], errors: dict[int, BaseException]
-    ) -> dict[int, BaseException]:
-        """Give every item that is left its outcome; return the errors of those that failed."""
-        delivery = flight.batch.delivery
-        if delivery.closed:
-            return _cut_items(flight)
-        by_outcome: dict[Outcome, list[int]] = {}
-        for index, error in errors.items():
-            by_outcome.setdefault(delivery.ended(index, error), []).append(index)
-        for outcome, indices in by_outcome.items():
-            delivery.finish(indices, outcome)
-        if delivery.left:
-            delivery.close()
-            return {**errors, **_cut_items(flight)}
-        return errors
+        return {i: error for i, error in errors.items() if i not in gone} if gone else errors
 
     # -- what a flight tells -----------------------------------------------------------------------
 
@@ -364,15 +311,7 @@ class Dispatcher(Generic[T]):
             self.slots.resize(workers)
             self.gathering.shape.resize(max_items)
 
-    # -- keys and room -----------------------------------------------------------------------------
-
-    def let_go(self, key: Hashable) -> int:
-        """Release a held key; return how many items it held."""
-        now = self.clock.now()
-        self.window.close()
-        count = 0 if self.gathering.holds is None else self.gathering.holds.let_go(key, now)
-        self.advance(now)
-        return count
+    # -- keys, room, fences -----------------------------------------------------------------------------
 
     def _fail(self, items: Sequence[Leftover[T]]) -> None:
         """Items have failed with an earlier one of their key."""
@@ -389,18 +328,6 @@ class Dispatcher(Generic[T]):
         if self.lifecycle.accepting or self.lifecycle.admitting:
             self.ledger.grant()
             self.refresh()
-
-    # -- fences ------------------------------------------------------------------------------------
-
-    def fence(self) -> Fence:
-        """Seal what is open; a fence behind everything accepted so far."""
-        now = self.clock.now()
-        self.window.close()
-        self.gathering.gatherer.seal(Reason.MANUAL, now)
-        fence = self.fences.add(self._numbers.last)
-        self.check_fences()
-        self.advance(now)
-        return fence
 
     def before(self, number: int) -> int:
         """Items inside up to a batch number, without those of held keys."""
@@ -467,18 +394,3 @@ class Dispatcher(Generic[T]):
         self.fences.open_all()
         if self.observers:
             self.observers.tell(lambda observer: observer.on_state(self.name, "broken"))
-
-
-def _cut_items(flight: Flight[T]) -> dict[int, BaseException]:
-    delivery = flight.batch.delivery
-    cause = flight.cut_cause or UnknownOutcomeError("the write was cut off")
-    return {
-        index: delivery.error(index) or cause
-        for index in range(len(flight.batch))
-        if not delivery.verdict(index).is_success
-    }
-
-
-def _errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:
-    """The errors of a write; none if it was cut, since verdicts decide then."""
-    return {} if task.cancelled() or task.exception() is not None else task.result()

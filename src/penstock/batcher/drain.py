@@ -92,10 +92,8 @@ class Drain(Generic[T]):
         dispatcher, countdown, spent = self._dispatcher, self._countdown, self._spent
         flights = dispatcher.flights
         dispatcher.stop_accepting(admit_waiting=self._admit_waiting)
-        dispatcher.begin_stop(
-            Reason.SHUTDOWN_REQUEST if self._admit_waiting else Reason.SHUTDOWN
-        )
-        await countdown.until(lambda: dispatcher.is_drained, part=1)
+        dispatcher.begin_stop(Reason.SHUTDOWN_REQUEST if self._admit_waiting else Reason.SHUTDOWN)
+        await countdown.until(self._is_drained, part=1)
         spent.on("drain")
         self._cut()
         await countdown.settle([flight.task for flight in flights if flight.task is not None])
@@ -110,6 +108,16 @@ class Drain(Generic[T]):
         await countdown.until(lambda: not flights)
         spent.on("cut")
         return self._report()
+
+    def _is_drained(self) -> bool:
+        """Whether nothing is inside or on its way in, but for the items of held keys and the
+        producers that wait for their room: neither goes by itself.
+        """
+        dispatcher = self._dispatcher
+        if dispatcher.flights or dispatcher.ledger.queued != dispatcher.gathering.held_items:
+            return False
+        is_coming = dispatcher.producers_waiting.any_granted
+        return not (dispatcher.lifecycle.admitting and is_coming)
 
     def _cut(self) -> None:
         dispatcher, countdown = self._dispatcher, self._countdown
@@ -139,9 +147,7 @@ class Drain(Generic[T]):
             return set()
         batch = RowBatch(
             [item.item for item in items],
-            lineage=Lineage(
-                reason=Reason.SHUTDOWN, name=dispatcher.name, tenant=items[0].tenant
-            ),
+            lineage=Lineage(reason=Reason.SHUTDOWN, name=dispatcher.name, tenant=items[0].tenant),
             delivery=Delivery(len(items), labels=("last-resort",)),
         )
         sending = asyncio.get_running_loop().create_task(
@@ -150,7 +156,9 @@ class Drain(Generic[T]):
         if await countdown.ends(sending, part=0.25):
             errors = sending.result()
         else:
-            late = UnknownOutcomeError("the last resort did not answer in its share of the deadline")
+            late = UnknownOutcomeError(
+                "the last resort did not answer in its share of the deadline"
+            )
             errors = dict.fromkeys(batch.unsettled(), late)
             batch.delivery.close()
         if errors:

@@ -13,6 +13,7 @@ from .._core.errors import AddTimeout, ItemTooLarge, KeyFailedError, LedgerFull
 from .._core.ledger import Waiter
 from .arguments import checked_size
 from .gathering.add_group import AddGroup
+from .gathering.pack import Leftover
 from .reservations import WholeReservation, tenant_reservations
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Intake(Generic[T]):
         if self._takes_at_once(group):
             return
         if self._setup.drops:
-            self._dispatcher.drop(group)
+            self.drop(group)
         elif self._setup.overflow == "reject" or seconds == 0:
             self._refuse(group)
         else:
@@ -74,7 +75,7 @@ class Intake(Generic[T]):
         except (ItemTooLarge, KeyFailedError):
             return False
         if self._setup.drops:
-            self._dispatcher.drop(group)
+            self.drop(group)
         else:
             self._ledger.refuse(1)
         return False
@@ -137,10 +138,27 @@ class Intake(Generic[T]):
         reservations = self._reservations(group, tenants)
         if not all(reservation.may_fit for reservation in reservations):
             return False
-        gone = [item for each in reservations for item in dispatcher.evict_for(each)]
+        gone = [item for each in reservations for item in self.evict_for(each)]
         dispatcher.accept(group)
         dispatcher.books.tell_dropped(gone)
         return True
+
+    def evict_for(self, reservation: Reservation) -> list[T]:
+        """Give up the oldest queued items until there is room; return them."""
+        self._window.close()
+        gone: list[Leftover[T]] = []
+        while not reservation.fits and (evicted := reservation.evict()) is not None:
+            gone.append(Leftover(evicted.item, evicted.receipt, 0))
+        self._dispatcher.books.drop(gone)
+        self._dispatcher.check_fences()
+        self._dispatcher.refresh()
+        return [leftover.item for leftover in gone]
+
+    def drop(self, group: AddGroup[T]) -> None:
+        """Accept items and give them up at once."""
+        books = self._dispatcher.books
+        books.drop([Leftover(item, receipt, 0) for item, _, receipt, _ in group.rows()])
+        books.tell_dropped(group.items)
 
     def _tenants(self, group: AddGroup[T]) -> Sequence[TenantReservation[T]]:
         if self._setup.tenant is None:

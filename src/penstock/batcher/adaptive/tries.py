@@ -23,9 +23,7 @@ class Tries:
 
     def __init__(self, setup: Setup[Any]) -> None:
         adaptive = setup.adaptive
-        self._governor = (
-            None if adaptive is None else Governor(adaptive, setup.limits, setup.sink)
-        )
+        self._governor = None if adaptive is None else Governor(adaptive, setup.limits, setup.sink)
 
     @property
     def setting(self) -> Setting | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core.batch import Reason
 from ..._core.order.lanes import Entry
-from .pack import Leftover
+from .pack import Leftover, Sealed
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -76,10 +76,6 @@ class Eras(Generic[T]):
             self._waiting[era] = left
             self._reasons[era] = reason
 
-    def reason(self, era: int) -> Reason:
-        """Why an era has ended."""
-        return self._reasons.get(era, Reason.MANUAL)
-
     def left_lane(self, era: int, count: int = 1) -> None:
         """Items of this era have left their lanes."""
         if era in self._waiting:
@@ -135,9 +131,21 @@ class Eras(Generic[T]):
 
     def ages(self) -> Sequence[float]:
         """When the first item of each ready turn was accepted."""
-        return [
-            group[0].at for groups in tuple(self._ready.values()) for group in tuple(groups)
-        ]
+        return [group[0].at for groups in tuple(self._ready.values()) for group in tuple(groups)]
+
+    def sealed(self, entries: list[Waiting[T]], now: float, *, sized: bool) -> Sealed[T]:
+        """A batch of items that have waited."""
+        era = entries[0].era
+        return Sealed(
+            items=[entry.item for entry in entries],
+            reason=self._reasons.get(era, Reason.MANUAL),
+            number=era,
+            oldest_at=min(entry.at for entry in entries),
+            sealed_at=now,
+            receipts={i: entry.receipt for i, entry in enumerate(entries) if entry.receipt},
+            sizes=[entry.size for entry in entries] if sized else None,
+            bytes=sum(entry.size for entry in entries),
+        )
 
     def clear(self) -> list[Waiting[T]]:
         """Give up the ready items; what waits in lanes is given up with them."""
@@ -147,3 +155,15 @@ class Eras(Generic[T]):
         self._ready.clear()
         self._waiting.clear()
         return ready
+
+
+def waiting_again(batch: Sealed[T], index: int) -> Waiting[T]:
+    """An item of a batch, to wait in its lane once more."""
+    return Waiting(
+        batch.lanes[index],
+        batch.items[index],
+        batch.sizes[index] if batch.sizes is not None else 0,
+        batch.receipts.get(index),
+        at=batch.oldest_at,
+        era=batch.number,
+    )

@@ -4,11 +4,8 @@ A pack gathers the items of idle keys; the items of busy ones wait in lanes.
 
 - `offer` puts an item into the pack if its key is idle; otherwise it waits in its key's lane, where
   it neither starts the time of a batch nor fills one.
-- `due_at` is about the pack, whose age is that of its oldest item, also of one that waited before.
-- `take` gives the oldest sealed batch, or the open one if it is due.
 - `done` ends the turns of a batch's keys, and the next items of their lanes join the pack. While a
   batch backs off, only the keys of its unsettled items stay busy.
-- `evict_oldest` gives up an item of the oldest batch, or the first of a lane that is older.
 
 1. A batch has one item of a key, or with `repeats` any number of them, in order.
 2. A fence ends an era (see `eras`).
@@ -21,17 +18,17 @@ A pack gathers the items of idle keys; the items of busy ones wait in lanes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core.batch import Reason
 from ..._core.errors import KeyFailedError
-from ..._core.order.keys import PLAIN, identity, shown
 from ..._core.order.lanes import Lanes
-from .eras import FENCES, Eras, Waiting
+from .eras import FENCES, Eras, Waiting, waiting_again
 from .gatherer import Snapshot
 from .key_holds import LEFT, KeyHolds
-from .keyed_open_batch import KeyedOpenBatch
-from .pack import Evicted, Pack, Queue, Sealed
+from .key_names import KeyNames
+from .keyed_open_batch import KeyedPack
+from .pack import Evicted, Queue, oldest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from .add_group import AddGroup
     from .gatherer import Shape, Wake
     from .numbers import Numbers
-    from .pack import Leftover
+    from .pack import Leftover, Sealed
     from .window import Window
 
 T = TypeVar("T")
@@ -70,7 +67,7 @@ class KeyedGatherer(Generic[T]):
         on_error: Callable[[BaseException], object],
         odd_keys: bool = False,
     ) -> None:
-        self.key = key
+        self.names: KeyNames[T] = KeyNames(key, odd=odd_keys)
         self.repeats = repeats
         self._lanes: Lanes[Waiting[T]] = Lanes(ages=evicts)
         self.active = self._lanes.active
@@ -82,15 +79,9 @@ class KeyedGatherer(Generic[T]):
         self._window = window
         self._wake = wake
         self._on_error = on_error
-        self._odd_keys = odd_keys
-        """Whether lanes may know keys by other objects than those that were given."""
         self._now = 0.0
         self._queue: Queue[T] = Queue()
-        self.pack: Pack[T] = Pack(sized=shape.sized, make=lambda: KeyedOpenBatch(self))
-
-    @property
-    def _opened(self) -> KeyedOpenBatch[T]:
-        return cast("KeyedOpenBatch[T]", self.pack.items)
+        self.pack: KeyedPack[T] = KeyedPack(self, sized=shape.sized)
 
     # -- keys --------------------------------------------------------------------------------------
 
@@ -100,21 +91,11 @@ class KeyedGatherer(Generic[T]):
         Raises `TypeError` for an object that cannot be a key, `KeyFailedError` for a key that takes
         no more items, and whatever the key function raises.
         """
-        key = self.key(item)
-        known = self.known(key)
+        key = self.names.key_of(item)
+        known = self.names.known(key)
         if self.holds.refuses and self._lanes.is_held(known):
             raise KeyFailedError(key)
         return known
-
-    def known(self, key: object) -> Hashable:
-        """What stands for a key."""
-        if type(key) in PLAIN:
-            return cast("Hashable", key)
-        self._odd_keys = True
-        return identity(key)
-
-    def _names(self, keys: Sequence[Hashable]) -> list[object]:
-        return [shown(key) for key in keys] if self._odd_keys else list(keys)
 
     # -- the fast path -----------------------------------------------------------------------------
 
@@ -166,9 +147,9 @@ class KeyedGatherer(Generic[T]):
     def _has_place(self, key: Hashable, size: int) -> bool:
         """Whether an item may join the open batch, which is sealed first if it is too full."""
         is_full = self.pack.exceeds(self._shape.max_bytes, size)
-        if is_full and (key in self._opened.open_keys or key not in self.active):
+        if is_full and (key in self.pack.opened.open_keys or key not in self.active):
             self.seal(Reason.BYTES, self._now)
-        if key in self._opened.open_keys:
+        if key in self.pack.opened.open_keys:
             return True
         if key in self.active:
             return False
@@ -178,35 +159,16 @@ class KeyedGatherer(Generic[T]):
     def _join(
         self, item: T, size: int, receipt: ReceiptBase | None, at: float, key: Hashable
     ) -> None:
-        pack, opened = self.pack, self._opened
-        if not opened or at < pack.oldest_at:
-            pack.begin(at)
-        if receipt is not None:
-            pack.receipts[len(opened)] = receipt
-        opened.join(item)
-        opened.keys.append(key)
-        if self.repeats:
-            opened.open_keys.add(key)
-        pack.weigh(size)
+        self.pack.join(item, size, receipt, at, key)
         self._seal_full()
 
     def _join_all(self, entries: Sequence[Waiting[T]]) -> None:
-        """As `_join` of one after the other, without sizes; open keys are known."""
+        """As `_join` of one after the other, without sizes."""
         while entries:
-            pack, opened = self.pack, self._opened
-            filled = len(opened)
-            place = self._shape.max_items - filled
-            fitting, entries = entries[:place], entries[place:]
-            oldest_at = min([entry.at for entry in fitting])
-            if not filled or oldest_at < pack.oldest_at:
-                pack.begin(oldest_at)
-            for index, entry in enumerate(fitting, filled):
-                if entry.receipt is not None:
-                    pack.receipts[index] = entry.receipt
-            opened.extend([entry.item for entry in fitting])
-            opened.keys.extend([entry.key for entry in fitting])
-            if len(opened) >= self._shape.max_items:
-                self.seal(Reason.SIZE, self._now)
+            place = self._shape.max_items - len(self.pack.items)
+            self.pack.join_all(entries[:place])
+            entries = entries[place:]
+            self._seal_full()
 
     def _seal_full(self) -> None:
         reason = self.pack.full(self._shape.max_items, self._shape.max_bytes)
@@ -217,10 +179,10 @@ class KeyedGatherer(Generic[T]):
         """End the open batch, if it holds anything; `SIZE` only a full one. A fence covers lanes."""
         self._now = now
         era = self._numbers.last + 1
-        opened = self._opened
+        opened = self.pack.opened
         if opened and (reason is not Reason.SIZE or len(opened) >= self._shape.max_items):
             sealed = self.pack.seal(reason, era, now)
-            sealed.keyed(opened.keys, self._names(opened.keys), keeps_prefix=self.repeats)
+            sealed.keyed(opened.keys, self.names.given(opened.keys), keeps_prefix=self.repeats)
             self._queue.add(sealed)
         if reason in FENCES:
             self._eras.end(self._numbers.next(), reason, self._lanes.waiting)
@@ -266,19 +228,9 @@ class KeyedGatherer(Generic[T]):
         return self._sealed_from(entries, keeps_prefix=self.repeats)
 
     def _sealed_from(self, entries: list[Waiting[T]], *, keeps_prefix: bool) -> Sealed[T]:
-        era = entries[0].era
-        sealed = Sealed(
-            items=[entry.item for entry in entries],
-            reason=self._eras.reason(era),
-            number=era,
-            oldest_at=min(entry.at for entry in entries),
-            sealed_at=self._now,
-            receipts={i: entry.receipt for i, entry in enumerate(entries) if entry.receipt},
-            sizes=[entry.size for entry in entries] if self._shape.sized else None,
-            bytes=sum(entry.size for entry in entries),
-        )
+        sealed = self._eras.sealed(entries, self._now, sized=self._shape.sized)
         lanes = [entry.key for entry in entries]
-        sealed.keyed(lanes, self._names(lanes), keeps_prefix=keeps_prefix)
+        sealed.keyed(lanes, self.names.given(lanes), keeps_prefix=keeps_prefix)
         return sealed
 
     def _cut(self, batch: Sealed[T], at: int) -> Sealed[T]:
@@ -299,17 +251,7 @@ class KeyedGatherer(Generic[T]):
         """Put items in front of their lanes again; their keys' turns go on."""
         by_key: dict[Hashable, list[Waiting[T]]] = {}
         for index in indices:
-            key = batch.lanes[index]
-            by_key.setdefault(key, []).append(
-                Waiting(
-                    key,
-                    batch.items[index],
-                    batch.sizes[index] if batch.sizes is not None else 0,
-                    batch.receipts.get(index),
-                    at=batch.oldest_at,
-                    era=batch.number,
-                )
-            )
+            by_key.setdefault(batch.lanes[index], []).append(waiting_again(batch, index))
         for key, entries in by_key.items():
             self._lanes.put_back(key, entries)
             self._eras.back_in_lane(entries, self._numbers.last)
@@ -377,11 +319,11 @@ class KeyedGatherer(Generic[T]):
         if not self.repeats:
             return
         if not self._shape.sized:
-            if key in self._opened.open_keys:
+            if key in self.pack.opened.open_keys:
                 place = self._shape.max_items - len(self.pack.items)
                 self._join_all(self._lanes.next_many(key, place))
             return
-        while key in self._opened.open_keys and (behind := self._lanes.first(key)) is not None:
+        while key in self.pack.opened.open_keys and (behind := self._lanes.first(key)) is not None:
             if self.pack.exceeds(self._shape.max_bytes, behind.size):
                 self.seal(Reason.BYTES, self._now)  # later items must not overtake it
                 return
@@ -412,7 +354,7 @@ class KeyedGatherer(Generic[T]):
                 self._release(entry.key)
             evicted = Evicted(entry.item, entry.size, entry.receipt)
         else:
-            waiting, batched = self._lanes.oldest, self._batched_at
+            waiting, batched = self._lanes.oldest, oldest_of(self._queue, self.pack)
             if waiting is not None and (batched is None or waiting.at < batched):
                 self._lanes.drop_first(waiting.key)
                 self._eras.left_lane(waiting.era)
@@ -424,27 +366,14 @@ class KeyedGatherer(Generic[T]):
         self._ledger.left_queue(1, evicted.size)
         return evicted
 
-    @property
-    def _batched_at(self) -> float | None:
-        """When the oldest item in a batch was accepted."""
-        oldest = self._queue.oldest_at
-        if oldest is None and self.pack.items:
-            return self.pack.oldest_at
-        return oldest
-
     def _evict_batched(self) -> Evicted[T]:
         if self._queue:
-            lanes = self._queue.batches[0].lanes
-            key = lanes[0]
-            is_last = not self.repeats or lanes.count(key) == 1
+            keys: list[Hashable] = self._queue.batches[0].lanes
+            key = keys[0]
+            is_last = not self.repeats or keys.count(key) == 1
             evicted = self._queue.pop_item()
         else:
-            opened = self._opened
-            evicted = self.pack.pop_first()
-            key = opened.keys.pop(0)
-            is_last = not self.repeats or key not in opened.keys
-            if is_last:
-                opened.open_keys.discard(key)
+            evicted, key, is_last = self.pack.pop_keyed()
         if is_last:
             self._release(key)
         return evicted
@@ -488,6 +417,6 @@ class KeyedGatherer(Generic[T]):
         else:
             firsts = (lane.first for _, lane in self._lanes.lanes())
             ages += [entry.at for entry in firsts if entry is not None]
-        if (batched := self._batched_at) is not None:
+        if (batched := oldest_of(self._queue, self.pack)) is not None:
             ages.append(batched)
         return Snapshot(len(self.pack.items), len(self._queue), min(ages, default=None))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from ..._core.order.keys import PLAIN
+from .pack import Pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Hashable, Sequence
+
+    from ..receipt import ReceiptBase
+    from .eras import Waiting
+    from .key_names import KeyNames
+    from .pack import Evicted
 
 T = TypeVar("T")
 
@@ -15,15 +21,11 @@ T = TypeVar("T")
 class FastPath(Protocol[T]):
     """What the open batch needs of its gatherer."""
 
-    key: Callable[[T], object]
+    names: KeyNames[T]
     active: set[Hashable]
     """The keys of which something is on its way, held or waiting."""
     repeats: bool
     """Whether a batch may have several items of one key."""
-
-    def known(self, key: object) -> Hashable:
-        """What stands for a key."""
-        ...
 
     def raised(self, place: int, error: BaseException) -> None:
         """The key function has raised; the item for this place is not in."""
@@ -46,7 +48,7 @@ class KeyedOpenBatch(list[T]):
     def __init__(self, gatherer: FastPath[T]) -> None:
         self._gatherer = gatherer
         self._active = gatherer.active
-        self._key = gatherer.key
+        self._key = gatherer.names.key_of
         self._repeats = gatherer.repeats
         self.keys: list[Hashable] = []
         """The items' keys, by index."""
@@ -59,7 +61,7 @@ class KeyedOpenBatch(list[T]):
         try:
             key = key_of(item)
             if type(key) not in PLAIN:
-                key = self._gatherer.known(key)
+                key = self._gatherer.names.known(key)
         except BaseException as error:
             self._gatherer.raised(len(self), error)
             raise
@@ -75,3 +77,54 @@ class KeyedOpenBatch(list[T]):
             self._gatherer.begins()
         self.keys.append(key)
         self.join(item)
+
+
+class KeyedPack(Pack[T]):
+    """The columns of the open batch, keys included."""
+
+    __slots__ = ("_repeats",)
+
+    def __init__(self, gatherer: FastPath[T], *, sized: bool) -> None:
+        self._repeats = gatherer.repeats
+        super().__init__(sized=sized, make=lambda: KeyedOpenBatch(gatherer))
+
+    @property
+    def opened(self) -> KeyedOpenBatch[T]:
+        """The open batch."""
+        return cast("KeyedOpenBatch[T]", self.items)
+
+    def join(
+        self, item: T, size: int, receipt: ReceiptBase | None, at: float, key: Hashable
+    ) -> None:
+        """Append an item whose key is free."""
+        opened = self.opened
+        if not opened or at < self.oldest_at:
+            self.begin(at)
+        if receipt is not None:
+            self.receipts[len(opened)] = receipt
+        opened.join(item)
+        opened.keys.append(key)
+        if self._repeats:
+            opened.open_keys.add(key)
+        self.weigh(size)
+
+    def join_all(self, entries: Sequence[Waiting[T]]) -> None:
+        """As `join` of one after the other, without sizes; their keys are free or open."""
+        opened = self.opened
+        filled, oldest_at = len(opened), min([entry.at for entry in entries])
+        if not filled or oldest_at < self.oldest_at:
+            self.begin(oldest_at)
+        for index, entry in enumerate(entries, filled):
+            if entry.receipt is not None:
+                self.receipts[index] = entry.receipt
+        opened.extend([entry.item for entry in entries])
+        opened.keys.extend([entry.key for entry in entries])
+
+    def pop_keyed(self) -> tuple[Evicted[T], Hashable, bool]:
+        """Give up the first item; return its key, and whether no other item has it."""
+        opened = self.opened
+        evicted, key = self.pop_first(), opened.keys.pop(0)
+        is_last = not self._repeats or key not in opened.keys
+        if is_last:
+            opened.open_keys.discard(key)
+        return evicted, key, is_last

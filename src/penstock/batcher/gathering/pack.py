@@ -90,7 +90,9 @@ class Sealed(Generic[T]):
         """Bytes of these items; 0 without sizes."""
         if self.sizes is None:
             return 0
-        return self.bytes if len(indices) == len(self.sizes) else sum(self.sizes[i] for i in indices)
+        return (
+            self.bytes if len(indices) == len(self.sizes) else sum(self.sizes[i] for i in indices)
+        )
 
     def pick(self, indices: Sequence[int]) -> Sealed[T]:
         """A batch of these items, with everything else as it is here."""
@@ -235,6 +237,11 @@ class Queue(Generic[T]):
         gone = [leftover for batch in self.batches for leftover in batch.leftovers()]
         self.batches.clear()
         return gone
+
+
+def oldest_of(queue: Queue[T], pack: Pack[T]) -> float | None:
+    """When the oldest item in a batch was accepted, sealed or open."""
+    return pack.oldest_at if not queue and pack.items else queue.oldest_at
 
 
 def _pop_first(

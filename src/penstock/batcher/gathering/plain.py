@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core.batch import Reason
 from .gatherer import Snapshot
-from .pack import Queue
+from .pack import Queue, oldest_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,8 +137,5 @@ class PlainGatherer(Generic[T]):
 
     def snapshot(self) -> Snapshot:
         """What it holds."""
-        opened = len(self._pack.items)
-        oldest = self._queue.oldest_at
-        if oldest is None and opened:
-            oldest = self._pack.oldest_at
-        return Snapshot(opened, len(self._queue), oldest)
+        oldest_at = oldest_of(self._queue, self._pack)
+        return Snapshot(len(self._pack.items), len(self._queue), oldest_at)

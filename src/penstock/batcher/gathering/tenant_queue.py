@@ -59,12 +59,7 @@ class TenantQueue(Generic[T]):
         """Give waiting producers what room there is. Nothing lingers while one has to wait."""
         ledger = self.ledger
         ledger.grant()
-        if (
-            ledger.waiting
-            and not ledger.granted
-            and not self.flying
-            and not self.gatherer.is_ready
-        ):
+        if ledger.waiting and not ledger.granted and not self.flying and not self.gatherer.is_ready:
             self.gatherer.seal(Reason.PRESSURE, now)
 
     def took(self) -> None:

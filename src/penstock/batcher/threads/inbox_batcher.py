@@ -117,7 +117,7 @@ class InboxBatcher(Batcher[T]):
             except Exception:  # a function of the item has raised, and was logged there
                 is_in = False
             if not is_in:
-                self._dispatcher.drop(AddGroup((item,)))
+                self._intake.drop(AddGroup((item,)))
         self._holders -= 1
 
     @contextmanager

@@ -1,0 +1,33 @@
+"""The keys of items, and what stands for them in lanes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from ..._core.order.keys import PLAIN, identity, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+T = TypeVar("T")
+
+
+class KeyNames(Generic[T]):
+    """Looks keys up. `odd`: whether lanes may know keys by other objects than those given."""
+
+    __slots__ = ("_odd", "key_of")
+
+    def __init__(self, key_of: Callable[[T], object], *, odd: bool) -> None:
+        self.key_of = key_of
+        self._odd = odd
+
+    def known(self, key: object) -> Hashable:
+        """What stands for a key. Raises `TypeError` for an object that cannot be one."""
+        if type(key) in PLAIN:
+            return cast("Hashable", key)
+        self._odd = True
+        return identity(key)
+
+    def given(self, keys: Sequence[Hashable]) -> list[object]:
+        """The keys as they were given."""
+        return [shown(key) for key in keys] if self._odd else list(keys)

@@ -1,0 +1,60 @@
+"""What a write that has ended means for the items of its batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._core.errors import KeyStopped, UnknownOutcomeError
+from .._core.order.prefix import leaders
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .._core.outcome import Outcome
+    from .flight import Flight
+
+
+def errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:
+    """The errors of a write; none if it was cut, since verdicts decide then."""
+    return {} if task.cancelled() or task.exception() is not None else task.result()
+
+
+def behind_failed(flight: Flight[Any], errors: dict[int, BaseException]) -> list[int]:
+    """Failed items, known not to be applied, that only stand behind a failed one of their key."""
+    delivery = flight.batch.delivery
+    if not delivery.keeps_prefix or delivery.closed or not errors:
+        return []
+    behind, doubtful = leaders(flight.batch, errors), delivery.maybe_applied
+    return [
+        index
+        for index, error in errors.items()
+        if (index in behind or isinstance(error, KeyStopped)) and index not in doubtful
+    ]
+
+
+def book_failures(
+    flight: Flight[Any], errors: dict[int, BaseException]
+) -> dict[int, BaseException]:
+    """Give every item that is left its outcome; return the errors of those that failed."""
+    delivery = flight.batch.delivery
+    if delivery.closed:
+        return _cut_items(flight)
+    by_outcome: dict[Outcome, list[int]] = {}
+    for index, error in errors.items():
+        by_outcome.setdefault(delivery.ended(index, error), []).append(index)
+    for outcome, indices in by_outcome.items():
+        delivery.finish(indices, outcome)
+    if delivery.left:
+        delivery.close()
+        return {**errors, **_cut_items(flight)}
+    return errors
+
+
+def _cut_items(flight: Flight[Any]) -> dict[int, BaseException]:
+    delivery = flight.batch.delivery
+    cause = flight.cut_cause or UnknownOutcomeError("the write was cut off")
+    return {
+        index: delivery.error(index) or cause
+        for index in range(len(flight.batch))
+        if not delivery.verdict(index).is_success
+    }
