@@ -28,7 +28,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock._core.batch import Reason
+from penstock._core.lineage import Reason
 from penstock.batcher.gathering.plain import PlainAccumulator
 from penstock.sinks import MemorySink
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._core.batch import Reason
+from penstock._core.lineage import Reason
 from penstock.batcher.gathering.plain import PlainAccumulator, Sealed
 from penstock.batcher.receipt import Receipt
 from penstock.batcher.slots import FifoSlots

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._core.batch import Reason
+from penstock._core.lineage import Reason
 from penstock._core.order.keys import identity
 from penstock.batcher import Limits, Tenants
 from penstock.batcher.gathering.arrange import arranged

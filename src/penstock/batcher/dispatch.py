@@ -21,7 +21,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
-from .._core.batch import Reason
 from .._core.clock import Signal, wait_until
 from .._core.errors import (
     BatcherBroken,
@@ -32,6 +31,7 @@ from .._core.errors import (
     UnknownOutcomeError,
 )
 from .._core.ledger import Room
+from .._core.lineage import Reason
 from .._core.observer import Observer, Observers
 from .._core.order.prefix import leaders
 from .._core.outcome import Outcome

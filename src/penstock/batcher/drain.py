@@ -25,9 +25,10 @@ import contextlib
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .._core.batch import Lineage, Reason, RowBatch
+from .._core.batch import RowBatch
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import StoppedError, UnknownOutcomeError
+from .._core.lineage import Lineage, Reason
 from .._core.order.keys import accepted
 from .._core.outcome import Outcome
 from .._core.runtime.own_context import own_context

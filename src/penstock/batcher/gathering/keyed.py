@@ -31,8 +31,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ..._core.batch import Reason
 from ..._core.errors import KeyFailedError
+from ..._core.lineage import Reason
 from ..._core.order.keys import PLAIN, identity, shown
 from ..._core.order.lanes import Entry, Lanes
 from .keyed_open_batch import KeyedOpenBatch

@@ -21,7 +21,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from ..._core.batch import Reason
+from ..._core.lineage import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

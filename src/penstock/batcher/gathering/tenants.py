@@ -28,9 +28,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 from ..._core.agenda import Agenda
-from ..._core.batch import Reason
 from ..._core.errors import ItemTooLarge, KeyFailedError
 from ..._core.ledger import Room
+from ..._core.lineage import Reason
 from ..._core.order.keys import identity, shown
 from ..._core.told import repr_of
 from ..bounds import behind

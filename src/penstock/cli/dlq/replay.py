@@ -28,12 +28,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..._core import told
-from ..._core.batch import Lineage, RowBatch
+from ..._core.batch import RowBatch
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
 from ..._core.delivery.delivery import Delivery
 from ..._core.delivery.tries import Tries
 from ..._core.errors import ErrorClass, KeyStopped, RefusedError
+from ..._core.lineage import Lineage
 from ..._core.order.keys import key_of
 from ..._core.order.prefix import held_back
 from ..._core.outcome import Outcome, outcome_of
