@@ -1,10 +1,9 @@
-"""Jars from Maven: fetched once, by a small pom that comes with the package, and kept in the user's
-cache folder.
+"""Jars from Maven: fetched once, by a small pom in the package, into the user's cache folder.
 
-1. A folder of jars is named after its pom and the pom's content, so another version of Penstock has
-   a folder of its own.
-2. A folder that is there is complete: it is made aside and renamed. Whoever wants the same one
-   meanwhile waits.
+1. A folder of jars is named after its pom and the pom's content, so each version of Penstock has
+   its own.
+2. An existing folder is complete: it is built elsewhere and renamed. Concurrent fetches of the same
+   folder wait for the first.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencie
 
 
 def fetch(pom: Path) -> Path:
-    """The folder that holds the jars that `pom` asks for. Blocks while Maven fetches them, the
-    first time.
+    """The folder with the jars of `pom`. Blocks while Maven fetches them, the first time.
 
-    Raises `MissingJars` where there is no Maven, or it cannot get them.
+    Raises `MissingJars` if Maven is not installed, or cannot fetch them.
     """
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"

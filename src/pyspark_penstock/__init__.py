@@ -1,9 +1,9 @@
-"""What Spark finds by itself: it imports every top-level module named `pyspark_*` and registers its
+"""Entry point for Spark, which imports every top-level module named `pyspark_*` and registers its
 `DefaultSource`.
 
-So `df.write.format("penstock")` works where Penstock is installed, without a call of `register`.
-Spark gives up on all data sources of Python when one such module cannot be imported; where our
-extra is not installed, or PySpark is too old, this one has no `DefaultSource`.
+So `df.write.format("penstock")` works without a call of `register`. Spark disables all data sources
+of Python when one such module cannot be imported. So if the extra `spark` is missing, or PySpark is
+too old, this module has no `DefaultSource`.
 """
 
 try:

@@ -39,6 +39,10 @@ MEMBERS = 10
 MANY_ATTRIBUTES = {
     ("penstock.batcher.report", "Stats"): "a frozen public snapshot: one field per figure",
     ("penstock.letters.letter", "Letter"): "a frozen public record: one field per column",
+    (
+        "penstock.spark.pipeline.declaration",
+        "Write",
+    ): "a frozen public declaration: one field per setting",
 }
 
 # Protocols that may have more members, and why.

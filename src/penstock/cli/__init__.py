@@ -7,39 +7,39 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from ..letters.text import printable, without_secrets
-from .dlq.commands import dlq, dlq_options
-from .tune.tune import tune, tune_options
+from .dlq.arguments import dlq_options
+from .dlq.commands import dlq
+from .exits import BAD_USE, INTERRUPTED
+from .tune.arguments import tune_options
+from .tune.tune import tune
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-BAD_USE = 2
-INTERRUPTED = 130
-
 _EXTRAS = {"asyncpg": "postgres", "zstandard": "files"}
-_DLQ_HELP = "dead letters: look at them, send them again, remove them"
+_DLQ_HELP = "list, show, replay or purge dead letters"
 _DLQ = (
-    "Look at the dead letters in a file or a table, send them again through a stack of "
-    "sinks, or remove them."
+    "List the dead letters in a file or a table, show them, replay them through a stack of "
+    "sinks, or purge them."
 )
-_PIPELINE_HELP = "pipelines on Spark: check one, explain it, run it"
-_PIPELINE = "Check the file of a pipeline, explain what it does, or run it on Spark."
-_TUNE_HELP = "measure a sink at several batch sizes, and say which limits fit"
+_PIPELINE_HELP = "validate, explain or run a pipeline on Spark"
+_PIPELINE = "Validate a pipeline's file, explain its steps, or run it on Spark."
+_TUNE_HELP = "measure a sink at several batch sizes and print limits that fit"
 _TUNE = (
-    "Write made-up items to a sink of yours in batches of several sizes, find the knee "
-    "of its throughput, and print limits that fit."
+    "Write made-up items to your sink in batches of several sizes, find the knee of its "
+    "throughput, and print limits that fit."
 )
-_DEMO_HELP = "a year of flights into a PostgreSQL that is killed on the way"
+_DEMO_HELP = "write a year of flights into a PostgreSQL that is killed half-way"
 _DEMO = (
-    "Write 336,776 real flights, and some spoiled ones among them, through a full stack "
+    "Write 336,776 real flights, with some spoiled ones among them, through a full stack "
     "into PostgreSQL; kill the server half-way; "
-    "prove by SQL that every flight is there once, and every spoiled one with the dead "
-    "letters and nowhere else."
+    "prove by SQL that every flight is stored exactly once, and every spoiled one is among the "
+    "dead letters and nowhere else."
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with `arguments` (default: the process's); return the exit code."""
+    """Run the command with `arguments` (default: the process's own); return the exit code."""
     options = _parser().parse_args(arguments)
     try:
         if options.command == "dlq":
@@ -64,12 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return BAD_USE
-    except KeyboardInterrupt:  # before there was anything to end in order
+    except KeyboardInterrupt:  # before any work that needs a clean shutdown
         return INTERRUPTED
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose messages show no password: a DSN in the wrong place is quoted in them."""
+    """A parser whose messages hide passwords: they may quote a misplaced DSN."""
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(without_secrets(message)))
@@ -93,26 +93,26 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
         help="use this database, in a schema of its own, instead of an embedded one; it is "
         "never killed",
     )
-    parser.add_argument("--rows", type=_count(), help="only the first ROWS flights")
-    parser.add_argument("--no-chaos", action="store_true", help="leave the server alive")
+    parser.add_argument("--rows", type=_count(), help="use only the first ROWS flights")
+    parser.add_argument("--no-chaos", action="store_true", help="do not kill the server")
     parser.add_argument(
         "--batch-size",
         type=_count(),
         default=500,
         metavar="ITEMS",
-        help="items in a batch (default: 500)",
+        help="items per batch (default: 500)",
     )
     parser.add_argument(
         "--workers",
         type=_count(most=64),
         default=2,
-        help="batches in flight at once, at most 64 (default: 2)",
+        help="concurrent batches in flight, at most 64 (default: 2)",
     )
     parser.add_argument(
         "--producers",
         type=_count(most=1000),
         default=4,
-        help="tasks that add flights at once, at most 1000 (default: 4)",
+        help="concurrent producer tasks, at most 1000 (default: 4)",
     )
     parser.add_argument(
         "--poison",
@@ -124,30 +124,32 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-spark",
         action="store_true",
-        help="leave out the last scene, a pipeline on Spark whose executor is killed",
+        help="skip the last scene, a pipeline on Spark whose executor is killed",
     )
     parser.add_argument(
-        "--plain", action="store_true", help="plain lines of progress, also on a terminal"
+        "--plain", action="store_true", help="print progress as plain lines, also on a terminal"
     )
 
 
 def _pipeline_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     helps = {
-        "run": "run it to its end",
-        "validate": "name everything that is wrong with it",
-        "explain": "say what it does, step by step",
+        "run": "run a pipeline to its end",
+        "validate": "report every error of a pipeline",
+        "explain": "print a pipeline's steps",
     }
     for action, text in helps.items():
         command = actions.add_parser(action, help=text, description=f"{text.capitalize()}.")
         command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
         if action == "run":
             command.add_argument(
-                "--plain", action="store_true", help="plain lines of progress, also on a terminal"
+                "--plain",
+                action="store_true",
+                help="print progress as plain lines, also on a terminal",
             )
         else:
             command.add_argument(
-                "--spark", action="store_true", help="start Spark, and let it look too"
+                "--spark", action="store_true", help="start Spark and let it check the plan too"
             )
 
 

@@ -1,6 +1,4 @@
-"""What a user names on the command line as `MODULE:NAME`, looked up with the current folder on the
-path.
-"""
+"""Objects named `MODULE:NAME` on the command line, imported with the current folder on the path."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class UseError(Exception):
-    """What was asked for cannot be. The message says why."""
+    """A mistake in the arguments. The message gives the reason."""
 
 
 def named(name: str) -> Any:
-    """The object. Raises `UseError` if there is none."""
+    """Import the object. Raises `UseError` if that fails."""
     module, colon, path = name.partition(":")
     if not colon or not module or not path:
         raise UseError(f"{name!r} must be MODULE:NAME")
@@ -46,15 +44,13 @@ def named(name: str) -> Any:
 
 
 def named_sink(name: str) -> Sink[Any]:
-    """A sink, a stack, a function of a batch, or what a function without arguments makes of
-    these.
-    """
+    """Import a sink, a stack, a function of a batch, or a function that returns one of these."""
     found = named(name)
     makes_one = callable(found) and not hasattr(found, "write") and not _takes_a_batch(found)
     try:
         made = cast("Callable[[], object]", found)() if makes_one else cast("object", found)
     except PenstockError:
-        raise  # says which argument is wrong
+        raise  # it names the wrong argument
     except Exception as error:
         raise UseError(f"{name!r} could not make a sink: {told.for_log(error)}") from error
     return as_sink(cast("SinkLike[Any]", made))

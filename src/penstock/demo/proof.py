@@ -1,8 +1,8 @@
 """Proof by SQL that every flight is in the table exactly once, as it was in the file.
 
-The server writes the table back as the text of a CSV, sorted by line, and the digest of that text
-is compared with the digest of the file's own. So the comparison shares no code with what read the
-file and wrote the rows, and sees a row too many, too few or changed.
+The server exports the table as CSV, sorted by line, and the digest of that text is compared with
+the digest of the file. So the comparison shares no code with the reader and the writer, and detects
+extra, missing and changed rows.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ _AS_IN_THE_FILE = {
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the file holds: its lines without the header, and their digest; and how many spoiled
-    flights were sent besides.
-    """
+    """Number and digest of the file's lines without the header; number of spoiled flights."""
 
     rows: int
     digest: str
@@ -41,7 +39,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One comparison: what was looked at, what was expected, what is there."""
+    """One comparison of an expected with a found value."""
 
     what: str
     expected: object
@@ -49,7 +47,7 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether they are the same."""
+        """Whether both are equal."""
         return self.expected == self.found
 
     def __str__(self) -> str:
@@ -61,9 +59,7 @@ class Finding:
 
 
 async def create_table(dsn: str, schema: str) -> None:
-    """Make an empty table of flights, and one of dead letters, in a schema of their own; what an
-    earlier run left there goes.
-    """
+    """Create empty tables of flights and dead letters in a new schema, replacing an old one."""
     columns = ", ".join(f"{column.name} {column.sql}" for column in COLUMNS)
     connection = await _connect(dsn)
     try:
@@ -81,9 +77,7 @@ async def create_table(dsn: str, schema: str) -> None:
 
 
 async def prove(dsn: str, schema: str, expected: Expected) -> list[Finding]:
-    """Compare the table with the file, over a connection of its own. Suspends while the server
-    reads the table twice.
-    """
+    """Compare the table with the file, over a separate connection."""
     connection = await _connect(dsn)
     try:
         query = f"SELECT count(*), count(DISTINCT line), min(line), max(line) FROM {schema}.flights"

@@ -1,10 +1,8 @@
-"""The demo's last scene: the flights through Spark, upserted per aircraft in order, while an
-executor is killed.
+"""The demo's last scene: Spark upserts the flights per aircraft, in order; an executor is killed.
 
-1. The executors are processes of their own, and each bucket of aircraft is one transaction that
-   commits once. So an executor that is killed takes with it what it had not committed, and nothing
-   else; Spark starts another one, which does what is left.
-2. The table counts for itself whether a flight ever replaced a later one.
+1. The executors are separate processes, and each bucket of aircraft is one transaction that commits
+   once. So a killed executor loses only its uncommitted work, which another executor repeats.
+2. The table itself counts the cases in which a flight replaced a later one.
 3. The proof compares with the flights that the first scene has proven to be in the same database.
 """
 
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 EXECUTORS = 2
 BUCKETS = 8
 CHUNK_ROWS = 200
-"""Few, so that the flights of one aircraft are several upserts, whose order then matters."""
+"""Few, so that one aircraft's flights are several upserts, whose order then matters."""
 LOOK_SECONDS = 0.05
 VERSION = 1
 
@@ -71,27 +69,27 @@ FROM (SELECT tailnum, {at} AS at, carrier, flight, origin, dest FROM {schema}.fl
 ORDER BY tailnum, at DESC, carrier COLLATE "C" DESC, flight DESC, origin COLLATE "C" DESC, dest COLLATE "C" DESC
 """
 _SHORT = "-XX:TieredStopAtLevel=1"
-"""Machines of Java that live for a minute do not earn the time of their second compiler."""
+"""A JVM that lives for a minute does not profit from its second compiler."""
 _QUIET = """
 appender.none.type = Null
 appender.none.name = none
 rootLogger.level = off
 rootLogger.appenderRef.none.ref = none
 """
-"""Without an appender Spark takes its own configuration, which tells of every block that the killed
-executor held.
+"""Without an appender Spark uses its own configuration, which logs every block of the killed
+executor.
 """
 
 
 def why_not() -> str | None:
-    """Why the scene cannot be played here; `None` if it can."""
+    """The reason why the scene cannot run here; `None` if it can."""
     if importlib.util.find_spec("pyspark") is None:
         return 'PySpark is not installed (pip install "penstock[spark]")'
     return None if has_java() else "there is no Java"
 
 
 class SparkScene:
-    """One run of it, in a schema that has the flights. `say` tells people what goes on."""
+    """One run of the scene, in a schema that has the flights; reports through `say`."""
 
     def __init__(self, dsn: str, schema: str, file: FlightFile, say: Callable[[str], None]) -> None:
         self._dsn = dsn
@@ -99,12 +97,10 @@ class SparkScene:
         self._file = file
         self._say = say
         self.killed = 0
-        """Executors; none if the write was over before."""
+        """Number of killed executors; 0 if the write ended before."""
 
     async def play(self) -> list[Finding]:
-        """Write and prove. Suspends; when it is cancelled, Spark's jobs end and nothing of it stays
-        behind.
-        """
+        """Write, and prove the result; cancellation ends Spark's jobs without remains."""
         folder = Path(tempfile.mkdtemp(prefix="penstock-demo-spark-"))
         before = _work_folders()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -129,7 +125,7 @@ class SparkScene:
                     "spark.ui.enabled": False,
                     "spark.driver.host": "127.0.0.1",
                     "spark.driver.bindAddress": "127.0.0.1",
-                    # what an executor held that is killed does not come back
+                    # blocks of a killed executor do not come back
                     "spark.shuffle.io.retryWait": "100ms",
                     "spark.driver.extraJavaOptions": f"{_SHORT} "
                     f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
@@ -187,7 +183,7 @@ class SparkScene:
             thread.shutdown(wait=True)
 
     async def _kill_one(self) -> None:
-        """Once the first bucket has been committed."""
+        """Kill an executor once the first bucket has been committed."""
         connection = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
         try:
             while not await connection.fetchval(
@@ -246,7 +242,7 @@ def _is_executor(process: psutil.Process) -> bool:
 
 
 def _work() -> Path:
-    """Where the workers of a local cluster keep what their executors say."""
+    """The folder where workers of a local cluster keep the logs of their executors."""
     found = importlib.util.find_spec("pyspark")
     assert found is not None
     assert found.origin is not None
@@ -258,10 +254,10 @@ def _work_folders() -> set[Path]:
 
 
 def _remove_work(before: set[Path]) -> None:
-    """The folders that were not there before, and the one that they are in if it is empty then."""
+    """Remove the new folders, and their parent if it is empty then."""
     for folder in _work_folders() - before:
         shutil.rmtree(folder, ignore_errors=True)
     try:
         _work().rmdir()
     except OSError:
-        pass  # others use it, or it was never made
+        pass  # in use, or never created

@@ -1,8 +1,7 @@
-"""The demo's scene on tenants: one carrier sends all its flights at once, the small ones send one
-now and then.
+"""The demo's scene on tenants: one carrier floods the batcher, small ones send single flights.
 
-The same is done twice, in one queue for all and with a carrier as a tenant, so that it can be seen
-what the small ones wait.
+It runs twice, with one queue for all and with each carrier as a tenant, to compare the waiting time
+of the small ones.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 BATCH = 50
-"""Flights in a batch: few, so that the flood takes a while."""
+"""Items per batch: few, so that the flood takes a while."""
 QUIET = 5
-"""Carriers that send little."""
+"""Number of quiet carriers."""
 EACH = 40
-"""Flights of each of them."""
+"""Flights of each quiet carrier."""
 PAUSE = 0.02
-"""Seconds between two of one of them."""
+"""Seconds between two flights of a quiet carrier."""
 NOISY = 40_000
-"""Flights that the largest sends at once, at most."""
+"""Most flights that the largest carrier sends at once."""
 
 Item = tuple[str, int]
 """A carrier, and a flight's line in the file."""
@@ -57,19 +56,17 @@ class _Mixed(Observer):
 
 
 class TenantsScene:
-    """One run of it, in a schema of its own."""
+    """One run of the scene, in a schema of its own."""
 
     def __init__(self, dsn: str, schema: str, flights: Iterable[Flight]) -> None:
         self._dsn = dsn
         self._schema = schema
         self._noisy, self._quiet = _shares(flights)
         self.waits: dict[str, float] = {}
-        """How long a flight of a quiet carrier waited, in seconds: the 99th percentile in one
-        queue, and with tenants.
-        """
+        """99th percentile of a quiet flight's wait in seconds, in one queue and with tenants."""
 
     async def play(self) -> list[Finding]:
-        """Write both ways and prove. Suspends."""
+        """Write both ways, and prove the result."""
         expected = len(self._noisy) + sum(map(len, self._quiet))
         findings: list[Finding] = []
         for way in ("one queue", "tenants"):
@@ -117,9 +114,7 @@ def _carrier(item: Item) -> str:
 
 
 async def _send(batcher: Batcher[Item], noisy: list[Item], quiet: list[list[Item]]) -> float:
-    """The flood, and what the others send meanwhile; how long one of their flights waited, in 99 of
-    100 cases at most.
-    """
+    """Send the flood and the quiet flights; return the 99th percentile of the latter's wait."""
     waits: list[float] = []
 
     async def one(item: Item) -> None:
@@ -138,7 +133,7 @@ async def _send(batcher: Batcher[Item], noisy: list[Item], quiet: list[list[Item
 
 
 def _shares(flights: Iterable[Flight]) -> tuple[list[Item], list[list[Item]]]:
-    """The flights of the largest carrier, and some of each of the smallest."""
+    """Flights of the largest carrier, and some of each of the smallest ones."""
     carrier, line = NAMES.index("carrier"), NAMES.index("line")
     by_carrier: defaultdict[str, list[Item]] = defaultdict(list)
     for each in flights:

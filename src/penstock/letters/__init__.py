@@ -1,1 +1,1 @@
-"""Dead letters: their record, where they are stored, and how they are read."""
+"""Dead letters: their record, their stores and readers."""

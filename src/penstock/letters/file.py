@@ -1,12 +1,12 @@
-"""Dead letters in files, as `FileSink` writes them.
+"""Dead letters in files written by `FileSink`.
 
-1. The files themselves are only read, so a service may go on appending. A look begins with the
-   length that each file has then.
+1. Replays only read the files, so a service may keep appending. Each pass reads the files up to
+   their lengths at its start.
 2. Replays append their notes to a file beside them, `<path>.replayed`, which is on the disk before
-   anything is sent. It is never opened through a symbolic link, and is created with the mode of the
+   a letter is sent. It is never opened through a symbolic link, and is created with the mode of the
    dead letters.
-3. Purging writes each file anew without the letters (`_dlq_rewrite`); no sink may have it open.
-4. A line that is no letter is reported by its number, and stays where it is.
+3. Purging rewrites each file without the letters (`rewrite.py`); no sink may have it open.
+4. A line that is no letter is reported by its number, and stays unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class FileStore:
-    """A file of dead letters and those that were rotated away from it."""
+    """A file of dead letters and its rotated predecessors."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,7 +67,7 @@ class FileStore:
             self._journal.close()
 
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
-        """As `Store` says."""
+        """See `Store`."""
         early = self._notes.interrupted
         with ExitStack() as stack:
             files = [stack.enter_context(path.open("rb")) for path in self._files()]
@@ -78,21 +78,21 @@ class FileStore:
                         yield letter
 
     async def hold(self) -> None:
-        """As `Store` says."""
+        """See `Store`."""
         self._journal = _opened(self._beside, follows=False, mode=self._mode)
         self._read_notes()
         self._need_notes()
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:
-        """As `Store` says."""
+        """See `Store`."""
         self._note({"replay": replay, "sending": list(keys)})
 
     async def end(self, replay: str, endings: Sequence[Ending]) -> None:
-        """As `Store` says."""
+        """See `Store`."""
         self._note({"replay": replay, "endings": [ending.as_dict() for ending in endings]})
 
     async def purge(self, selection: Selection) -> int:
-        """As `Store` says."""
+        """See `Store`."""
         with ExitStack() as stack:
             for path in dict.fromkeys((self._path, real(self._path))):
                 if path.exists():
@@ -122,9 +122,7 @@ class FileStore:
 
     @property
     def _mode(self) -> int:
-        """The mode that the files beside it get: what is said of letters is as secret as they
-        are.
-        """
+        """The mode of files beside it: notes on letters are as secret as the letters."""
         return self._files()[-1].stat().st_mode & 0o666
 
     def _read(self, files: Sequence[BinaryIO], lengths: Sequence[int]) -> Iterator[Letter]:
@@ -172,7 +170,7 @@ class FileStore:
             return list(lines(file, os.fstat(number).st_size))
 
     def _need_notes(self) -> None:
-        """Refuse to go on without knowing what earlier replays have sent."""
+        """Refuse to continue without the complete notes of earlier replays."""
         if self._bad_notes.count:
             places = "; ".join(self._bad_notes.first)
             raise StoreError(
@@ -193,7 +191,7 @@ class FileStore:
 
 
 def _letter(line: bytes) -> Letter:
-    """The letter of a line. Raises `NoLetterError`."""
+    """Decode a line. Raises `NoLetterError`."""
     try:
         record = json.loads(line.decode())
     except UnicodeDecodeError:
@@ -208,7 +206,7 @@ def _letter(line: bytes) -> Letter:
 
 
 def _key(line: bytes) -> str | None:
-    """The key of the letter in a line; `None` if it is none."""
+    """The key of the letter in a line; `None` if the line is no letter."""
     try:
         return _letter(line).key
     except NoLetterError:
@@ -216,7 +214,7 @@ def _key(line: bytes) -> str | None:
 
 
 def _opened(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:
-    """A file that no other process writes to until it is closed, its end put right."""
+    """Open a file exclusively, with its end repaired."""
     packed = False
     if follows and path.exists():
         with path.open("rb") as file:

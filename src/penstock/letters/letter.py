@@ -1,6 +1,4 @@
-"""One dead letter as it is stored, how far its replay has come, and which letters are meant.
-Pure.
-"""
+"""A stored dead letter with the state of its replay, and selections of letters. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ _MOST_ATTEMPTS = 2**31 - 2
 
 
 class NoLetterError(ValueError):
-    """A record that is no dead letter. The message says why, without anything of the record."""
+    """A record that is no dead letter. The message gives the reason, without any content."""
 
 
-class Lane(NamedTuple):
-    """What order is kept for: a key, of one tenant, in one batcher."""
+class ReplayLane(NamedTuple):
+    """The scope of order: a key of one tenant in one batcher."""
 
     key: str
     tenant: str
@@ -34,7 +32,7 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A `DeadLetterRecord` that was read back. The item is what JSON made of it."""
+    """A `DeadLetterRecord` read back from a store. The item is decoded JSON."""
 
     key: str
     item: Any
@@ -52,35 +50,33 @@ class Letter:
     item_key: str | None = None
     parked_behind: bool = False
     state: str = PENDING
-    """`interrupted`: a replay was cut off while this letter was on its way, so it may have been
-    delivered.
-    """
+    """`interrupted`: a replay ended while this letter was in flight, so it may be delivered."""
     replay: str | None = None
-    """The batch of a replay that it was last part of."""
+    """The batch id of its last replay."""
     outcome: str | None = None
-    """How its last replay ended."""
+    """The outcome of its last replay."""
 
     @property
     def may_be_there(self) -> bool:
-        """Whether the destination may have it already."""
+        """Whether it may have been delivered already."""
         return self.maybe_delivered or self.state == INTERRUPTED
 
     @property
-    def lane(self) -> Lane | None:
-        """What its order is kept in; `None` for an item without a key."""
+    def lane(self) -> ReplayLane | None:
+        """The scope of its order; `None` for an item without a key."""
         return (
             None
             if self.item_key is None
-            else Lane(self.item_key, json.dumps(self.tenant, sort_keys=True), self.batcher)
+            else ReplayLane(self.item_key, json.dumps(self.tenant, sort_keys=True), self.batcher)
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For people and programs to read."""
+        """Its fields, with times as text."""
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
         return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, **times}
 
     def after(self, told: Mapping[str, Any]) -> Letter:
-        """The letter after what a replay said of it."""
+        """The letter with the notes of a replay applied."""
         known = {
             name: told[name]
             for name in ("state", "replay", "outcome", "attempts", *TEXTS[:3])
@@ -92,7 +88,7 @@ class Letter:
 
 
 def letter_of(record: object) -> Letter:
-    """A letter from a decoded record. Raises `NoLetterError` if it is none."""
+    """Check a decoded record and make a letter of it. Raises `NoLetterError` if it is none."""
     if not isinstance(record, dict):
         raise NoLetterError("not an object")
     found = cast("dict[str, Any]", record)
@@ -128,7 +124,7 @@ def _is_storable(text: str) -> bool:
 
 
 def _has_text(tenant: object) -> bool:
-    """Whether it can be told from other tenants."""
+    """Whether it has a JSON text, by which tenants are compared."""
     try:
         json.dumps(tenant, sort_keys=True)
     except (RecursionError, TypeError, ValueError):
@@ -137,7 +133,7 @@ def _has_text(tenant: object) -> bool:
 
 
 def _moment(value: Any) -> Any:
-    """The time; `None` if it is none."""
+    """The time; `None` if the value is not one."""
     try:
         return moment(value).astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
@@ -145,31 +141,31 @@ def _moment(value: Any) -> Any:
 
 
 def moment(text: str | datetime) -> datetime:
-    """A time as it is stored; without a zone it is UTC. Raises `ValueError`."""
+    """Parse a stored time; without a zone it is UTC. Raises `ValueError`."""
     made = text if isinstance(text, datetime) else datetime.fromisoformat(text)
     return made if made.tzinfo is not None else made.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which letters are meant: those that every condition holds for."""
+    """A selection of letters: those that meet every condition."""
 
     states: frozenset[str] = frozenset(STATES)
     letters: tuple[str, ...] = ()
-    """Beginnings of letters' own keys."""
+    """Prefixes of letters' own keys."""
     keys: tuple[str, ...] = ()
-    """Keys of items, as text."""
+    """Item keys, as text."""
     batcher: str | None = None
     tenant: str | None = None
     error_type: str | None = None
     error_class: str | None = None
     message: str | None = None
-    """A part of the message."""
+    """Text contained in the message."""
     since: datetime | None = None
     until: datetime | None = None
 
     def has(self, letter: Letter) -> bool:
-        """Whether the letter is meant. Times are those of its last try; `until` is not included."""
+        """Whether it is selected. Times are of the last attempt; `until` is exclusive."""
         return (
             letter.state in self.states
             and self.has_key_of(letter)
@@ -182,7 +178,7 @@ class Selection:
         )
 
     def has_key_of(self, letter: Letter) -> bool:
-        """Whether other letters of this one's key may be meant."""
+        """Whether other letters of this one's key may be selected."""
         return (
             (not self.keys or letter.item_key in self.keys)
             and self.batcher in {None, letter.batcher}

@@ -1,4 +1,4 @@
-"""The lines of a file that `FileSink` wrote, compressed or not. Blocks."""
+"""The lines of a file written by `FileSink`, compressed or not. Blocks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
 
 def lines(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """The whole lines within a file's first `length` bytes; one that is still being written is left
-    out. Raises `StoreError` for a damaged file.
-    """
+    """The complete lines within a file's first `length` bytes. Raises `StoreError` if damaged."""
     file.seek(0)
-    part: Any = _Part(file, length)
+    part: Any = _FilePrefix(file, length)
     if is_zstd(file.fileno()):
         import zstandard  # an optional dependency
 
@@ -32,7 +30,7 @@ def lines(file: BinaryIO, length: int) -> Iterator[bytes]:
 
 
 def unfinished(file: BinaryIO) -> bytes:
-    """The bytes behind the last whole line, or the last whole frame."""
+    """The bytes after the last complete line, or the last complete frame."""
     number = file.fileno()
     whole = whole_frames(number) if is_zstd(number) else whole_lines(number)
     return os.pread(number, os.fstat(number).st_size - whole, whole)
@@ -42,8 +40,8 @@ def _whole(part: Any) -> Iterator[bytes]:
     return (line for line in io.BufferedReader(part) if line.endswith(b"\n"))
 
 
-class _Part(io.RawIOBase):
-    """The beginning of a file."""
+class _FilePrefix(io.RawIOBase):
+    """The first bytes of a file."""
 
     def __init__(self, file: BinaryIO, length: int) -> None:
         self._file = file

@@ -1,8 +1,7 @@
-"""The notes that replays leave beside a file of dead letters: which letters were being sent, and
-how they ended. Pure.
+"""The notes of replays beside a file of dead letters: letters in flight and their outcomes. Pure.
 
-A note that cannot be read may be about any letter. Looking goes on without it; sending and removing
-are refused, because a letter that was delivered might be sent again.
+An unreadable note may concern any letter. Listing ignores it; replaying and purging are refused,
+because a delivered letter might be sent again.
 """
 
 from __future__ import annotations
@@ -22,20 +21,18 @@ _MOST = 2**31 - 2
 
 
 class Notes:
-    """What is known of each letter, by its own key."""
+    """The notes on each letter, by its own key."""
 
     def __init__(self) -> None:
         self.told: dict[str, dict[str, Any]] = {}
 
     @property
     def interrupted(self) -> set[str]:
-        """The letters that were on their way when a replay was cut off."""
+        """Keys of the letters that were in flight when a replay was interrupted."""
         return {key for key, told in self.told.items() if told["state"] == INTERRUPTED}
 
     def learn_line(self, line: bytes) -> None:
-        """Take in a line of the file. Raises `ValueError` for one that is no note, and learns
-        nothing of it then.
-        """
+        """Apply a line of the file. Raises `ValueError`, without effect, if it is no note."""
         try:
             note = json.loads(line.decode())
         except RecursionError:
@@ -44,7 +41,7 @@ class Notes:
         self.learn(note)
 
     def learn(self, note: dict[str, Any]) -> None:
-        """Take in a note."""
+        """Apply a note."""
         on_its_way = {"replay": note["replay"], "state": INTERRUPTED}
         for key in note.get("sending", ()):
             self.told[key] = {**self.told.get(key, {}), **on_its_way}
@@ -52,7 +49,7 @@ class Notes:
             self.told[ending["key"]] = {**self.told.get(ending["key"], {}), **ending}
 
     def lines_without(self, gone: Collection[str]) -> bytes:
-        """Lines that say the same of all other letters."""
+        """The notes on all other letters, as lines."""
         left = [{**told, "key": key} for key, told in self.told.items() if key not in gone]
         return b"".join(
             to_json({"replay": told.get("replay"), "endings": [told]}) + b"\n" for told in left

@@ -1,7 +1,7 @@
-"""Dead letters in a table, as `PostgresSink` with `DeadLetterRecord.as_row` writes them.
+"""Dead letters in a table, as written by `PostgresSink` with `DeadLetterRecord.as_row`.
 
-What replays say goes into three columns of the same table. One replay at a time holds the table, by
-an advisory lock of its session.
+Replays write their notes to three columns of the same table. An advisory lock of the session admits
+one replay at a time.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ _BATCH = 500
 _PLAIN_DSN = re.compile(
     r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?"
 )
-"""A DSN whose parts are where they seem to be. In any other one, a part of the password may be in
-the place of a host or a database.
-"""
+"""A DSN that can be split safely. In any other, a part of the password may look like a host."""
 _DSN_RULE = (
     "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, the port a number, and characters "
     "such as @ : / # % in a password as %40 and so on"
@@ -100,7 +98,7 @@ class PostgresStore:
 
     @property
     def _place(self) -> str:
-        """Where it is, without anything that may be a part of the password."""
+        """The server's address, without anything that may be a part of the password."""
         found = _PLAIN_DSN.fullmatch(self._dsn)
         if found is None:
             return "PostgreSQL"
@@ -110,9 +108,7 @@ class PostgresStore:
         return f"{found['hosts'] or 'the default host'}{port}{found['database'] or ''}"
 
     def _told(self, error: BaseException) -> str:
-        """An error of the server or of the network, without values of items and without the DSN's
-        secrets.
-        """
+        """An error's text without values of items and without the DSN's secrets."""
         text = told.for_log(error).partition(": ")[2] or type(error).__name__
         for part in _suspects(self._dsn):
             text = text.replace(part, "***")
@@ -123,9 +119,7 @@ class PostgresStore:
         return ", ".join(map(quoted, (*DeadLetterRecord.COLUMNS, *_NOTED)))
 
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
-        """As `Store` says. The keys are read at once, the letters in portions, so no transaction
-        stays open between them.
-        """
+        """See `Store`. Reads the keys at once and the letters in chunks, without a transaction."""
         self.unreadable.clear()
         order = f"state <> '{INTERRUPTED}', number"
         found = await self._ask(
@@ -148,7 +142,7 @@ class PostgresStore:
                     yield letter
 
     async def hold(self) -> None:
-        """As `Store` says."""
+        """See `Store`."""
         (row,) = await self._ask(
             "SELECT pg_try_advisory_lock(hashtext('penstock dlq'), "
             "to_regclass($1::text)::oid::int) AS held",
@@ -158,12 +152,12 @@ class PostgresStore:
             raise StoreError(f"another replay of {self._table} is under way")
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:
-        """As `Store` says."""
+        """See `Store`."""
         statement = f"UPDATE {self._table} SET state = $1, replay = $2 WHERE key = ANY($3)"
         await self._ask(statement, INTERRUPTED, replay, list(keys))
 
     async def end(self, replay: str, endings: Sequence[Ending]) -> None:
-        """As `Store` says."""
+        """See `Store`."""
         given = json.dumps([ending.as_dict() for ending in endings])
         changes = ", ".join(f"{name} = COALESCE(e.{name}, t.{name})" for name in _ENDING[3:])
         await self._ask(
@@ -176,7 +170,7 @@ class PostgresStore:
         )
 
     async def purge(self, selection: Selection) -> int:
-        """As `Store` says."""
+        """See `Store`."""
         await self.hold()
         keys = [letter.key async for letter in self.letters(selection)]
         for start in range(0, len(keys), _BATCH):
@@ -200,7 +194,7 @@ def _suspects(dsn: str) -> list[str]:
 
 
 def _letter(row: asyncpg.Record) -> Letter:
-    """The letter of a row. Raises `NoLetterError`."""
+    """Decode a row. Raises `NoLetterError`."""
     record = dict(row)
     for name in ("item", "tenant"):
         value = record[name]

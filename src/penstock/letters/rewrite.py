@@ -1,14 +1,13 @@
-"""A file of lines is written anew without some of them, and takes the old one's name. Blocks.
+"""Atomic rewriting of a file without some of its lines. Blocks.
 
-1. Every step works within the folder that was opened first, so replacing a folder on the way has no
+1. Every step works within the folder that was opened first, so replacing a folder meanwhile has no
    effect.
 2. The new file has a random name, and is created exclusively, for this user alone. It gets the old
-   one's owner, mode and access list before it takes the old one's name, and is on the disk by then.
-   So at no moment can it be read by users who could not read the old file, and a link planted at
-   any name leads nowhere.
-3. A file that is named by a symbolic link is rewritten where it is, and the link stays. The link
-   must belong to this user or to root.
-4. Lines that stay are copied byte by byte, readable or not. So is an unfinished end.
+   file's owner, mode and access list, and is on the disk, before it takes the old file's name. So
+   it is never readable for users who could not read the old file, and a planted link has no effect.
+3. A file named by a symbolic link is rewritten in its place, and the link stays. The link must
+   belong to this user or to root.
+4. Kept lines are copied byte by byte, readable or not. So is an unfinished end.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ _ACCESS_LIST = "system.posix_acl_access"
 
 
 def real(path: Path) -> Path:
-    """The file that a path names, through links of this user and of root. Raises `StoreError` for
-    any other link.
-    """
+    """Follow links of this user and of root. Raises `StoreError` for any other link."""
     for _ in range(_MOST_LINKS):
         try:
             found = path.lstat()
@@ -54,8 +51,9 @@ def real(path: Path) -> Path:
 
 
 def rewrite(path: Path, stays: Callable[[bytes], bool], *, keep_empty: bool) -> None:
-    """Leave out the lines that do not stay; remove a file of which nothing is left, unless
-    `keep_empty`. Raises `StoreError` and `OSError`.
+    """Drop the lines that do not stay; remove an empty file, unless `keep_empty`.
+
+    Raises `StoreError` and `OSError`.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -89,7 +87,7 @@ def rewrite(path: Path, stays: Callable[[bytes], bool], *, keep_empty: bool) -> 
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Give a plain file another content, whole or not at all. Raises `StoreError` and `OSError`."""
+    """Replace a plain file's content atomically. Raises `StoreError` and `OSError`."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         old = os.open(

@@ -1,4 +1,4 @@
-"""Where dead letters are kept, and what a replay notes beside them."""
+"""The contract of a store of dead letters, and the notes of a replay."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ MOST_TOLD = 10
 
 
 class StoreError(Exception):
-    """A store that cannot be used as it was named. The message says why."""
+    """A store that cannot be used as named. The message gives the reason."""
 
 
 class Unreadable:
-    """Records that the last look found and could not read."""
+    """The unreadable records of the last pass over a store."""
 
     def __init__(self) -> None:
         self.count = 0
         self.first: list[str] = []
-        """Where the first of them are, and why they cannot be read."""
+        """Place and reason of the first ones."""
 
     def clear(self) -> None:
-        """Another look begins."""
+        """Start another pass."""
         self.count = 0
         self.first.clear()
 
     def add(self, place: str, why: str) -> None:
-        """There is one; `why` holds nothing of its content."""
+        """Count one; `why` must hold nothing of its content."""
         self.count += 1
         if len(self.first) < MOST_TOLD:
             self.first.append(f"{place}: unreadable: {why}")
 
     def include(self, others: Unreadable) -> None:
-        """There are these as well."""
+        """Count these too."""
         self.count += others.count
         self.first += others.first[: MOST_TOLD - len(self.first)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What a replay made of one letter."""
+    """The result of a replay for one letter."""
 
     key: str
     outcome: str
     state: str
     attempts: int | None = None
-    """All of them, if one of this replay counted; else `None`, and the error is not told either."""
+    """Their total, if this replay counts; else `None`, and the error is omitted too."""
     error_type: str | None = None
     error_class: str | None = None
     message: str | None = None
@@ -63,13 +63,13 @@ class Ending:
 
     @classmethod
     def state_for(cls, outcome: str, *, is_success: bool) -> str:
-        """What it leaves a letter in: what may have been delivered is not pending any more."""
+        """The letter's state after `outcome`: after an unknown one it is no longer pending."""
         if is_success:
             return REPLAYED
         return INTERRUPTED if outcome == "unknown" else PENDING
 
     def as_dict(self) -> dict[str, Any]:
-        """What is known."""
+        """The known fields."""
         return {
             name: value
             for name in self.__dataclass_fields__
@@ -78,12 +78,10 @@ class Ending:
 
 
 class Store(Protocol):
-    """Opened and closed by `async with`. Every method raises `StoreError` where the store cannot do
-    it.
-    """
+    """A store of dead letters, opened and closed by `async with`. Methods raise `StoreError`."""
 
     unreadable: Unreadable
-    """The records that the last look found and could not read. They are left where they are."""
+    """The unreadable records of the last pass. They stay unchanged in the store."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
@@ -94,20 +92,21 @@ class Store(Protocol):
     ) -> None: ...
 
     def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
-        """The letters of now, interrupted ones first, then in the order in which they came, each
-        once; what comes later is not seen.
+        """The current letters, each once: interrupted ones first, then in order of arrival.
+
+        Letters stored later are not included.
         """
         ...
 
     async def hold(self) -> None:
-        """Keep other replays away until the store is closed."""
+        """Exclude other replays until the store is closed."""
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:
-        """Note that these letters are on their way, before they are."""
+        """Note that these letters are in flight, before they are sent."""
 
     async def end(self, replay: str, endings: Sequence[Ending]) -> None:
-        """Note what became of them."""
+        """Note their outcomes."""
 
     async def purge(self, selection: Selection) -> int:
-        """Remove letters for good; return how many."""
+        """Remove letters permanently; return their number."""
         ...

@@ -1,6 +1,4 @@
-"""Text of foreign origin on a terminal: nothing moves the cursor, turns the direction of writing,
-or shows a password. Pure.
-"""
+"""Safe output of untrusted text: no control characters, bidirectional marks or passwords. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +20,16 @@ _SECRETS = (
 
 
 def printable(text: str) -> str:
-    """`text` with escapes in place of control characters, bidirectional marks and whatever else is
-    not printed.
-    """
+    """Escape control characters, bidirectional marks and other unprintable characters."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
 
 
 def as_json(value: object, *, encoding: str | None, indent: int | None = None) -> str:
-    """`value` as JSON with nothing unprintable in it, that reads back as the same value; without
-    `indent` where it is too deep for one.
+    """Encode `value` as printable JSON that decodes to the same value.
+
+    Without `indent` if it is nested too deeply for one.
     """
     try:
         text = json.dumps(value, indent=indent, ensure_ascii=not _is_utf8(encoding))
@@ -42,16 +39,14 @@ def as_json(value: object, *, encoding: str | None, indent: int | None = None) -
 
 
 def without_secrets(text: str) -> str:
-    """`text` without anything that may be a password in a DSN, well-formed or not. Hides rather too
-    much.
-    """
+    """Hide everything that may be a password in a DSN, well-formed or not, or more."""
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)
     return text
 
 
 def _unit(char: str) -> str:
-    """The escape of a character in JSON: two halves where it is beyond 16 bits."""
+    """The JSON escape of a character: a surrogate pair if it exceeds 16 bits."""
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(
         f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2)

@@ -1,4 +1,4 @@
-"""Sinks as writers of Spark."""
+"""Writing DataFrames and streams of Spark to sinks."""
 
 from .._core.errors import MissingExtra
 from .._core.public import publish
@@ -24,8 +24,9 @@ __all__ = [
 try:
     from .driver.keys import keyed
     from .jars import connector_jars
+    from .progress.counts import DeadLettersError, DeadRow, UnitReport
     from .registration import Registration, register
-    from .report import DeadLettersError, DeadRow, SparkWriteReport, StreamReport, UnitReport
+    from .report import SparkWriteReport, StreamReport
     from .streaming import foreach_batch
     from .write import write_dataframe
 except ModuleNotFoundError as error:
@@ -34,7 +35,7 @@ except ModuleNotFoundError as error:
         raise
 
     def __getattr__(name: str) -> object:
-        """A pipeline can be declared and checked without Spark; everything else needs it."""
+        """Raise `MissingExtra`: without Spark, only pipelines can be declared and checked."""
         if name not in __all__:
             raise AttributeError(name)
         message = f'penstock.spark needs the package {_missing}: pip install "penstock[spark]"'

@@ -1,8 +1,8 @@
-"""Jars that Spark needs for a source and that PySpark comes without.
+"""Jars of Spark connectors that PySpark does not include.
 
-They are named one by one in a pom of ours, without what their own poms ask for: the rest is
-PySpark's. So they fit the PySpark for which they were chosen, and newer ones as far as tried: Spark
-keeps the interface of its connectors over minor versions.
+They are listed one by one in our own pom, without their dependencies, which PySpark includes. So
+they fit the PySpark for which they were chosen, and newer ones as far as tested: Spark keeps the
+interface of its connectors over minor versions.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ Connector = Literal["kafka", "postgresql"]
 
 POMS = Path(__file__).parent / "_poms"
 _OLDEST = {"kafka": (4, 2), "postgresql": (3, 5)}
-"""The PySpark for which the jars were chosen. Older ones have another Kafka connector, and some
+"""The PySpark for which the jars were chosen. Older ones have another Kafka connector, and some use
 another Scala.
 """
 
 
 def connector_jars(*connectors: Connector) -> str:
-    """The jars of these connectors, as the setting `spark.jars` takes them: files with a comma
-    between them.
+    """The jars of these connectors for the setting `spark.jars`: files separated by commas.
 
-    A session takes the setting when it is made: `SparkSession.builder.config("spark.jars",
-    connector_jars("kafka"))`. Blocks while Maven fetches the jars, the first time; they are kept in
-    the user's cache folder.
+    A session reads the setting at its creation: `SparkSession.builder.config("spark.jars",
+    connector_jars("kafka"))`. The first call blocks while Maven downloads the jars; they are kept
+    in the user's cache folder.
 
     Args:
         connectors: `"kafka"` for `format("kafka")`, to read and to write (Spark's own connector, 10
@@ -38,8 +37,8 @@ def connector_jars(*connectors: Connector) -> str:
             neither.
 
     Raises:
-        ConfigError: no such connector, or one that does not fit the PySpark that is installed.
-        MissingJars: there is no Maven, or it cannot get the jars; the message says why.
+        ConfigError: an unknown connector, or one that does not fit the installed PySpark.
+        MissingJars: Maven is missing, or cannot download the jars; the message says why.
     """
     for connector in connectors:
         _check(connector)

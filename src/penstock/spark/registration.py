@@ -1,4 +1,4 @@
-"""A sink as a format of Spark, by a name of one's own."""
+"""A sink as a format of Spark under a chosen name."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from .task.lines import Line
 
 _KEPT = 100
-"""Writes whose reports are kept."""
+"""Number of writes whose reports are kept."""
 
 
 class Registration:
-    """A format that `register` has made, and the reports of what was written to it by this
-    session.
-    """
+    """A format made by `register`, with the reports of this session's writes to it."""
 
     def __init__(self, name: str, arrived: Accumulator[dict[str, list[Line]]] | None) -> None:
         self.name = name
@@ -41,14 +39,14 @@ class Registration:
 
     @property
     def reports(self) -> Mapping[str, SparkWriteReport]:
-        """The reports of the last 100 writes, in the order of their first tasks. Does not suspend.
+        """The reports of the last 100 writes by name, in the order of their first tasks.
 
-        The name of a batch write is arbitrary; that of a micro-batch is the query's id, `-`, and
-        the batch's number. The report of a write is complete when Spark has ended it, and has each
-        task's counts once, however often the task was tried.
+        Does not suspend. The name of a batch write is arbitrary; that of a micro-batch is the
+        query's id, `-`, and the batch's number. The report is complete when Spark has ended the
+        write, and counts each task once, however often Spark ran it.
 
-        Raises `PenstockError` on Spark Connect, which brings nothing back from a data source:
-        `write_dataframe` returns a report there.
+        Raises `PenstockError` on Spark Connect, which returns nothing from a data source; use
+        `write_dataframe` there, which returns a report.
         """
         if self._arrived is None:
             message = (
@@ -60,7 +58,7 @@ class Registration:
 
     @property
     def report(self) -> SparkWriteReport | None:
-        """The report of the last write, if there was one. As `reports`."""
+        """The report of the last write, if there was one; as `reports`."""
         return next(reversed([*self.reports.values()]), None)
 
     def __repr__(self) -> str:
@@ -84,27 +82,27 @@ def register(
 
     Args:
         spark: the session, of classic PySpark or of Spark Connect.
-        name: the name of the format; one that is there is replaced.
+        name: the name of the format; an existing one is replaced.
         sink: as for `write_dataframe`.
-        chunk_rows: rows in a batch, at most; default 50,000. The option `batchSize` replaces it for
+        chunk_rows: maximum number of rows in a batch; default 50,000. The option `batchSize`
+            replaces it for one write.
+        chunk_bytes: approximate maximum size of a batch in bytes; default 8 MiB. The option
+            `batchBytes` replaces it for one write.
+        max_in_flight: batches that a task writes concurrently; default 4. The option `maxInFlight`
+            replaces it for one write.
+        max_dead_letters: rows that may fail for good without a dead-letter sink before a write (of
+            a stream: a micro-batch) fails; default 0. The option `maxDeadLetters` replaces it for
             one write.
-        chunk_bytes: bytes in a batch, about; default 8 MiB. The option `batchBytes` replaces it for
-            one write.
-        max_in_flight: batches that a task writes at the same time; default 4. The option
-            `maxInFlight` replaces it for one write.
-        max_dead_letters: how many rows may fail for good, and be in no dead letters, before a write
-            (of a stream: a micro-batch) fails; default 0. The option `maxDeadLetters` replaces it
-            for one write.
         patience: as for `write_dataframe`.
         check: whether the sink is opened once on the driver before each batch write; as for
-            `write_dataframe`. The option `check` replaces it for one write. Streams are not checked
-            so.
+            `write_dataframe`. The option `check` replaces it for one write. Streams are not
+            checked.
 
-    Rows are written at least once, in no order of keys: what brings the rows of a key together is
-    `write_dataframe` and `foreach_batch`.
+    Rows are written at least once, without order of keys; `write_dataframe` and `foreach_batch`
+    can keep the rows of a key in order.
 
-    Raises `ConfigError` for a bad argument and where PySpark is older than 4.0, and
-    `NotPicklableError` for a sink that cannot travel.
+    Raises `ConfigError` for a bad argument or a PySpark older than 4.0, and `NotPicklableError` for
+    a sink that cannot be pickled.
     """
     if importlib.util.find_spec("pyspark.sql.datasource") is None:
         raise checks.bad(
@@ -122,7 +120,7 @@ def register(
         window=checks.count("max_in_flight", max_in_flight),
         patience=checks.seconds("patience", patience),
     )
-    way = WriteSettings(
+    settings = WriteSettings(
         cuts=cuts,
         max_dead_letters=checks.count("max_dead_letters", max_dead_letters, least=0),
         check=check,
@@ -134,7 +132,7 @@ def register(
     made = type(
         "RegisteredSource",
         (RegisteredSource,),
-        {"format_name": name, "given": Plan(sink=sent, way=way, arrived=arrived)},
+        {"format_name": name, "given": Plan(sink=sent, settings=settings, arrived=arrived)},
     )
     spark.dataSource.register(made)
     return Registration(name, arrived)
@@ -144,13 +142,13 @@ class _Lines(AccumulatorParam[dict[str, "list[Line]"]]):
     """Adds up the lines of reports, by write."""
 
     def zero(self, value: dict[str, list[Line]]) -> dict[str, list[Line]]:
-        """Nothing."""
+        """No lines."""
         return {}
 
     def addInPlace(  # noqa: N802
         self, value1: dict[str, list[Line]], value2: dict[str, list[Line]]
     ) -> dict[str, list[Line]]:
-        """Both, in a new dictionary, since a reader may have the old one; the oldest writes go."""
+        """Merge into a new dictionary, since a reader may hold the old one; drop the oldest writes."""
         both = {
             **value1,
             **{write: [*value1.get(write, ()), *lines] for write, lines in value2.items()},

@@ -1,12 +1,12 @@
-"""Spark's data source API: a sink by the name of a format.
+"""Spark's data source API: a sink under the name of a format.
 
-1. The driver plans: it makes the writer, which checks everything, and sends it to the executors. A
-   task writes its partition as `write_dataframe` does, and answers with the lines of its report.
-2. The commit runs in a process of its own, so nothing it does to an object is seen by whoever
-   called `save()`. It adds up the lines, logs the report, and fails the write that has too many
-   dead letters. To the caller the lines come by an accumulator, if `register` had one to give.
-3. A task of a stream asks Spark which query and which micro-batch it belongs to. Where Spark does
-   not say, it fails; it does not guess.
+1. The driver plans: it builds the writer, which checks everything, and sends it to the executors. A
+   task writes its partition as `write_dataframe` does, and returns the lines of its report.
+2. The commit runs in a separate process, so the caller of `save()` does not see its changes to
+   objects. It adds up the lines, logs the report, and fails a write with too many dead letters. The
+   caller gets the lines through an accumulator, if `register` made one.
+3. A task of a stream asks Spark for its query and micro-batch. If Spark does not know them, the
+   task fails; it does not guess.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ QUERY, EPOCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class CommitMessage(WriterCommitMessage):
-    """What a task tells the commit."""
+    """The lines of a task's report, for the commit."""
 
     lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What every task of a write has to know."""
+    """The plan of a write, sent to every task."""
 
     sink: bytes
-    """Its description."""
-    way: WriteSettings
+    """The description of the sink."""
+    settings: WriteSettings
     arrived: Accumulator[Any] | None = None
-    """Takes a report's lines back to the driver, by the name of the write."""
+    """Returns the lines of reports to the driver, by the name of the write."""
 
     def run(self, write: str, batches: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Write one partition."""
-        stop_at = self.way.max_dead_letters + DEAD_ROWS_MARGIN
+        stop_at = self.settings.max_dead_letters + DEAD_ROWS_MARGIN
         lines = Partition(
-            self.sink, self.way.cuts, write, keep=DEAD_ROWS_SHOWN, stop_at=stop_at
+            self.sink, self.settings.cuts, write, keep=DEAD_ROWS_SHOWN, stop_at=stop_at
         ).run(batches)
         if self.arrived is not None:
             self.arrived.add({write: lines})
@@ -83,13 +83,13 @@ class Plan:
         """Log the report. Raises `DeadLettersError` for more dead letters than allowed."""
         report = _merged(messages)
         logger.info("%s: %s", what, report)
-        if report.failed > self.way.max_dead_letters:
+        if report.failed > self.settings.max_dead_letters:
             report.raise_for_dead_letters()
 
     def abort(self, what: str, messages: Iterable[CommitMessage | None]) -> None:
-        """Log what stays."""
+        """Log the rows that remain written."""
         logger.warning(
-            "%s was given up; what its tasks had written stays: %s", what, _merged(messages)
+            "%s was given up; rows that its tasks had written stay: %s", what, _merged(messages)
         )
 
 
@@ -112,11 +112,11 @@ class BatchWriter(Traveller, DataSourceArrowWriter):
         return self._plan.run(self._write, iterator)
 
     def commit(self, messages: list[Any]) -> None:
-        """All tasks have written."""
+        """Commit after all tasks have written."""
         self._plan.commit(f"write {self._write} to {self._name}", messages)
 
     def abort(self, messages: list[Any]) -> None:
-        """The write has failed."""
+        """Abort a failed write."""
         self._plan.abort(f"write {self._write} to {self._name}", messages)
 
 
@@ -132,11 +132,11 @@ class StreamWriter(Traveller, DataSourceStreamArrowWriter):
         return self._plan.run("-".join(_micro_batch()), iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """All tasks of a micro-batch have written."""
+        """Commit after all tasks of a micro-batch have written."""
         self._plan.commit(f"micro-batch {batchId} to {self._name}", messages)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """A micro-batch has failed."""
+        """Abort a failed micro-batch."""
         self._plan.abort(f"micro-batch {batchId} to {self._name}", messages)
 
 
@@ -146,7 +146,7 @@ def _micro_batch() -> tuple[str, str]:
     epoch = None if context is None else context.getLocalProperty(EPOCH)
     if not query or not epoch:
         message = (
-            "Spark does not tell this task its query and micro-batch "
+            "Spark does not provide the query and micro-batch of this task "
             f"({QUERY}={query!r}, {EPOCH}={epoch!r}); use foreach_batch"
         )
         raise PenstockError(message)
@@ -154,7 +154,7 @@ def _micro_batch() -> tuple[str, str]:
 
 
 class SinkSource(DataSource):
-    """A format that writes; base of the one with options and of those that `register` makes."""
+    """Base of the formats that write to a sink."""
 
     format_name: ClassVar[str]
 
@@ -174,7 +174,7 @@ class SinkSource(DataSource):
                 f"replace them with {instead}",
             )
         plan = self.plan(schema)
-        if plan.way.check:
+        if plan.settings.check:
             try_out(plan.sink, schema)
         return BatchWriter(self.name(), plan)
 
@@ -196,31 +196,29 @@ class SinkSource(DataSource):
         return StreamWriter(self.name(), self.plan(schema))
 
     def plan(self, schema: StructType) -> Plan:
-        """What the tasks have to know. Raises `ConfigError`."""
+        """The plan for the tasks. Raises `ConfigError`."""
         raise NotImplementedError
 
 
 class PenstockSource(SinkSource):
-    """`format("penstock")`: the sink is what the options say."""
+    """`format("penstock")`: the options describe the sink."""
 
     format_name = "penstock"
 
     def plan(self, schema: StructType) -> Plan:
-        """The sink of the options."""
+        """Plan a write to the sink that the options describe."""
         recipe, chosen = prepared(self.options, schema.names)
         check_types(recipe.sink(), schema)
-        return Plan(sink=description(recipe), way=chosen)
+        return Plan(sink=description(recipe), settings=chosen)
 
 
 class RegisteredSource(SinkSource):
-    """A format that `register` has made: the sink is given, and options say only how it is written
-    to.
-    """
+    """A format made by `register`: the sink is given, and options only describe how to write."""
 
     given: ClassVar[Plan]
 
     def plan(self, schema: StructType) -> Plan:
-        """The sink that was given."""
+        """Plan a write to the given sink."""
         found = read_options(self.options, WRITING, f"format({self.name()!r})")
         check_types(load(self.given.sink), schema)
-        return replace(self.given, way=self.given.way.changed(found))
+        return replace(self.given, settings=self.given.settings.changed(found))

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class ForeachBatch:
-    """What `foreach_batch` makes: called with each micro-batch by Spark."""
+    """The result of `foreach_batch`; Spark calls it with each micro-batch."""
 
     def __init__(self, write: Callable[[DataFrame, int], None], report: StreamReport) -> None:
         self._write = write
         self.report = report
-        """What has become of the micro-batches so far."""
+        """The reports of the micro-batches so far."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write one."""
+        """Write one micro-batch."""
         self._write(df, batch_id)
 
 
@@ -37,25 +37,24 @@ def foreach_batch(
     app_id: str | None = None,
     **options: Any,
 ) -> ForeachBatch:
-    """What `df.writeStream.foreachBatch(...)` calls for each micro-batch: `write_dataframe` with
-    these options.
+    """Make the function for `df.writeStream.foreachBatch(...)`: `write_dataframe` per micro-batch.
 
     Args:
         sink: as in `write_dataframe`.
-        on_report: is called with each report.
+        on_report: called with each report.
         app_id: the name under which micro-batches are committed; default: the id of the query,
             which its checkpoint keeps over restarts. A query with a new checkpoint, or with a copy
-            of another one's, counts from where that stands, so under an old name its batches would
-            come under names that are committed (`NonDeterministicReplay`). A name must be unique
-            for a checkpoint, therefore; writers to several tables in one micro-batch share it.
-            Needed on Spark Connect, which does not tell the id.
+            of another one's, counts from the position of that checkpoint, so under an old name its
+            batches would have names that are already committed (`NonDeterministicReplay`). So each
+            checkpoint needs its own name; writers to several tables in one micro-batch share it.
+            Required on Spark Connect, which does not provide the id.
         options: those of `write_dataframe`; `version` is the number of the micro-batch. With
-            `check` the sink is opened on the driver for the first micro-batch only.
+            `check`, the sink is opened on the driver for the first micro-batch only.
 
-    A micro-batch that Spark runs again, because its end was not noted, is written again at
-    `"at_least_once"`, and skipped where it was committed at the other levels. What is returned
-    keeps the reports as `report`, a `StreamReport`; on Spark Connect the server's copy keeps them.
-    Raises `ConfigError` for `version`, and what `write_dataframe` raises, which ends the query.
+    Spark runs a micro-batch again if its end was not recorded: it is then written again at
+    `"at_least_once"`, and skipped if committed at the other levels. The result keeps the reports as
+    `report`, a `StreamReport`; on Spark Connect the server's copy keeps them. Raises `ConfigError`
+    for `version`, and the errors of `write_dataframe`, which end the query.
     """
     if "version" in options:
         raise checks.bad("version", options["version"], "is the number of the micro-batch")
@@ -82,17 +81,15 @@ def foreach_batch(
 
 
 def _query_id(df: DataFrame) -> str:
-    """The id of the query that this is a micro-batch of."""
+    """The id of the micro-batch's query."""
     try:
         found = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    except (
-        Exception
-    ):  # Spark Connect has no context, and an error of its own for that in each version
+    except Exception:  # Spark Connect has no context, and its error differs between versions
         found = None
     if not found:
         raise checks.bad(
             "app_id",
             None,
-            "the query does not tell its id here (Spark Connect does not); name the application",
+            "is needed here: the query's id is not available (it never is on Spark Connect)",
         )
     return str(found)

@@ -30,7 +30,7 @@ _failed = pytest.StashKey[bool]()
 
 @pytest.fixture
 def fake_clock(request: pytest.FixtureRequest) -> Iterator[FakeClock]:
-    """A new clock on a virtual loop, closed after the test, which fails if it leaves a task or timer."""
+    """A new clock on a virtual loop; the test fails if it leaves a task or a timer."""
     with FakeClock() as clock:
         yield clock
         leftovers = [] if _failed in request.node.stash else clock.leftovers()

@@ -82,7 +82,7 @@ def fail(error: BaseException | None = None) -> Step[T]:
 
 
 def partial(errors: Mapping[int, BaseException]) -> Step[T]:
-    """The items at these indices fail with their errors, if the batch has them; the rest succeed."""
+    """Items at these indices fail with their errors, if the batch has them; the rest succeed."""
 
     async def step(scene: Scene[T]) -> WriteResult:
         failed = {index: error for index, error in errors.items() if index < len(scene.batch)}
@@ -201,7 +201,7 @@ class SlowSink(ScriptedSink[T]):
 
 
 class FlakySink(ScriptedSink[T]):
-    """Fails `failures` times with `error` (default: a `TransientError`), then accepts everything."""
+    """Fails `failures` times with `error` (default: a `TransientError`), then accepts all."""
 
     def __init__(self, failures: int, error: BaseException | None = None) -> None:
         super().__init__([fail(error) for _ in range(failures)])

@@ -34,7 +34,7 @@ from penstock.spark import DeadLettersError, SparkWriteReport, write_dataframe
 from penstock.spark.driver.content import Content
 from penstock.spark.levels.atomic import write_atomically
 from penstock.spark.levels.runs import Ran
-from penstock.spark.report import UnitReport
+from penstock.spark.progress.counts import UnitReport
 from penstock.testing import embedded_postgres
 from penstock.testing.servers.require import there_or_skip
 

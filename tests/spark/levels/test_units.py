@@ -24,7 +24,7 @@ from penstock import (  # noqa: E402
 )
 from penstock.sinks import MemorySink  # noqa: E402
 from penstock.spark.levels.units import BUCKET, CONTENT, Units, by_bucket  # noqa: E402
-from penstock.spark.report import DeadLettersError  # noqa: E402
+from penstock.spark.progress.counts import DeadLettersError  # noqa: E402
 from penstock.spark.task.dead_rows import DeadRowBuffer  # noqa: E402
 from penstock.spark.task.task import Cuts, Task  # noqa: E402
 from penstock.spark.task.unit_task import UnitTask  # noqa: E402

@@ -1,20 +1,20 @@
-"""Dead letters on their way back, batch by batch.
+"""Replay of dead letters, batch by batch.
 
-1. What is about to be sent is noted before it is, and its outcomes after. So a replay that is cut
-   off at any moment (Ctrl-C, kill, a power cut) is taken up by the next one where it stopped, and
-   that one knows which letters may have arrived: a sink with unique keys then calls them duplicates
-   instead of writing them twice.
-2. An interrupted batch is made again of the same letters under the same id, so that its write key
-   is the same, too.
-3. Letters of one batch have the same batcher, tenant and history; they go in the order in which
-   they came, those that may have arrived before the others. Order is kept per key (`_dlq_order`): a
-   batch has one letter of a key, or with a sink that is `key_prefix_safe` any number of them. What
-   may have arrived came before what is pending of its key, so it may go first.
-4. A destination that is not there, refuses everything or asks to slow down ends the replay. What
-   was not sent is pending as before, its attempts uncounted. No `Retry` waits for a refusal in a
+1. Each batch is noted in the store before it is sent, and its outcomes after. So if a replay is
+   interrupted at any moment (Ctrl-C, kill, a power cut), the next one continues where it stopped,
+   and knows which letters may have been delivered: a sink with unique keys then reports them as
+   duplicates instead of writing them twice.
+2. An interrupted batch is built again from the same letters under the same id, so its write key is
+   the same, too.
+3. Letters of one batch have the same batcher, tenant and history. They are sent in their original
+   order, those that may have been delivered before the others. Order is kept per key (`order.py`):
+   a batch has one letter of a key, or any number with a sink that is `key_prefix_safe`. A letter
+   that may have been delivered is older than the pending ones of its key, so it may be sent first.
+4. A destination that is unavailable, refuses everything or throttles ends the replay. Unsent
+   letters stay pending, and their attempts are not counted. No `Retry` waits for a refusal in a
    replay.
-5. What fails again stays where it is: the stack's own dead letters take nothing in a replay, so no
-   letter loses its place.
+5. A letter that fails again stays in the store: the stack's own dead letters accept nothing in a
+   replay, so no letter loses its place.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from ..._core.order.keys import key_of
 from ..._core.order.prefix import held_back
 from ..._core.outcome import Outcome, outcome_of
 from ..._core.send import send
-from ..._core.sink import capabilities_of
+from ..._core.sink import capabilities_of, classifier_of
 from ...letters.letter import INTERRUPTED, PENDING, Selection
 from ...letters.store import Ending
-from .order import KeyOrder
+from .order import ReplayOrder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from ..._core.sink import Sink
-    from ...letters.letter import Lane, Letter
+    from ...letters.letter import Letter, ReplayLane
     from ...letters.store import Store
 
 LEFT = Selection(states=frozenset({PENDING, INTERRUPTED}))
@@ -59,34 +59,35 @@ _NOT_NOW = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRules:
-    """How letters are sent."""
+    """Settings of a replay."""
 
     batch_size: int
     decode: Callable[[Any], Any] | None
-    """Makes an item of what JSON made of it."""
+    """Converts decoded JSON into an item."""
     twice: bool
-    """Send letters that may have arrived as if they had not."""
+    """Send letters that may have been delivered as if they had not been."""
     any_order: bool = False
-    """Send letters of a key though earlier ones of it are left."""
+    """Send letters of a key even if earlier ones remain."""
 
 
 class Replay:
-    """One replay from a store, held and open, into a sink, open too."""
+    """One replay from an open, held store into an open sink."""
 
     def __init__(self, store: Store, sink: Sink[Any], rules: ReplayRules) -> None:
         self._store = store
         self._sink = sink
         self._rules = rules
         self._repeats = capabilities_of(sink).key_prefix_safe
-        self.order = KeyOrder(any_order=rules.any_order)
+        self.order = ReplayOrder(any_order=rules.any_order)
         self.endings: Counter[str] = Counter()
-        """How many letters ended how, by the name of their outcome, or `undecodable`."""
+        """Number of letters by outcome, or `undecodable`."""
         self.stopped_by: BaseException | None = None
-        """The error of a destination that does not take anything now."""
+        """The error of a destination that accepts nothing now."""
 
     async def run(self, selection: Selection, most: int | None) -> None:
-        """Send every letter that is meant, at most `most`. Suspends until they have an outcome;
-        cancelled, it notes what is known first.
+        """Send the selected letters, at most `most`, and wait for their outcomes.
+
+        If it is cancelled, it first notes the outcomes known by then.
         """
         async for letters in self._batches(selection, most):
             await self._send(letters)
@@ -95,7 +96,7 @@ class Replay:
 
     async def _batches(self, selection: Selection, most: int | None) -> AsyncIterator[list[Letter]]:
         batch: list[Letter] = []
-        lanes: set[Lane | None] = set()
+        lanes: set[ReplayLane | None] = set()
         async with (
             aclosing(self._store.letters(LEFT)) as letters,
             aclosing(self.order.meant(letters, selection)) as meant,
@@ -144,20 +145,7 @@ class Replay:
             )
 
     def _batch(self, letters: Sequence[Letter]) -> tuple[RowBatch[Any], list[Letter]]:
-        items: list[Any] = []
-        kept: list[Letter] = []
-        for letter in letters:
-            if self.order.holds(letter):
-                continue
-            try:
-                items.append(
-                    letter.item if self._rules.decode is None else self._rules.decode(letter.item)
-                )
-            except Exception as error:
-                self.endings["undecodable"] += 1
-                self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
-            else:
-                kept.append(letter)
+        items, kept = self._decoded(letters)
         keys = [
             key_of(lane.key) for letter in kept if (lane := self.order.lane(letter)) is not None
         ] or None
@@ -175,6 +163,23 @@ class Replay:
         first = letters[0]
         lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant, is_replay=True)
         return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept
+
+    def _decoded(self, letters: Sequence[Letter]) -> tuple[list[Any], list[Letter]]:
+        """The items of the letters that may be sent, and those letters."""
+        decode = self._rules.decode
+        items: list[Any] = []
+        kept: list[Letter] = []
+        for letter in letters:
+            if self.order.holds(letter):
+                continue
+            try:
+                items.append(letter.item if decode is None else decode(letter.item))
+            except Exception as error:
+                self.endings["undecodable"] += 1
+                self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
+            else:
+                kept.append(letter)
+        return items, kept
 
     def _ending(
         self, batch: RowBatch[Any], index: int, letter: Letter, error: BaseException | None
@@ -211,19 +216,20 @@ class Replay:
         )
 
     def _kind_of(self, error: BaseException) -> ErrorClass:
-        """The error's class: that of the stack, but a refusal stays one where
-        `Retry(on_refused="dead_letter")` would give the item up.
+        """The error's class for the stack, but a refusal is always one.
+
+        `Retry(on_refused="dead_letter")` would turn it into a failure of the item.
         """
         if isinstance(error, RefusedError):
             return ErrorClass.REFUSED
-        return classified(error, getattr(self._sink, "classify", None))
+        return classified(error, classifier_of(self._sink))
 
     def _without_success(
         self, outcome: Outcome, error: BaseException, kind: ErrorClass, *, maybe: bool
     ) -> Outcome:
         task = asyncio.current_task()
         if (task is not None and task.cancelling()) or isinstance(error, KeyStopped):
-            return outcome  # the verdict knows what stood where
+            return outcome  # the verdict is exact here
         if kind in _NOT_NOW:
             self.stopped_by = self.stopped_by or error
             return Outcome.UNKNOWN if maybe else Outcome.UNSENT
@@ -231,7 +237,7 @@ class Replay:
 
 
 def _id(letters: Sequence[Letter]) -> str:
-    """The same for the same letters."""
+    """A batch id, the same for the same letters."""
     digest = hashlib.blake2b("\0".join(letter.key for letter in letters).encode(), digest_size=16)
     return f"replay-{digest.hexdigest()}"
 

@@ -1,10 +1,9 @@
-"""`penstock pipeline`: check a pipeline's file, explain it, run it.
+"""`penstock pipeline`: validate a pipeline's file, explain it, run it.
 
-1. Checking and explaining need neither Spark nor Java, unless `--spark` asks for what Spark itself
-   says.
-2. A run works in a thread, so that this one is free for signals. The first signal ends a stream
-   after the micro-batch that is being written, and a batch at once; the second ends everything now.
-3. No message shows what a variable of the environment holds.
+1. Validating and explaining need neither Spark nor Java, except with `--spark`.
+2. A run uses a thread of its own, so that the main thread is free for signals. The first signal
+   ends a stream after the current micro-batch, and a batch at once; the second ends everything now.
+3. No message shows the value of an environment variable.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..._core.errors import MissingExtra, PenstockError
 from ...spark.driver.session import cancel, has_java
 from ...spark.pipeline import Pipeline, PipelineError
+from ..exits import BAD_USE, FAILED, INTERRUPTED, OK
 from .view import RunView
 
 if TYPE_CHECKING:
@@ -27,17 +27,12 @@ if TYPE_CHECKING:
 
     from ...spark.pipeline import PipelineReport
 
-FAILED = 1
-BAD_USE = 2
-INTERRUPTED = 130
 LOOK_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def pipeline(options: argparse.Namespace) -> int:
-    """Do what was asked for; return the exit code: 0, 1 for a run that failed, 2 for mistakes, 130
-    for a signal.
-    """
+    """Perform the action; return 0, 1 for a failed run, 2 for mistakes, 130 for a signal."""
     try:
         declared = Pipeline.read(options.file)
         if options.action == "explain":
@@ -59,7 +54,7 @@ def pipeline(options: argparse.Namespace) -> int:
     except (MissingExtra, OSError, UnicodeDecodeError) as error:
         print(f"penstock pipeline: {error}", file=sys.stderr)
         return BAD_USE
-    return 0
+    return OK
 
 
 def _need_java() -> None:
@@ -78,7 +73,7 @@ def _ask_spark(declared: Pipeline, *, shows: bool) -> None:
 
 
 class _Run:
-    """One run, and what is shown of it."""
+    """One run and its output."""
 
     def __init__(self, declared: Pipeline, *, plain: bool) -> None:
         self._declared = declared
@@ -90,7 +85,7 @@ class _Run:
         self._error: BaseException | None = None
 
     def main(self) -> int:
-        """Wait for the end; the exit code."""
+        """Run the pipeline to its end; return the exit code."""
         thread = threading.Thread(target=self._work, name="penstock pipeline", daemon=True)
         self._view.say(f"{self._declared.name}: starting Spark")
         with self._signals_seen():
@@ -132,7 +127,7 @@ class _Run:
             return INTERRUPTED
         if self._error is not None:
             return self._failed(self._error)
-        return FAILED if self._report is None or self._report.failed else 0
+        return FAILED if self._report is None or self._report.failed else OK
 
     def _failed(self, error: BaseException) -> int:
         if isinstance(error, PipelineError):

@@ -1,5 +1,6 @@
-"""What a run of a pipeline says: a line for each write, a table of counts at the end. The bar in
-between is that of the write itself.
+"""The output of a pipeline's run: a line per write, and a table of counts at the end.
+
+The write itself draws the progress bar.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _COUNTS = ("writes", "rows", "delivered", "dead_letters", "failed", "retries")
 
 
 class RunView:
-    """Lines; with `plain` also the table is lines, as it is where nobody looks at a terminal."""
+    """Prints lines; without a terminal or with `plain`, the table too becomes lines."""
 
     def __init__(self, *, plain: bool) -> None:
         self._is_plain = plain or not sys.stdout.isatty() or find_spec("rich") is None
@@ -27,13 +28,13 @@ class RunView:
         print(text, flush=True)
 
     def wrote(self, report: SparkWriteReport) -> None:
-        """One write has ended: a line, but for empty micro-batches. From the run's thread."""
+        """Print a line for a finished write, unless it was empty. Called in the run's thread."""
         self._writes += 1
         if report.rows:
             self.say(f"write {self._writes}: {report}")
 
     def sum_up(self, report: PipelineReport) -> None:
-        """The counts of the whole run."""
+        """Print the counts of the whole run."""
         counts = {name.replace("_", " "): f"{getattr(report, name):,}" for name in _COUNTS}
         if self._is_plain:
             for name, count in counts.items():

@@ -1,9 +1,9 @@
-"""Measuring a sink: writes of one size, one after another, or by several workers at once.
+"""Measurement of a sink: writes of one size, one after another or by several workers.
 
-1. Every write goes through `send`, as a batcher's do; what a batcher adds is microseconds.
+1. Every write goes through `send`, as a batcher's does; a batcher adds microseconds.
 2. The first write of each size is not counted: it opens connections and fills caches.
-3. Every item is a new one: the numbers that the user's function gets never repeat within a run.
-4. A write that fails ends the measuring: there is nothing to learn from how long a failure takes.
+3. Every item is new: the numbers passed to the user's function never repeat within a run.
+4. A failed write ends the measurement: the duration of a failure says nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from ..._core.sink import Sink
 
 SAMPLE = 100
-"""Items that are looked at to tell the size of one."""
+"""Items sampled for the mean size of one."""
 DEEP = 4
-"""Levels of containers that are looked into."""
+"""Levels of nested containers that count."""
 
 
 class WriteFailed(Exception):
-    """A write has failed, so there is nothing to measure."""
+    """A write has failed, which ends the measurement."""
 
     def __init__(self, size: int, error: BaseException) -> None:
         super().__init__(
@@ -41,7 +41,7 @@ class WriteFailed(Exception):
 
 
 class NoItem(Exception):
-    """The user's function has made no item."""
+    """The user's function could not make an item."""
 
     def __init__(self, number: int, error: Exception) -> None:
         super().__init__(
@@ -50,8 +50,10 @@ class NoItem(Exception):
 
 
 class Measuring:
-    """One run against an open sink. `item` makes an item of a number; `tell` hears of each size
-    that begins, and of each write that has ended.
+    """One run against an open sink.
+
+    `item` makes an item from a number; `tell` is called at the start of each size and after each
+    write.
     """
 
     def __init__(
@@ -75,9 +77,7 @@ class Measuring:
         return await self.workers(size, 1)
 
     async def workers(self, size: int, workers: int) -> Measured:
-        """Measure one batch size with several workers at once. Raises `WriteFailed` and
-        `NoItem`.
-        """
+        """Measure one batch size with concurrent workers. Raises `WriteFailed` and `NoItem`."""
         done = itertools.count(1)
         everything = workers * (self._repeats + 1)
         self._tell(size, 0, everything)
@@ -117,8 +117,9 @@ def _made(item: Callable[[int], Any], number: int) -> object:
 
 
 def item_bytes(item: Callable[[int], Any]) -> int:
-    """The memory of one item, by a mean over some: objects and what they hold, shared parts counted
-    each time. Raises `NoItem`.
+    """Mean memory of some items with their contents, shared parts counted each time.
+
+    Raises `NoItem`.
     """
     return max(1, sum(_bytes(_made(item, number), DEEP) for number in range(SAMPLE)) // SAMPLE)
 

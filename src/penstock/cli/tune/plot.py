@@ -17,8 +17,9 @@ THROUGHPUT, TIME, KNEE = "#1f6f8b", "#c8553d", "#9aa5ab"
 
 
 def draw(measured: Sequence[Measured], at: Measured, title: str, target: Path) -> None:
-    """Write the picture, in the format that the name ends with. Raises `OSError` and, for an
-    unknown format, `ValueError`.
+    """Write the picture in the format of the target's suffix.
+
+    Raises `OSError` and, for an unknown format, `ValueError`.
     """
     sizes = [one.size for one in measured]
     drawing: Any = mpl

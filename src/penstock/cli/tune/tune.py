@@ -1,146 +1,38 @@
-"""`penstock tune`: measure a sink at several batch sizes, and say which limits fit.
+"""`penstock tune`: measure a sink at several batch sizes, and recommend limits.
 
-What was measured goes to standard output, so it can be kept; the warning, the progress and what
-went wrong go to standard error.
+Results go to standard output, so they can be saved; warnings, progress and errors go to standard
+error.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
 import inspect
-import re
-import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import PenstockError
 from ..._core.opening import opened
 from ..._core.sink import capabilities_of
+from ..exits import BAD_USE, FAILED, OK, TERMINATED, Termination
 from ..named import UseError, named, named_sink
 from .measure import Measuring, NoItem, WriteFailed, item_bytes
 from .worksheet import Needs, as_code, below, enough, knee, memory, remarks, worksheet
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from ..._core.sink import Sink
     from .worksheet import Measured
 
-OK, FAILED, BAD_USE, TERMINATED = 0, 1, 2, 143
-SIZES = (1, 10, 100, 1000, 10_000)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
-
-
-# -- arguments -------------------------------------------------------------------------------------
-
-
-def tune_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
-    """The arguments."""
-    parser.add_argument(
-        "sink",
-        metavar="MODULE:SINK",
-        help="a sink, a stack, a function of a batch, or a function that makes one",
-    )
-    parser.add_argument(
-        "--items",
-        required=True,
-        metavar="MODULE:FUNCTION",
-        help="a function that makes an item of a number; the numbers do not repeat",
-    )
-    parser.add_argument(
-        "--rate", type=_rate, metavar="N", help="items per second on an ordinary day"
-    )
-    parser.add_argument(
-        "--peak", type=_rate, metavar="N", help="items per second at the worst (default: the rate)"
-    )
-    parser.add_argument(
-        "--latency",
-        type=_duration,
-        metavar="TIME",
-        help="how long an item may wait for its batch, such as 50ms",
-    )
-    parser.add_argument(
-        "--absorb",
-        type=_duration,
-        default=2.0,
-        metavar="TIME",
-        help="how long a pause of the destination to take in (default: 2s)",
-    )
-    parser.add_argument(
-        "--sizes",
-        type=_counts(count),
-        default=SIZES,
-        metavar="N,N,...",
-        help="batch sizes to measure (default: 1,10,100,1000,10000)",
-    )
-    parser.add_argument(
-        "--workers",
-        type=_counts(count),
-        default=(),
-        metavar="N,N,...",
-        help="then also measure with so many writes at once",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=count,
-        default=7,
-        metavar="N",
-        help="writes of each size, after a first that does not count (default: 7)",
-    )
-    parser.add_argument(
-        "--item-bytes",
-        type=count,
-        metavar="N",
-        help="memory of an item (default: what some of yours take)",
-    )
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw throughput and write time by size, as SVG or PNG",
-    )
-    parser.add_argument(
-        "--yes", action="store_true", help="do not ask before writing to the destination"
-    )
-
-
-def _rate(text: str) -> float:
-    try:
-        value = float(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e12:
-        message = f"{text!r} must be a number of items per second, more than 0"
-        raise argparse.ArgumentTypeError(message)
-    return value
-
-
-def _duration(text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    value = 0.0 if found is None else float(found[1]) * _SECONDS[found[2]]
-    if not 0 < value < 1e9:
-        message = f"{text!r} must be a time with its unit such as 50ms, 2s or 1m, more than 0"
-        raise argparse.ArgumentTypeError(message)
-    return value
-
-
-def _counts(count: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
-    def counts(text: str) -> tuple[int, ...]:
-        return tuple(sorted({count(part.strip()) for part in text.split(",")}))
-
-    return counts
-
-
-# -- the command -----------------------------------------------------------------------------------
-
 
 def tune(options: argparse.Namespace) -> int:
-    """Measure and tell; return the exit code: 0, 1 if writing failed, 2 for bad use. Raises
-    `KeyboardInterrupt` after Ctrl-C.
+    """Measure and print limits; return the exit code: 0, 1 if writing failed, 2 for bad use.
+
+    Raises `KeyboardInterrupt` after Ctrl-C.
     """
     try:
         if options.plot is not None:
@@ -199,7 +91,7 @@ def _check_workers(sink: Sink[Any], workers: Sequence[int]) -> None:
 
 
 def _may_write(options: argparse.Namespace) -> bool:
-    """Warn, and on a terminal ask."""
+    """Warn, and ask for confirmation on a terminal."""
     _say(
         f"WARNING: this writes about {_items_to_write(options):,} made-up items to the real "
         f"destination of {options.sink}, and removes none"
@@ -237,18 +129,8 @@ class _Tuning:
         self._live = sys.stderr.isatty()
 
     async def main(self) -> int:
-        """Measure, and tell what follows. Ctrl-C and SIGTERM close the sink and say how much was
-        written.
-        """
-        task = asyncio.current_task()
-        terminated: list[int] = []
-
-        def terminate() -> None:
-            terminated.append(signal.SIGTERM)
-            if task is not None:
-                task.cancel()
-
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        """Measure and print limits; Ctrl-C and SIGTERM close the sink and report the items."""
+        termination = Termination()
         try:
             async with opened(self._sink):
                 measured = await self._sizes()
@@ -257,7 +139,7 @@ class _Tuning:
         except asyncio.CancelledError:
             self._clear()
             _say(f"interrupted; about {self._measuring.items:,} items were written")
-            if terminated:
+            if termination.has_come:
                 return TERMINATED
             raise
         self._tell(measured, at, workers)

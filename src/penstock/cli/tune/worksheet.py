@@ -1,12 +1,12 @@
-"""The sizing worksheet: from what was measured to limits. Pure.
+"""The sizing worksheet: derives limits from measurements. Pure.
 
-1. The knee is the smallest batch with nine tenths of the best throughput: beyond it batches grow,
-   and hardly anything else does.
+1. The knee is the smallest batch with nine tenths of the best throughput: larger batches gain
+   little.
 2. `max_items` stays a fifth below the knee.
-3. `max_delay` is the latency budget. A batch that fills sooner is sealed by size all the same; one
-   that fills later must not wait longer.
-4. `workers` is how many writes must be under way at once to carry the peak.
-5. `max_pending_items` takes in some seconds of peak, and what is filling and being written anyway.
+3. `max_delay` is the latency budget. A batch that fills sooner is sealed by size; one that fills
+   later must not wait longer.
+4. `workers` is the number of concurrent writes that the peak needs.
+5. `max_pending_items` covers some seconds of peak, plus the open batch and the batches in flight.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One batch size, or one number of workers: what each write took."""
+    """The measured writes of one batch size and one number of workers."""
 
     size: int
     seconds: tuple[float, ...]
-    """Of each write."""
+    """The duration of each write."""
     workers: int = 1
 
     @property
     def write(self) -> float:
-        """The median."""
+        """The median duration of a write."""
         return statistics.median(self.seconds)
 
     @property
     def per_second(self) -> float:
-        """Items per second, with so many workers."""
+        """Items per second, with this number of workers."""
         return self.workers * self.size / max(self.write, 1e-9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What the batcher is for. Rates in items per second, times in seconds."""
+    """Requirements of the batcher. Rates in items per second, times in seconds."""
 
     rate: float | None = None
-    """On an ordinary day."""
+    """The usual rate."""
     peak: float | None = None
-    """At the worst; default `rate`."""
+    """The highest rate; default `rate`."""
     latency: float | None = None
-    """How long an item may wait for its batch."""
+    """Longest time that an item may wait in the open batch."""
     absorb: float = 2.0
-    """How long a pause of the destination the ledger takes in, at the peak."""
+    """Longest pause of the destination that the ledger absorbs at the peak."""
 
     @property
     def worst(self) -> float | None:
-        """The peak."""
+        """The peak, or the usual rate."""
         return self.rate if self.peak is None else self.peak
 
 
@@ -74,13 +74,14 @@ def knee(measured: Sequence[Measured]) -> Measured:
 
 
 def below(size: int) -> int:
-    """A fifth less, at least 1."""
+    """A fifth less than `size`, at least 1."""
     return max(1, int(size * MARGIN))
 
 
 def worksheet(at: Measured, needs: Needs, workers: int | None = None) -> Limits:
-    """Limits for a knee. `workers` where they were measured; else as many as carry the peak, if
-    each is as fast as one alone.
+    """Derive limits from the knee.
+
+    Without measured `workers`, take as many as carry the peak if each is as fast as one alone.
     """
     max_items = below(at.size)
     peak = needs.worst
@@ -97,9 +98,7 @@ def worksheet(at: Measured, needs: Needs, workers: int | None = None) -> Limits:
 
 
 def enough(measured: Sequence[Measured], peak: float | None) -> Measured:
-    """The fewest workers that carry the peak; where none do, or there is no peak, the fewest with
-    nine tenths of the best throughput.
-    """
+    """The fewest workers that carry the peak, or else reach nine tenths of the best throughput."""
     carrying = [one for one in measured if peak is not None and one.per_second >= peak]
     if carrying:
         return min(carrying, key=lambda one: one.workers)
@@ -111,9 +110,7 @@ def enough(measured: Sequence[Measured], peak: float | None) -> Measured:
 
 
 def memory(limits: Limits, item_bytes: int) -> str:
-    """The most that a full ledger holds: every item in the open batch, sealed, in flight or backing
-    off.
-    """
+    """Memory of a full ledger: all items in the open batch, sealed, in flight or backing off."""
     amount, unit = float(limits.ledger_items * item_bytes), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
@@ -121,7 +118,7 @@ def memory(limits: Limits, item_bytes: int) -> str:
 
 
 def as_code(limits: Limits) -> str:
-    """The limits, to be copied."""
+    """The limits as Python code."""
     lines = [
         f"    max_items={limits.max_items:_},",
         f"    max_delay={limits.delay:g},",
@@ -135,7 +132,7 @@ def as_code(limits: Limits) -> str:
 def remarks(
     measured: Sequence[Measured], at: Measured, limits: Limits, needs: Needs, *, workers_known: bool
 ) -> list[str]:
-    """What to know about the limits, in whole sentences."""
+    """Remarks on the limits."""
     told: list[str] = []
     if len(measured) > 1 and at.size == max(one.size for one in measured):
         told.append("the largest size that was written was the best: look above it")
@@ -167,9 +164,7 @@ def remarks(
 
 
 def _usual(measured: Sequence[Measured], at: Measured, limits: Limits, needs: Needs) -> Measured:
-    """What was measured nearest to the batches that will be written: the knee, or a smaller one
-    where they are sealed by time.
-    """
+    """The measurement nearest to the usual batch: the knee, or smaller if time seals it."""
     items = (
         limits.max_items if needs.rate is None else min(limits.max_items, needs.rate * limits.delay)
     )

@@ -1,1 +1,1 @@
-"""Decisions on the driver: columns and partitions, the hash of rows, the trial of the sink."""
+"""Preparation of a write on the driver."""

@@ -1,14 +1,13 @@
-"""What the rows of a unit hold, as one number beside their count: the sum of a hash of each row.
+"""The content of a unit's rows as one number: the sum of the hashes of its rows.
 
-1. Spark makes the hash, in the driver's plan, in a column that travels with the rows and is taken
-   off before a sink sees them. The sum does not depend on the order of the rows; it wraps at 64
-   bits.
-2. `xxhash64` skips NULLs. So before each column stands whether it is one: (NULL, 1) and (1, NULL)
+1. Spark computes the hash in the driver's plan. Its column travels with the rows and is removed
+   before a sink sees them. The sum does not depend on the order of rows; it wraps at 64 bits.
+2. `xxhash64` skips NULLs. So each column is preceded by whether it is NULL: (NULL, 1) and (1, NULL)
    differ.
-3. Spark hashes no maps; their text as JSON is hashed instead.
-4. A `double` is hashed as the `float` next to it: a sum or a mean of doubles depends on the order
-   in which Spark adds them up, which is another in each run, and differs in the last digits.
-5. Columns are hashed in the order of their names, so that a query may give them in another one.
+3. Spark cannot hash maps; their JSON text is hashed instead.
+4. A `double` is hashed as the nearest `float`. A sum or mean of doubles depends on the order in
+   which Spark adds them, which varies between runs, and differs in the last digits.
+5. Columns are hashed in the order of their names, so their order in the query does not matter.
 """
 
 from __future__ import annotations
@@ -38,26 +37,24 @@ class Content:
 
     df: DataFrame
     columns: tuple[str, ...]
-    """None: rows are counted, and nothing else."""
+    """Without columns, rows are only counted."""
 
     @classmethod
     def of(cls, df: DataFrame, chosen: Sequence[str] | None, *, is_named: bool) -> Content:
-        """All columns, or the chosen ones; none where nothing has a name under which it could come
-        again. Raises `ConfigError`.
+        """All columns, or the chosen ones; none if the write is not named, since it has no replay.
+
+        Raises `ConfigError`.
         """
         if not is_named:
             if chosen is not None:
                 raise checks.bad(
                     "content",
                     chosen,
-                    "has no meaning without app_id and version: nothing tells that these rows "
-                    "come again",
+                    "has no meaning without app_id and version, which identify a repeated write",
                 )
             return cls(df, ())
         if CONTENT in df.columns:
-            raise checks.bad(
-                "df", CONTENT, "is the column that the hash of a row travels in; name it otherwise"
-            )
+            raise checks.bad("df", CONTENT, "is reserved for the hash of a row; rename the column")
         columns = (
             tuple(df.columns)
             if chosen is None
@@ -69,15 +66,15 @@ class Content:
 
     @property
     def text(self) -> str:
-        """The columns and their types; what the ledger stores."""
+        """The columns and their types, as stored in the ledger."""
         return typed(self.df, self.columns)
 
     def beside(self, rows: DataFrame) -> DataFrame:
-        """`rows` of the DataFrame with the hash of each."""
+        """Add the hash of each row as a column."""
         return rows.withColumn(CONTENT, self._hash()) if self.columns else rows
 
     def counted(self) -> Counts:
-        """Count and hash the rows by a job that writes nothing; blocks."""
+        """Count and hash the rows in a job that writes nothing; blocks."""
         # a decimal, since a sum of longs overflows, which is an error in ANSI mode
         sums = [functions.sum(self._hash().cast("decimal(20,0)"))] if self.columns else []
         rows, *found = self.df.agg(functions.count(functions.lit(1)), *sums).collect()[0]
@@ -100,7 +97,7 @@ def _hashed(column: Column, kind: Any) -> Column:
 
 
 def _needs_text(kind: Any) -> bool:
-    """Whether Spark has no hash for the type, or for one inside it."""
+    """Whether Spark has no hash for the type, or for a type inside it."""
     if kind.typeName() in _WITHOUT_HASH:
         return True
     inner = (

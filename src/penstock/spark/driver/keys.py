@@ -115,6 +115,6 @@ def with_bucket(df: DataFrame) -> DataFrame:
         raise checks.bad(
             "df",
             BUCKET,
-            "is the column that the number of a row's bucket travels in; name it otherwise",
+            "is reserved for the number of a row's bucket; rename the column",
         )
     return df.withColumn(BUCKET, functions.spark_partition_id())

@@ -1,4 +1,4 @@
-"""What the commands need to know of Spark before and while it runs."""
+"""Java and the running jobs of this process, for programs that run Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def has_java() -> bool:
-    """Whether Spark would find a Java."""
+    """Whether Spark can find Java."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java") is not None or (
         home is not None and shutil.which("java", path=Path(home) / "bin") is not None
@@ -17,9 +17,9 @@ def has_java() -> bool:
 
 
 def cancel() -> None:
-    """End Spark's jobs, if there are any."""
+    """Cancel all jobs of the active Spark context, if there is one."""
     from pyspark import SparkContext
 
-    running: Any = vars(SparkContext)["_active_spark_context"]  # whatever is public makes one
+    running: Any = vars(SparkContext)["_active_spark_context"]  # public ways would create one
     if running is not None:
         running.cancelAllJobs()

@@ -1,10 +1,9 @@
-"""The sink, opened once on the driver before the job: what is wrong with it is told there, and not
-four times by every task.
+"""A trial of the sink on the driver before the job, so that its errors appear once and early.
 
-1. Opened is a copy made from the pickled description, as the executors make theirs; on a loop of
-   its own in a thread of its own, so that a caller with a running loop may call, and a sink that is
-   open elsewhere stays as it is.
-2. An open sink knows its destination, so the columns are judged again.
+1. A copy is opened, made from the pickled description as on the executors. It is opened on its own
+   loop in a separate thread, so that a caller may have a running loop, and a sink that is open
+   elsewhere is not affected.
+2. An open sink knows its destination, so the columns are checked again.
 3. Nothing is written.
 """
 
@@ -23,14 +22,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NOTE = (
-    "penstock opened the sink on the driver, to see whether it can work; where only the "
-    "executors reach the destination pass check=False"
+    "penstock opened the sink on the driver to check it; if only the executors can reach the "
+    "destination, pass check=False"
 )
 
 
 def try_out(description: bytes, schema: StructType) -> None:
-    """Open the sink and close it again; blocks until that is done. Raises what opening raises, and
-    `ConfigError` for columns that do not fit.
+    """Open the sink and close it again; blocks.
+
+    Raises the errors of opening, and `ConfigError` for columns that the sink cannot write.
     """
     with ThreadPoolExecutor(1, "penstock check") as thread:
         try:

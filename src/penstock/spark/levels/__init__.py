@@ -1,1 +1,1 @@
-"""Delivery levels: units, transactions of buckets, and one publication of everything."""
+"""Delivery levels of a write."""

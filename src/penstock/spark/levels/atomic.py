@@ -1,15 +1,14 @@
-"""The driver's side of a write that becomes visible at once: begin, run the tasks, publish what
-they have staged.
+"""The driver's side of an atomic write: begin, run the tasks, publish their stages.
 
-1. An epoch that was published before is told from the ledger, and nothing is written. Its rows are
-   counted and hashed all the same: others under its name are an error, not a skipped write.
-2. Only the stages that came back with the tasks' results are published: one of each task. What
-   other attempts have written is dropped.
-3. Publishing that breaks off is tried again, since the epoch's row tells whether it was applied.
-4. Where the destination has lost what was staged, publishing again does not help: the job runs
-   again, from `begin`, a few times at most.
-5. The destination is opened here as well, from its description, on a loop of its own; so the driver
-   needs access to it.
+1. If the ledger has the epoch as published, nothing is written. The rows are counted and hashed all
+   the same: other rows under its name are an error, not a skipped write.
+2. Only the stages returned with the tasks' results are published: one of each task. Stages of other
+   attempts are dropped.
+3. Interrupted publishing is retried, since the epoch's row shows whether it was applied.
+4. If the destination has lost staged rows, publishing again does not help: the job runs again, from
+   `begin`, a few times at most.
+5. The driver opens the destination as well, from its description, on its own loop; so it needs
+   access to it.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..._core.errors import StagesLost
 from ..._core.opening import opened
-from ..._core.retry_policy import run_with_retries
+from ..._core.sink import classifier_of
 from ..._core.staging import check_staging
 from ..._core.transaction import Counts, check_same_rows
+from ...retry.operation import run_with_retries
 from ..report import SparkWriteReport
 from ..task.retries import transaction_retries
 from ..task.unit_task import report_skipped
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 PATIENCE = 300.0
-"""Seconds of waiting for a destination that is not there when the driver needs it."""
+"""Seconds for which the driver waits for an unavailable destination."""
 
 
 def write_atomically(
     sink: Sink[Any], epoch: Epoch, content: Content, run: Callable[[], Ran]
 ) -> SparkWriteReport:
-    """Publish what `run` has staged, or nothing. Blocks.
+    """Publish all that `run` has staged, or nothing. Blocks.
 
-    Raises what `run` raises, what the destination refuses or loses, and `NonDeterministicReplay`
-    where the epoch was published with other rows.
+    Raises the errors of `run` and of the destination, and `NonDeterministicReplay` if the epoch was
+    published with other rows.
     """
     destination = _Destination(description(check_staging(sink)))
     for _ in range(RUNS - 1):
@@ -87,7 +87,7 @@ def _written(
             lambda there: there.publish(epoch, ran.stages, counts, begun.mark)
         )
     except BaseException:
-        with suppress(Exception):  # what cannot be dropped now is collected by the next
+        with suppress(Exception):  # the next write collects the rest
             destination.call(lambda there: there.discard(epoch), is_tried_again=False)
         raise
     if before is None:
@@ -97,8 +97,9 @@ def _written(
 
 
 class _Destination:
-    """A destination on the driver, opened for each call on a thread of its own: the caller may have
-    a running loop.
+    """A destination on the driver, opened for each call on a separate thread.
+
+    The caller may have a running loop.
     """
 
     def __init__(self, described: bytes) -> None:
@@ -107,7 +108,7 @@ class _Destination:
     def call(
         self, work: Callable[[StagingSink], Awaitable[R]], *, is_tried_again: bool = True
     ) -> R:
-        """Do something with it. Blocks."""
+        """Call `work` with the open destination; blocks."""
         with ThreadPoolExecutor(1, thread_name_prefix="penstock driver") as thread:
             return thread.submit(
                 asyncio.run, self._tries(work, PATIENCE if is_tried_again else 0.0)
@@ -121,5 +122,5 @@ class _Destination:
                 return await work(destination)
 
         return await run_with_retries(
-            opened_for_it, transaction_retries(getattr(destination, "classify", None), patience)
+            opened_for_it, transaction_retries(classifier_of(destination), patience)
         )

@@ -1,7 +1,7 @@
-"""What a write promises, checked on the driver before anything runs.
+"""The delivery level of a write, checked on the driver before anything runs.
 
-`at_least_once` needs nothing, and may write rows again when a task is run again. `bucket` commits
-each key bucket once, in a transaction of its own. `atomic` commits everything at once.
+`at_least_once` has no requirements, and may write rows again when a task runs again. `bucket`
+commits each key bucket once, in its own transaction. `atomic` commits everything at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WriteMode = Literal["append", "overwrite"]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The promise of one write, and the name under which it is kept."""
+    """The delivery level of one write, and the name under which its commits are stored."""
 
     delivery: DeliveryLevel
     mode: WriteMode
@@ -34,7 +34,7 @@ class Level:
     def units(
         self, buckets: int, *, types: str, content_of: str, buffer_bytes: int
     ) -> Units | None:
-        """The units that it is cut into, where they have names that a replay has as well."""
+        """The units of the write, if a replay has units of the same names."""
         if self.application is None or self.version is None or self.delivery == "atomic":
             return None
         return Units(
@@ -49,7 +49,7 @@ class Level:
         )
 
     def epoch(self) -> Epoch | None:
-        """What is published at once, where everything is."""
+        """The epoch to publish at `atomic`; `None` at other levels."""
         if self.application is None or self.version is None or self.delivery != "atomic":
             return None
         unit = Unit(application=self.application, version=self.version, rule=f"atomic {self.mode}")
@@ -65,28 +65,27 @@ def level(
     version: int | None,
     key: tuple[str, ...],
 ) -> Level:
-    """The level that was asked for. Raises `ConfigError` for what cannot be kept."""
+    """Check the level. Raises `ConfigError` if the sink or the arguments cannot provide it."""
     checks.choice("delivery", delivery, get_args(DeliveryLevel))
     if checks.choice("mode", mode, get_args(WriteMode)) == "overwrite" and delivery != "atomic":
         raise checks.bad(
             "mode",
             mode,
-            f'needs delivery="atomic": at {delivery!r} readers would meet a table that is '
-            "being filled",
+            f'needs delivery="atomic": at {delivery!r} readers would see a partly filled table',
         )
     _check_name(delivery, app_id, version)
     if not key and delivery == "bucket":
         raise checks.bad(
             "delivery",
             delivery,
-            "needs key: its buckets are what commits once, wherever Spark has put the rows before",
+            "needs key: each bucket of keys commits once, independent of Spark's partitions",
         )
     if not key and app_id is not None and delivery == "at_least_once":
         raise checks.bad(
             "app_id",
             app_id,
-            "needs key: a partition does not hold the same rows when it comes again, so it "
-            "gets no name",
+            "needs key: a partition may have other rows when the write is repeated, so it has no "
+            "name",
         )
     if delivery == "bucket":
         check_transactional(sink)
@@ -106,7 +105,7 @@ def _check_name(delivery: DeliveryLevel, app_id: str | None, version: int | None
             raise checks.bad(
                 name,
                 value,
-                f"{rule}: together they name what is committed once, the same when it comes again",
+                f"{rule}: together they name the write, the same when it is repeated",
             )
     if app_id is not None and version is not None:
         Unit(application=app_id, version=version)

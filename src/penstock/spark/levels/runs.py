@@ -1,9 +1,9 @@
-"""Jobs that run again as a whole, since the destination has lost what their tasks had done.
+"""Jobs that run again as a whole because the destination has lost the work of their tasks.
 
-A bucket and its row in the ledger commit together, so a standby that takes over lacks both or none
-of them. It shows by the *history* that each unit was committed on, or was found committed on: where
-units of one job tell of two, those of the earlier one may be gone. The job runs again then: units
-that are there are skipped, and the others are written.
+A bucket and its row in the ledger commit together, so a promoted standby lacks both or neither.
+Each unit returns the *history* on which it was committed or found committed. If the units of one
+job return two histories, units of the earlier one may be lost. The job then runs again: existing
+units are skipped, and the others are written.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.spark")
 
 RUNS = 3
-"""How often a job runs in all."""
+"""Maximum number of runs of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a job has left."""
+    """The result of one run of a job."""
 
     report: SparkWriteReport
     stages: list[Stage]
     content: int
-    """The sum of the hashes of their rows."""
+    """The sum of the hashes of the staged rows."""
     histories: frozenset[str] = frozenset()
-    """Those of the destination that its units were committed on."""
+    """The destination's histories on which the units were committed."""
 
 
 def write_units(run: Callable[[], Ran]) -> SparkWriteReport:
-    """Run the job until one history of the destination has all of its units. Blocks.
+    """Run the job until one history of the destination has all its units. Blocks.
 
-    Raises what `run` raises, and `UnknownOutcomeError` where a standby takes over in each of three
+    Raises the errors of `run`, and `UnknownOutcomeError` if a standby takes over in each of three
     runs.
     """
     for _ in range(RUNS - 1):

@@ -1,18 +1,17 @@
-"""Units of delivery: the rows of one key bucket of one version, and the names that they carry.
+"""Units of delivery: the rows of one key bucket of one version, and their names.
 
-1. A bucket is a partition of `repartition(buckets, key)`: Spark puts every row of a key into it
-   whatever partitions the source has, which is why a replay meets the same rows under the same
-   name. The partition of a task would not do: it says where a row came from.
-2. Its number travels with the rows, in a column that is noted right after the shuffle. So tasks may
-   be fewer than buckets (`max_tasks`), and nothing depends on how Spark numbers its tasks.
-3. A bucket without rows is no unit: nothing is written, and nothing is stored of it.
-4. A hash of each row travels beside it (`driver.content`). It is taken off and summed as the rows are
-   read, once, whatever is done with them.
-5. The name `application:version:bucket` and the number of a chunk make the id of its batch. Two
+1. A bucket is a partition of `repartition(buckets, key)`. Spark puts every row of a key into it,
+   whatever the partitions of the source, so a replay has the same rows under the same name. The
+   partition of a task would not serve: it depends on where a row came from.
+2. Its number travels with the rows, in a column added right after the shuffle. So there may be
+   fewer tasks than buckets (`max_tasks`), and nothing depends on Spark's numbering of tasks.
+3. A bucket without rows is not a unit: nothing is written, and nothing is stored about it.
+4. A hash of each row travels with it (`driver.content`). It is removed and summed once, as the rows
+   are read.
+5. The id of a batch is the name `application:version:bucket` and the number of its chunk. Two
    attempts cut the same rows into the same chunks, so they send the same write keys: idempotency
-   keys over HTTP, transactional ids for Kafka. Where no ledger compares the rows, the hash of a
-   chunk's rows is part of its id, so that a destination never takes other rows for those that it
-   has.
+   keys over HTTP, transactional ids for Kafka. If no ledger compares the rows, the hash of a
+   chunk's rows is part of its id, so that a destination never accepts other rows under the same id.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
 pc: Any = compute  # its functions are made when it is imported, where no checker sees them
 
 BUCKET = "penstock_bucket"
-"""The column with the number of a row's bucket, between the driver and the task."""
+"""Column with the number of a row's bucket, from the driver to the task."""
 CONTENT = "penstock_content"
-"""The column with the hash of a row, on the same way."""
+"""Column with the hash of a row, from the driver to the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +48,13 @@ class Units:
     buckets: int
     key: tuple[str, ...]
     in_transactions: bool
-    """Whether each is a transaction; otherwise they only have names."""
+    """Whether each unit is a transaction; otherwise units only have names."""
     types: str = ""
-    """The key's columns with their types, on which the hash depends."""
+    """The key's columns with their types, which determine the hash."""
     content_of: str = ""
-    """What is hashed of each row; empty: nothing is."""
+    """The columns hashed of each row; empty: none."""
     buffer_bytes: int = 0
-    """How much of a unit is kept for another try inside of the task."""
+    """Bytes of a unit kept for a retry inside the task."""
 
     def unit(self, bucket: int) -> Unit:
         """The unit of one bucket."""
@@ -71,12 +70,12 @@ class Units:
 
 
 class Summed:
-    """Record batches without the hashes of their rows, and the sum of these so far."""
+    """Record batches with their row hashes removed and summed."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
         self.total: int | None = None
-        """Wrapped to a signed number of 64 bits; `None` as long as no hash has come."""
+        """The sum so far, as a signed number of 64 bits; `None` before the first hash."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -91,7 +90,7 @@ class Summed:
 
 
 def marked(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Chunks without the hashes of their rows, marked by their sums where there are any."""
+    """Chunks with their row hashes removed, marked with the sums if there were hashes."""
     for chunk in chunks:
         summed = Summed([chunk.rows])
         rows = next(summed)
@@ -108,8 +107,9 @@ def wrapped(total: int) -> int:
 
 
 def by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Each bucket with its rows, without the column of the bucket. The rows of one must be read
-    before the next is asked for.
+    """Each bucket with its rows, without the bucket column.
+
+    Read all rows of a bucket before the next bucket.
     """
     reading = _Reading(batches)
     while (bucket := reading.bucket()) is not None:
@@ -117,7 +117,7 @@ def by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator
 
 
 class _Reading:
-    """Record batches, taken apart where the bucket changes."""
+    """Splits record batches where the bucket changes."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
@@ -142,7 +142,7 @@ class _Reading:
 
 
 class Remembered:
-    """Chunks that can be read again from the first one, as long as what was read of them fits."""
+    """Chunks that can be read again from the first, while all chunks read so far fit the limit."""
 
     def __init__(self, chunks: Iterable[Chunk], limit: int) -> None:
         self._chunks = iter(chunks)
@@ -152,7 +152,7 @@ class Remembered:
 
     @property
     def fits(self) -> bool:
-        """Whether it can be read again."""
+        """Whether the chunks can be read again."""
         return self._kept is not None
 
     def __iter__(self) -> Iterator[Chunk]:

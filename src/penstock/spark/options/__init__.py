@@ -1,1 +1,1 @@
-"""The options of `format("penstock")`, and the sink that they describe."""
+"""Options of `format("penstock")`, and the sink that they describe."""

@@ -1,8 +1,8 @@
 """A stack of sinks from the options of `format("penstock")`.
 
 1. Everything is checked on the driver, before a row is read.
-2. What travels to the executors are the options, and the stack is built there: the same options
-   make the same description, so that a worker process finds the sink that it has open already.
+2. The options are sent to the executors, and the stack is built there. The same options give the
+   same description, so that a worker process can reuse its open sink.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _MODES: Mapping[str, Literal["error", "update", "ignore"]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """How rows are written."""
+    """How rows are written by a format."""
 
     cuts: Cuts
     max_dead_letters: int = 0
-    """How many rows may fail for good and be in no dead letters."""
+    """Rows that may fail for good without a dead-letter sink."""
     check: bool = True
     """Whether the sink is opened once on the driver first."""
 
     def changed(self, found: Mapping[str, Any]) -> WriteSettings:
-        """The way that the options say; what they leave open stays."""
+        """Replace the settings that the options name."""
         cuts = replace(
             self.cuts,
             chunk_rows=found.get("batchSize", self.cuts.chunk_rows),
@@ -69,15 +69,13 @@ class WriteSettings:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Options for one set of columns. Pickled, it is the options; unpickled, it is the stack of
-    sinks.
-    """
+    """Options for one set of columns. Pickled as the options, unpickled as the stack of sinks."""
 
     options: tuple[tuple[str, str], ...] = field(repr=False)
     columns: tuple[str, ...]
 
     def sink(self) -> Sink[Any]:
-        """The stack."""
+        """Build the stack."""
         return _build(self.options, self.columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -85,8 +83,8 @@ class Recipe:
 
 
 def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, WriteSettings]:
-    """The sink and the way to write, all checked. Raises `ConfigError`, and `MissingExtra` where a
-    client library is not installed.
+    """The checked sink and write settings. Raises `ConfigError`, and `MissingExtra` for a missing
+    client library.
     """
     found = read_options(given, OPTIONS, WHOSE)
     recipe = Recipe(tuple(sorted(given.items())), tuple(columns))
@@ -99,14 +97,14 @@ def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, 
 
 
 def _build(options: Sequence[tuple[str, str]], columns: Sequence[str]) -> Sink[Any]:
-    asked = _Asked(read_options(dict(options), OPTIONS, WHOSE), tuple(columns))
-    check_sinks(asked.found, asked.kind)
-    return _with_dead_letters(_guarded(_TERMINALS[asked.kind](asked), asked), asked)
+    parsed = _Options(read_options(dict(options), OPTIONS, WHOSE), tuple(columns))
+    check_sinks(parsed.found, parsed.kind)
+    return _with_dead_letters(_guarded(_TERMINALS[parsed.kind](parsed), parsed), parsed)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What the options ask for."""
+class _Options:
+    """Parsed options, and the columns of the DataFrame."""
 
     found: Mapping[str, Any] = field(repr=False)
     columns: tuple[str, ...]
@@ -125,7 +123,7 @@ class _Asked:
         return str(self.found[name])
 
     def within(self, name: str) -> tuple[str, ...] | None:
-        """The columns that an option names, if it is given."""
+        """The columns named by an option, if it is given."""
         if name not in self.found:
             return None
         value = self.found[name]
@@ -139,7 +137,7 @@ class _Asked:
         return chosen
 
     def postgres(self) -> dict[str, Any]:
-        """Where the database is, and who asks."""
+        """The address of the database and the login."""
         name = "dsn" if "dsn" in self.found else "url"
         if "dsn" in self.found and "url" in self.found:
             raise bad("dsn", "...", "is another name for url; give one of them")
@@ -149,17 +147,17 @@ class _Asked:
         return {"dsn": dsn_of(name, self.needed(name)), "connect_options": login}
 
     def basic(self) -> tuple[str, str] | None:
-        """A user and a password for HTTP."""
+        """User and password of HTTP basic authentication, if given."""
         if ("user" in self.found) != ("password" in self.found):
             given, missing = ("user", "password") if "user" in self.found else ("password", "user")
             raise bad(given, "...", f"needs {missing} beside it")
         return (self.found["user"], self.found["password"]) if "user" in self.found else None
 
 
-def _postgres(asked: _Asked) -> Sink[Any]:
-    schema, table = table_name("dbtable", asked.needed("dbtable"))
-    mode = asked.found.get("writeMode", "append")
-    keys, version = asked.within("mergeKeys"), asked.within("versionColumn")
+def _postgres(options: _Options) -> Sink[Any]:
+    schema, table = table_name("dbtable", options.needed("dbtable"))
+    mode = options.found.get("writeMode", "append")
+    keys, version = options.within("mergeKeys"), options.within("versionColumn")
     if keys and mode == "append":
         raise bad("mergeKeys", ",".join(keys), "needs writeMode=upsert or ignore")
     if version and mode != "upsert":
@@ -167,21 +165,21 @@ def _postgres(asked: _Asked) -> Sink[Any]:
     return PostgresSink(
         schema=schema,
         table=table,
-        columns=asked.columns,
+        columns=options.columns,
         on_conflict=_MODES[mode],
         conflict_columns=keys,
         version_column=version[0] if version else None,
-        pool_size=asked.connections,
-        **asked.postgres(),
+        pool_size=options.connections,
+        **options.postgres(),
     )
 
 
-def _http(asked: _Asked) -> Sink[Any]:
-    return HttpSink(asked.needed("url"), auth=asked.basic(), pool_size=asked.connections)
+def _http(options: _Options) -> Sink[Any]:
+    return HttpSink(options.needed("url"), auth=options.basic(), pool_size=options.connections)
 
 
-def _elasticsearch(asked: _Asked) -> Sink[Any]:
-    mode, keys = asked.found.get("writeMode", "append"), asked.within("mergeKeys") or ()
+def _elasticsearch(options: _Options) -> Sink[Any]:
+    mode, keys = options.found.get("writeMode", "append"), options.within("mergeKeys") or ()
     checks.choice("writeMode", mode, ("append", "upsert"))
     if len(keys) != (mode == "upsert"):
         rule = (
@@ -190,20 +188,20 @@ def _elasticsearch(asked: _Asked) -> Sink[Any]:
         )
         raise bad("mergeKeys", ",".join(keys), rule)
     return ElasticsearchSink(
-        asked.needed("url"),
-        index=asked.needed("index"),
+        options.needed("url"),
+        index=options.needed("index"),
         operation="upsert" if keys else "index",
         id=keys[0] if keys else None,
-        auth=asked.basic(),
-        pool_size=asked.connections,
+        auth=options.basic(),
+        pool_size=options.connections,
     )
 
 
-def _file(asked: _Asked) -> Sink[Any]:
-    return FileSink(asked.needed("path"), per_process=True)
+def _file(options: _Options) -> Sink[Any]:
+    return FileSink(options.needed("path"), per_process=True)
 
 
-_TERMINALS: Mapping[str, Callable[[_Asked], Sink[Any]]] = {
+_TERMINALS: Mapping[str, Callable[[_Options], Sink[Any]]] = {
     POSTGRES: _postgres,
     HTTP: _http,
     ELASTICSEARCH: _elasticsearch,
@@ -211,9 +209,9 @@ _TERMINALS: Mapping[str, Callable[[_Asked], Sink[Any]]] = {
 }
 
 
-def _guarded(sink: Sink[Any], asked: _Asked) -> Sink[Any]:
-    """A bound on each try, and further tries."""
-    found = asked.found
+def _guarded(sink: Sink[Any], options: _Options) -> Sink[Any]:
+    """Add a timeout for each try, and retries."""
+    found = options.found
     backoff = Backoff(base=found.get("retryBackoffMs", 100) / 1000)
     return stack(
         sink,
@@ -222,13 +220,13 @@ def _guarded(sink: Sink[Any], asked: _Asked) -> Sink[Any]:
     )
 
 
-def _with_dead_letters(sink: Sink[Any], asked: _Asked) -> Sink[Any]:
-    target = asked.found.get("deadLetters", RAISE)
+def _with_dead_letters(sink: Sink[Any], options: _Options) -> Sink[Any]:
+    target = options.found.get("deadLetters", RAISE)
     if target == RAISE:
         return sink
     if "/" in target:
         return stack(sink, DeadLetter(FileSink(target, per_process=True)))
-    if asked.kind != POSTGRES:
+    if options.kind != POSTGRES:
         raise bad(
             "deadLetters",
             target,
@@ -242,6 +240,6 @@ def _with_dead_letters(sink: Sink[Any], asked: _Asked) -> Sink[Any]:
         row=DeadLetterRecord.as_row,
         on_conflict="ignore",
         pool_size=1,
-        **asked.postgres(),
+        **options.postgres(),
     )
-    return stack(sink, DeadLetter(_guarded(letters, asked)))
+    return stack(sink, DeadLetter(_guarded(letters, options)))

@@ -1,10 +1,9 @@
 """The options of `format("penstock")`: their names, values and meaning, in one table.
 
-1. Names are written as Spark's users write them, and compared without case, since Spark lowers
-   them.
-2. A name that is not in the table, or that means nothing for the chosen sink, is an error that
-   lists what comes close. Nothing is ignored but what Spark itself adds.
-3. A wrong value is an error with the option, the value and the rule; the value of a secret is never
+1. Names follow Spark's spelling, and are compared without case, since Spark lowers them.
+2. A name that is not in the table, or has no meaning for the chosen sink, is an error that lists
+   similar names. Only options that Spark itself adds are ignored.
+3. A wrong value is an error with the option, the value and the rule; values of secrets are never
    shown.
 """
 
@@ -89,24 +88,24 @@ def _delivery(name: str, value: str) -> str:
 _BY_NETWORK = (POSTGRES, HTTP, ELASTICSEARCH)
 
 WRITING = (
-    Option(name="batchSize", read=_count(1), default="50000", meaning="rows in one write, at most"),
-    Option(name="batchBytes", read=_count(1), default="8388608", meaning="bytes in one write, about"),
-    Option(name="maxInFlight", read=_count(1), default="4; 1 for an upsert without `versionColumn`", meaning="writes of one task at the same time"),
+    Option(name="batchSize", read=_count(1), default="50000", meaning="maximum number of rows in one write"),
+    Option(name="batchBytes", read=_count(1), default="8388608", meaning="approximate maximum size of one write in bytes"),
+    Option(name="maxInFlight", read=_count(1), default="4; 1 for an upsert without `versionColumn`", meaning="concurrent writes of one task"),
     Option(
         name="maxDeadLetters",
         read=_count(0),
         default="0",
-        meaning="how many rows in all may fail for good, and be in no dead letters, before the write fails",
+        meaning="rows that may fail for good without a dead-letter sink before the write fails",
     ),
     Option(
         name="check",
         read=_flag,
         default="true",
-        meaning="open the sink once on the driver before a batch is written, so that a wrong address or table is told at once; `false` where "
-        "only the executors reach it",
+        meaning="open the sink once on the driver before a batch is written, so that a wrong address or table fails at once; `false` if only "
+        "the executors can reach it",
     ),
 )  # fmt: skip
-"""What holds for the sink of `register` as well."""
+"""Options that apply to formats made by `register` as well."""
 
 OPTIONS = (
     Option(
@@ -119,24 +118,24 @@ OPTIONS = (
         name="url",
         read=_text,
         meaning="`postgresql://...` or `jdbc:postgresql://...`; for `http` and `elasticsearch` "
-        "the endpoint. Not shown",
+        "the endpoint. Never shown",
         sinks=_BY_NETWORK,
         is_secret=True,
     ),
     Option(
         name="dsn",
         read=_text,
-        meaning="another name for `url`. Not shown",
+        meaning="another name for `url`. Never shown",
         sinks=(POSTGRES,),
         is_secret=True,
     ),
     Option(
-        name="user", read=_text, meaning="the user; goes before the one in `url`", sinks=_BY_NETWORK
+        name="user", read=_text, meaning="the user; overrides the one in `url`", sinks=_BY_NETWORK
     ),
     Option(
         name="password",
         read=_text,
-        meaning="the password; goes before the one in `url`. Not shown",
+        meaning="the password; overrides the one in `url`. Never shown",
         sinks=_BY_NETWORK,
         is_secret=True,
     ),
@@ -152,30 +151,29 @@ OPTIONS = (
     Option(
         name="path",
         read=_text,
-        meaning="the file; each worker process writes one of its own, `name-HOST-PID.suffix`",
+        meaning="the file; each worker process writes its own, `name-HOST-PID.suffix`",
         sinks=(FILE,),
     ),
     Option(
         name="writeMode",
         read=_choice("append", "upsert", "ignore"),
         default="append",
-        meaning="what becomes of a row whose key is there: `append` refuses it "
-        "(`elasticsearch` makes another document), `upsert` "
-        "replaces, `ignore` keeps what is there (not for `elasticsearch`)",
+        meaning="what happens to a row whose key exists: `append` refuses it "
+        "(`elasticsearch` adds another document), `upsert` replaces the existing row, `ignore` "
+        "keeps it (not for `elasticsearch`)",
         sinks=(POSTGRES, ELASTICSEARCH),
     ),
     Option(
         name="mergeKeys",
         read=_names,
         default="the primary key",
-        meaning="the columns of the key for `upsert` and `ignore`; for `elasticsearch` the one "
-        "column that is the id",
+        meaning="the key columns for `upsert` and `ignore`; for `elasticsearch` the one id column",
         sinks=(POSTGRES, ELASTICSEARCH),
     ),
     Option(
         name="versionColumn",
         read=_text,
-        meaning="with `upsert`: replace only rows of a lower version",
+        meaning="with `upsert`: replace only rows with a lower version",
         sinks=(POSTGRES,),
     ),
     *WRITING,
@@ -183,22 +181,24 @@ OPTIONS = (
         name="maxRetries",
         read=_count(0),
         default="3",
-        meaning="tries of a row after the first; an outage uses up none",
+        meaning="retries of a row after its first try; outages do not count",
     ),
     Option(
         name="retryBackoffMs",
         read=_count(1),
         default="100",
-        meaning="the wait before the second try, at most; doubles up to 30 s",
+        meaning="the longest wait before the second try in ms; doubles up to 30 s",
     ),
-    Option(name="timeoutMs", read=_count(1), default="60000", meaning="how long one try may take"),
+    Option(
+        name="timeoutMs", read=_count(1), default="60000", meaning="the timeout of one try in ms"
+    ),
     Option(
         name="deadLetters",
         read=_text,
         default=RAISE,
-        meaning="where rows go that fail for good: `raise` (the write fails), a file (its "
-        "path, with a `/`; each worker process writes its "
-        "own), or for `postgres` a table (`examples/dead_letters.sql`)",
+        meaning="the destination of rows that fail for good: `raise` (the write fails), a file "
+        "(a path with a `/`; each worker process writes its own), or for `postgres` a table "
+        "(`examples/dead_letters.sql`)",
     ),
     Option(name="delivery", read=_delivery, default=AT_LEAST_ONCE, meaning="only `at_least_once`"),
 )
@@ -217,10 +217,10 @@ _HINTS = {
 
 
 def read_options(given: Mapping[str, str], table: tuple[Option, ...], whose: str) -> dict[str, Any]:
-    """The values of the options that are given, by their written names. `whose` says in errors
-    whose options these are.
+    """Parse the given options; return values by the names in `table`. `whose` names the format in
+    errors.
 
-    Raises `ConfigError` for names that are not in `table`, and for wrong values.
+    Raises `ConfigError` for unknown names and wrong values.
     """
     known = {option.name.lower(): option for option in table}
     lowered = {
@@ -240,7 +240,7 @@ def read_options(given: Mapping[str, str], table: tuple[Option, ...], whose: str
 
 
 def check_sinks(found: Mapping[str, Any], kind: str) -> None:
-    """Raise `ConfigError` for an option that means nothing for this kind of sink."""
+    """Raise `ConfigError` for an option that has no meaning for this kind of sink."""
     for option in OPTIONS:
         if option.name in found and kind not in option.sinks:
             shown = "..." if option.is_secret else found[option.name]
@@ -263,7 +263,7 @@ def _advice(strange: list[str], known: Mapping[str, Option]) -> str:
 
 
 def options_as_markdown() -> str:
-    """The table for the documentation."""
+    """The table of options for the documentation."""
     lines = ["| option | default | |", "|---|---|---|"]
     for option in OPTIONS:
         only = "" if option.sinks == KINDS else f" ({', '.join(option.sinks)})"

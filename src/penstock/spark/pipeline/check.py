@@ -1,4 +1,4 @@
-"""Everything that can be told to be wrong with a pipeline before Spark starts."""
+"""All checks of a pipeline that are possible before Spark starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
-from .declaration import names
+from .declaration import Source, names
 from .environment import Environment
 from .mistakes import Mistake, meant
 from .sinks import SinkMaker
@@ -20,9 +20,8 @@ from .sql import Reading, can_read, read_select
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from .declaration import Source, Step
+    from .declaration import Declared, Step
     from .mistakes import Path
-    from .pipeline import Pipeline
 
 FILES = frozenset({"csv", "json", "orc", "parquet", "text"})
 _UNTYPED = frozenset({"csv", "json"})
@@ -35,17 +34,17 @@ _KAFKA_TOPICS = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A pipeline with its references followed, and what was found."""
+    """A pipeline with its references resolved, and the findings."""
 
-    pipeline: Pipeline
+    pipeline: Declared
     environment: Environment
     mistakes: tuple[Mistake, ...]
     doubts: tuple[Mistake, ...]
 
 
-def check(declared: Pipeline, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
-    """Look at everything; `known` is what reading has found, and of paths with a mistake nothing
-    more is said.
+def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
+    """Check everything. `known` are the mistakes found by reading; a path with a mistake gets no
+    further ones.
     """
     environment = Environment(variables)
     unset: list[Mistake] = []
@@ -63,7 +62,7 @@ def check(declared: Pipeline, variables: Mapping[str, str], known: Sequence[Mist
 
 
 def whole(version: int | str) -> int | None:
-    """A version as a number; `None` for what is none."""
+    """The version as a number; `None` if it is not a whole number of at least 0."""
     number = (
         int(version)
         if isinstance(version, int) or (version.isascii() and version.isdecimal())
@@ -73,7 +72,7 @@ def whole(version: int | str) -> int | None:
 
 
 class _Check:
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Declared) -> None:
         self.mistakes: list[Mistake] = []
         self.doubts: list[Mistake] = []
         self._pipeline = pipeline
@@ -177,7 +176,7 @@ class _Check:
         elif (
             names(view.dedupe)
             and self._pipeline.stream is not None
-            and not getattr(view, "static", False)
+            and not (isinstance(view, Source) and view.static)
         ):
             self._say(
                 (*path, "dedupe"),
@@ -264,8 +263,7 @@ class _Check:
         if write.mode == "overwrite" and write.delivery != "atomic":
             self._say(
                 ("write", "mode"),
-                "'overwrite' needs delivery = 'atomic': readers would meet a table that is "
-                "being filled",
+                "'overwrite' needs delivery = 'atomic': readers would see a partly filled table",
             )
         if (
             write.content is not None
@@ -274,15 +272,15 @@ class _Check:
         ):
             self._say(
                 ("write", "content"),
-                "has no meaning here: nothing tells that rows come again without a key, and a "
-                "version or a stream",
+                "has no meaning here: repeated rows are recognized only with a key, and a version or "
+                "a stream",
             )
         self._version()
         self._columns()
         self._numbers()
 
     def _has_names(self) -> bool:
-        """Whether batches have names that are the same when they come again."""
+        """Whether repeated batches have the same names."""
         return bool(names(self._pipeline.write.key or ())) and (
             self._pipeline.stream is not None or self._pipeline.write.version is not None
         )
@@ -301,8 +299,7 @@ class _Check:
             )
             self._say(
                 ("write", "version"),
-                f"is missing, and {needs} needs it: it tells a write that comes again from the "
-                "next one",
+                f"is missing, and {needs} needs it: it distinguishes a repeated write from the next",
             )
         elif write.version is not None and whole(write.version) is None:
             self._say(("write", "version"), f"{write.version!r} is no whole number of at least 0")
@@ -322,7 +319,7 @@ class _Check:
                     )
 
     def _out(self) -> tuple[str, ...] | None:
-        """The columns that are written, where the SQL says so."""
+        """The written columns, if the SQL names them."""
         reading = self._readings.get(self._pipeline.write.view)
         return None if reading is None or reading.fault else reading.columns
 
@@ -377,7 +374,7 @@ class _Check:
             self._say(("sources",), "all are static: there is nothing to stream")
 
     def _unused(self) -> None:
-        """Only where every step could be read is it known what nobody reads."""
+        """Report unused views; unused is known only if every step could be read."""
         pipeline = self._pipeline
         if len(self._readings) < len(pipeline.steps):
             return

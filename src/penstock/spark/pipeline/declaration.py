@@ -1,15 +1,15 @@
-"""What a pipeline is made of: the tables of its file, and the same as dataclasses.
+"""The parts of a pipeline: the tables of its file as dataclasses.
 
-Every text may refer to the environment, as `${NAME}` anywhere in it, or as a whole by `env:NAME`;
-`$$` is one dollar sign. SQL is left as it is. References are followed when the pipeline is checked
-or run; what is declared, and so shown, keeps the reference.
+A text may refer to the environment, as `${NAME}` anywhere in it, or as a whole by `env:NAME`; `$$`
+is one dollar sign. SQL is not changed. References are resolved when the pipeline is checked or run;
+the declaration, and its output, keep the reference.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .mistakes import Path
+from .mistakes import Mistake, Path
 
 Scalar = bool | int | float | str
 Names = str | Sequence[str]
@@ -22,16 +22,16 @@ def names(given: Names) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """The session that a run makes for itself."""
+    """The Spark session of a run that is not given one."""
 
     master: str | None = None
-    """Where Spark runs; default: what `spark-submit` or Spark's own configuration says, else
+    """Where Spark runs; default: the master of `spark-submit` or Spark's configuration, else
     `local[*]`.
     """
     connectors: Sequence[Literal["kafka", "postgresql"]] = ()
     """Connectors whose jars `connector_jars` fetches."""
     packages: Sequence[str] = ()
-    """Maven coordinates that Spark fetches, with what they need."""
+    """Maven coordinates that Spark downloads, with their dependencies."""
     jars: Sequence[str] = ()
     """Files that Spark puts on its class path."""
     conf: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
@@ -40,52 +40,50 @@ class SparkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermark:
-    """How late rows may come."""
+    """How late rows may arrive."""
 
     column: str
-    """The column that says when a row happened; a timestamp."""
+    """The event time of a row; a timestamp column."""
     delay: str
-    """How much older than the newest row a row may be, as Spark writes it: `"10 minutes"`."""
+    """The greatest delay behind the newest row, as Spark writes it: `"10 minutes"`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Rows to read, as a view by its name."""
+    """Rows to read, available as a view by name."""
 
     format: str
-    """`csv`, `json`, `parquet`, `orc`, `kafka`, `table` (its name is the path), or any other format
-    that Spark knows.
+    """`csv`, `json`, `parquet`, `orc`, `kafka`, `table` (its name is the path), or another format
+    of Spark.
     """
     path: Names = ()
     """The file or folder, or several of them."""
     schema: str | None = None
-    """The columns as Spark writes them: `"id BIGINT, name STRING"`. CSV and JSON need it, and every
-    file that is streamed.
+    """The columns as Spark writes them: `"id BIGINT, name STRING"`. Required for CSV and JSON, and
+    for streamed files.
     """
     options: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
     """The options of the format."""
     static: bool = False
-    """In a stream: read once as a table instead of being streamed."""
+    """In a stream: read once, as a table."""
     watermark: Watermark | None = None
-    """How late rows may come."""
+    """How late rows may arrive."""
     dedupe: Names = ()
     """Columns of which every combination is kept once; in a stream within the watermark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One SELECT over the sources and the steps before it, as a view by its name."""
+    """One SELECT over sources and earlier steps, available as a view by name."""
 
     sql: str
     """The SELECT, in Spark's SQL."""
     watermark: Watermark | None = None
-    """How late the rows that come out may be."""
+    """How late rows of the result may be."""
     dedupe: Names = ()
     """Columns of which every combination is kept once; in a stream within the watermark."""
     unchecked: bool = False
-    """Leave it to Spark to read the SQL, where the check before it does not know what Spark
-    does.
-    """
+    """Skip the check of the SQL before Spark runs, for SQL that only Spark can read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +102,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """A sink, and what stands around it."""
+    """A sink and the decorators around it."""
 
     kind: str
-    """`postgres`, `http`, `elasticsearch`, `file`, `fan_out` (to several others), or `python` (a
-    function of yours that makes a sink).
+    """`postgres`, `http`, `elasticsearch`, `file`, `fan_out` (to several others), or `python` (your
+    function that makes a sink).
     """
     stack: Sequence[Layer] = ()
-    """The decorators, the innermost first."""
+    """The decorators, innermost first."""
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any], metadata={"rest": True})
     """The sink's arguments by name, as its class takes them. `fan_out` has `sinks`, their names;
     `python` has `factory`, `"module:function"`.
@@ -120,70 +118,66 @@ class Destination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """Which rows go where, and how. What is not given is as `write_dataframe` has it."""
+    """Which rows are written, where and how. Defaults are those of `write_dataframe`."""
 
     view: str
     """The source or step whose rows are written."""
     sink: str
     """The sink that takes them."""
     key: Names = ()
-    """The columns by which rows are in order."""
+    """The columns that define order."""
     order_by: Names = ()
     """The columns that order the rows of a key."""
     buckets: int | None = None
     """Partitions to spread the keys over."""
     delivery: Literal["at_least_once", "bucket", "atomic"] = "at_least_once"
-    """What a repeated attempt may leave behind."""
+    """The guarantee over repeated attempts."""
     mode: Literal["append", "overwrite"] = "append"
-    """Whether the rows come to what is there, or take its place."""
+    """Whether rows are added to existing ones, or replace them."""
     app_id: str | None = None
     """The name under which writes are committed; default: the pipeline's, and in a stream the
     query's id, which its checkpoint keeps.
     """
     version: int | str | None = None
-    """Which of its writes this is: a whole number, also as text, so that it can come from the
-    environment. Not in a stream, which counts.
+    """The number of the write: a whole number, also as text, so that it can come from the
+    environment. Not in a stream, which numbers its micro-batches.
     """
     content: Names | None = None
-    """The columns that a repeated write must repeat; an empty list compares only numbers of
-    rows.
-    """
+    """The columns that a repeated write must repeat; an empty list compares only row counts."""
     chunk_rows: int | None = None
-    """Rows in a batch, at most."""
+    """Maximum number of rows in a batch."""
     chunk_bytes: int | None = None
-    """Bytes in a batch, about."""
+    """Approximate maximum size of a batch in bytes."""
     max_in_flight: int | None = None
-    """Batches that a task writes at the same time."""
+    """Batches that a task writes concurrently."""
     max_tasks: int | None = None
-    """Tasks that write at the same time."""
+    """Tasks that write concurrently."""
     dead_letters: Literal["raise", "return"] = "raise"
-    """What is done with rows that fail for good and that no `dead_letter` takes."""
+    """What happens to rows that fail for good and that no `dead_letter` takes."""
     max_dead_letters: int | None = None
-    """How many of those there may be."""
+    """The number of such rows allowed."""
     patience: float | None = None
     """Seconds for which a batch backs off before its last try."""
     on_key_failure: Literal["skip", "stop", "park"] = "skip"
-    """What becomes of the later rows of a key after one that failed for good."""
+    """What happens to the later rows of a key after one has failed for good."""
     unit_buffer_bytes: int | None = None
-    """How much of a bucket is kept in memory, to be written again when its transaction is lost."""
+    """Bytes of a bucket kept in memory, to be written again when its transaction is lost."""
     check: bool = True
     """Whether the sink is opened once on the driver, before a row is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """Makes the pipeline a stream."""
+    """The streaming settings of a pipeline."""
 
     checkpoint: str
-    """The folder in which Spark keeps how far it is; on a cluster one that all machines see."""
+    """The folder of Spark's checkpoint; on a cluster one that all machines can reach."""
     trigger: str = "0 seconds"
-    """How often a micro-batch begins, as `"10 seconds"`; or `"available_now"`: what is there, and
-    then end.
+    """The interval of micro-batches, as `"10 seconds"`; or `"available_now"`: process the available
+    rows, then end.
     """
     output_mode: Literal["append", "update", "complete"] = "append"
-    """Which rows of an aggregation a micro-batch has: those that are final, those that changed,
-    all.
-    """
+    """The rows of an aggregation in a micro-batch: final rows, changed rows, or all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,20 +185,35 @@ class Declared:
     """A whole pipeline."""
 
     name: str
-    """What it is called: Spark's application, and the name under which a ledger knows its
-    writes.
-    """
+    """The name of Spark's application, and of the pipeline's writes in a ledger."""
     sources: Mapping[str, Source]
-    """What is read, each a view by its name."""
+    """The inputs, each a view by its name."""
     sinks: Mapping[str, Destination | Any]
-    """Where rows can go, by name. In Python also a sink or a stack of sinks."""
+    """The destinations by name. In Python also a sink or a stack of sinks."""
     write: Write
-    """Which rows go where, and how."""
+    """Which rows are written, where and how."""
     steps: Mapping[str, Step] = field(default_factory=dict[str, Step])
     """SELECTs, in order, each a view by its name."""
     spark: SparkSettings = field(default_factory=SparkSettings)
-    """The session that a run makes for itself."""
+    """The Spark session of a run that is not given one."""
     stream: Stream | None = None
-    """Makes it a stream; default: what is there is read once."""
+    """Makes the pipeline a stream; default: available rows are read once."""
     _lines: Mapping[Path, int] = field(default_factory=dict[Path, int], repr=False, compare=False)
     _file: str = field(default="", repr=False, compare=False)
+
+    def placed(self, mistakes: "Sequence[Mistake]") -> "tuple[Mistake, ...]":
+        """Add file and line to each mistake, in the order of the file."""
+        if not self._file:
+            return tuple(mistakes)
+        return tuple(
+            Mistake(each.path, each.text, f"{self._file}:{line}" if line else self._file)
+            for line, each in sorted(
+                ((self._line(each.path), each) for each in mistakes), key=lambda pair: pair[0]
+            )
+        )
+
+    def _line(self, path: Path) -> int:
+        """The line of a path, or of the nearest table around it."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 0)

@@ -1,4 +1,4 @@
-"""References to the environment: followed late, and what they give is never shown."""
+"""References to the environment: resolved late, with values never shown."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ _REFERENCE = re.compile(r"\$(?:\$|\{([^}]*)\})")
 _WHOLE = re.compile(r"env:(\w+)")
 _AS_IT_IS = frozenset({"sql"})
 _SHORTEST = 4
-"""Characters from which on a value is looked for in what is shown; shorter ones are no secrets and
-are everywhere.
-"""
+"""Length of the shortest hidden value; shorter ones are not secrets, and match everywhere."""
 
 
 class Environment:
@@ -31,9 +29,7 @@ class Environment:
         self._used: dict[str, str] = {}
 
     def resolve(self, value: T, mistakes: list[Mistake], path: Path = ()) -> T:
-        """`value` with the references in all its texts followed; adds to `mistakes` what is not
-        set.
-        """
+        """Resolve the references in all texts of `value`; add unset variables to `mistakes`."""
         return cast("T", self._resolve(value, mistakes, path))
 
     def _resolve(self, value: Any, mistakes: list[Mistake], path: Path) -> Any:
@@ -78,7 +74,7 @@ class Environment:
         return found
 
     def hide(self, text: str) -> str:
-        """`text` without the values that were referred to."""
+        """Replace the values of variables in `text` by their references."""
         for name, value in sorted(self._used.items(), key=lambda each: -len(each[1])):
             if len(value) >= _SHORTEST:
                 text = text.replace(value, f"${{{name}}}")

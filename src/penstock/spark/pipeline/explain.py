@@ -1,4 +1,4 @@
-"""A pipeline in words."""
+"""The description of a pipeline as text."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from .declaration import Destination, names
+from .declaration import Destination, Layer, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from .declaration import Layer, Source, Step
-    from .pipeline import Pipeline
+    from .declaration import Declared, Source, Step
 
 _SECRET = re.compile(
     r"auth|connect_options|client_options|credential|dsn|headers|jaas|key$|params|password|secret|token|url",
@@ -26,12 +25,12 @@ _DELIVERY = {
 }
 
 
-def explained(pipeline: Pipeline) -> str:
-    """The steps in order, one to a line or more."""
+def explained(pipeline: Declared) -> str:
+    """Describe the steps in order, one or more lines each."""
     return "\n".join(_lines(pipeline))
 
 
-def _lines(pipeline: Pipeline) -> Iterator[str]:
+def _lines(pipeline: Declared) -> Iterator[str]:
     stream = pipeline.stream
     if stream is None:
         yield f"{pipeline.name}: reads what is there, once"
@@ -66,7 +65,7 @@ def _late_and_double(view: Source | Step) -> Iterator[str]:
         yield f"          one row for each {', '.join(names(view.dedupe))}"
 
 
-def _write(pipeline: Pipeline) -> Iterator[str]:
+def _write(pipeline: Declared) -> Iterator[str]:
     write = pipeline.write
     yield (
         f"  write   {write.view} to "
@@ -85,10 +84,9 @@ def _write(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _sink(declared: object) -> str:
-    if not hasattr(declared, "arguments"):
+    if not isinstance(declared, (Destination, Layer)):
         return repr(declared)
-    described: Destination | Layer = declared  # type: ignore[assignment]  # the two that have them
-    return f"{described.kind}({_arguments(described.arguments)})"
+    return f"{declared.kind}({_arguments(declared.arguments)})"
 
 
 def _arguments(given: Mapping[str, object]) -> str:
@@ -96,7 +94,7 @@ def _arguments(given: Mapping[str, object]) -> str:
 
 
 def _value(name: str, value: object) -> str:
-    """A reference is shown as it stands; another value of something that may be secret is not."""
+    """Show the value; of an argument that may be secret, only a reference is shown."""
     if _SECRET.search(name):
         return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else "..."
     return repr(value)

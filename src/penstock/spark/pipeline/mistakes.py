@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline: all of it at once, each with its place."""
+"""Mistakes in a pipeline, collected, each with its place."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Path = tuple[str | int, ...]
-"""The way to a value: the names of tables and keys, and the places in arrays from 0."""
+"""The path to a value: the names of tables and keys, and indices of arrays from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong, or that cannot be told."""
+    """One mistake or doubt, with the path to its value."""
 
     path: Path
     text: str
     place: str = ""
-    """File and line, where the pipeline was read from a file."""
+    """File and line, if the pipeline was read from a file."""
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.place, shown(self.path), self.text) if part)
 
 
 class PipelineError(ConfigError):
-    """A pipeline cannot run as it is declared. `mistakes` has everything that was found; nothing
-    has been started.
-    """
+    """A pipeline cannot run as declared: `mistakes` has all findings. Nothing was started."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -39,7 +37,7 @@ class PipelineError(ConfigError):
 
 
 def shown(path: Path) -> str:
-    """The path as people write it: `sinks.orders.stack[0].attempts`."""
+    """The path as text: `sinks.orders.stack[0].attempts`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -53,7 +51,7 @@ def one_of(names: Iterable[str]) -> str:
 
 
 def meant(name: str, names: Iterable[str]) -> str:
-    """What somebody who wrote `name` may have meant, or else all there is."""
+    """Suggest the known name closest to `name`, or list all."""
     known = list(names)
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"there is: {one_of(known)}"

@@ -1,6 +1,4 @@
-"""A source, SQL, order per key and a stack of sinks, declared; checked as a whole before Spark
-starts.
-"""
+"""The pipeline: sources, SQL, order per key and stacks of sinks, checked before Spark starts."""
 
 from __future__ import annotations
 
@@ -18,13 +16,12 @@ from .places import locate
 from .reading import read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from threading import Event
 
     from pyspark.sql import SparkSession
 
     from ..report import SparkWriteReport
-    from .mistakes import Path
     from .report import PipelineReport
 
 
@@ -32,17 +29,16 @@ if TYPE_CHECKING:
 class Pipeline(Declared):
     """Rows from `sources` through `steps` into a sink. A description: making one does nothing.
 
-    Declare it in Python with these dataclasses, or in a file that `Pipeline.read` reads. Whatever
-    is wrong with it is found together, by `mistakes`, and before Spark starts.
+    Declare it in Python with these dataclasses, or in a file for `Pipeline.read`. `mistakes` finds
+    all mistakes together, before Spark starts.
     """
 
     @classmethod
     def read(cls, file: str | os.PathLike[str]) -> Pipeline:
-        """The pipeline that a TOML file declares. Does not look at the environment, unless
-        something is wrong.
+        """Read the pipeline that a TOML file declares. Reads the environment only after a mistake.
 
-        Raises `PipelineError`, which has all mistakes with their lines, for a file that is no TOML
-        or does not have the form of a pipeline; `OSError` for one that cannot be read.
+        Raises `PipelineError` with all mistakes and their lines for a file that is not TOML or does
+        not have the form of a pipeline, and `OSError` for a file that cannot be read.
         """
         text = File(file).read_text(encoding="utf-8")
         try:
@@ -57,16 +53,15 @@ class Pipeline(Declared):
         return placed
 
     def mistakes(self, environment: Mapping[str, str] | None = None) -> tuple[Mistake, ...]:
-        """Everything that is wrong, without Spark or Java; every sink is constructed, none is
-        opened.
+        """All mistakes, without Spark or Java; constructs every sink and opens none.
 
         Args:
-            environment: what `${NAME}` refers to; default: the process's.
+            environment: the variables for `${NAME}`; default: those of the process.
         """
         return self.placed(self._checked(environment).mistakes)
 
     def doubts(self, environment: Mapping[str, str] | None = None) -> tuple[Mistake, ...]:
-        """What may be wrong, and what could not be looked at."""
+        """Possible mistakes, and parts that could not be checked."""
         return self.placed(self._checked(environment).doubts)
 
     def validate(self, environment: Mapping[str, str] | None = None) -> None:
@@ -76,9 +71,7 @@ class Pipeline(Declared):
             raise PipelineError(found)
 
     def explain(self) -> str:
-        """What a run does, step by step, in words. References are not followed, and what may be
-        secret is not shown.
-        """
+        """Describe a run step by step. References are not resolved, and secrets are not shown."""
         return explained(self)
 
     def plan(
@@ -87,10 +80,11 @@ class Pipeline(Declared):
         """Validate, have Spark analyse every step, and return its plan as text. Nothing is read.
 
         Args:
-            spark: the session to ask; default: one of its own, stopped at the end.
-            environment: what `${NAME}` refers to; default: the process's.
+            spark: the session; default: a new one, stopped at the end.
+            environment: the variables for `${NAME}`; default: those of the process.
 
-        Raises `PipelineError`, also for what Spark refuses, and `MissingExtra` without PySpark.
+        Raises `PipelineError`, also for steps that Spark refuses, and `MissingExtra` without
+        PySpark.
         """
         from .run import plan
 
@@ -98,9 +92,7 @@ class Pipeline(Declared):
         return checked.environment.hide(plan(checked, spark))
 
     def without_secrets(self, text: str, environment: Mapping[str, str] | None = None) -> str:
-        """`text` with the values of the variables that the pipeline refers to replaced by the
-        references.
-        """
+        """Replace the values of the pipeline's variables in `text` by their references."""
         return self._checked(environment).environment.hide(text)
 
     def run(
@@ -112,20 +104,21 @@ class Pipeline(Declared):
         stop: Event | None = None,
         progress: bool | None = None,
     ) -> PipelineReport:
-        """Validate, then read, transform and write; return the counts. Blocks until it is done; a
-        stream, until it ends.
+        """Validate, then read, transform and write; return the counts.
+
+        Blocks until the write is done or the stream ends.
 
         Args:
-            spark: the session to run on, which stays open; default: one of its own by `[spark]`,
-                stopped at the end.
-            environment: what `${NAME}` refers to; default: the process's.
-            on_report: called with the report of each write, in a stream one for every micro-batch.
-            stop: ends a stream when it is set, after the micro-batch that is being written.
-            progress: whether a bar shows how far a write is; default: on a terminal and in a
+            spark: the session to run on, which stays open; default: a new one by `[spark]`, stopped
+                at the end.
+            environment: the variables for `${NAME}`; default: those of the process.
+            on_report: called with the report of each write; in a stream, of each micro-batch.
+            stop: ends a stream when set, after the current micro-batch.
+            progress: whether a bar shows the progress of a write; default: on a terminal and in a
                 notebook.
 
-        Raises `PipelineError` before anything starts, `MissingExtra` without PySpark, and what
-        `write_dataframe` raises.
+        Raises `PipelineError` before anything starts, `MissingExtra` without PySpark, and the
+        errors of `write_dataframe`.
         """
         from .run import run
 
@@ -143,20 +136,3 @@ class Pipeline(Declared):
         mistakes: list[Mistake] = []
         made = replace(read(type(self), self, mistakes), _lines=self._lines, _file=self._file)
         return check(made, os.environ if environment is None else environment, mistakes)
-
-    def placed(self, mistakes: Sequence[Mistake]) -> tuple[Mistake, ...]:
-        """With file and line, in the order of the file."""
-        if not self._file:
-            return tuple(mistakes)
-        return tuple(
-            Mistake(each.path, each.text, f"{self._file}:{line}" if line else self._file)
-            for line, each in sorted(
-                ((self._line(each.path), each) for each in mistakes), key=lambda pair: pair[0]
-            )
-        )
-
-    def _line(self, path: Path) -> int:
-        """The line of a path, or of what it would be in."""
-        while path and path not in self._lines:
-            path = path[:-1]
-        return self._lines.get(path, 0)

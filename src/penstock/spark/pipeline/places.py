@@ -1,9 +1,9 @@
-"""Where in a TOML text each key stands. `tomllib` reads the values; this only counts lines.
+"""The line of each key in a TOML text; `tomllib` reads the values.
 
-1. The text is one that `tomllib` takes, so nothing is checked here, and a value is skipped unless
-   it holds keys.
-2. A key of a header or a dotted key has the line where it is first named. A place in an array has
-   the line where its value begins, and an array of tables that of each header.
+1. The text is valid for `tomllib`, so nothing is checked here, and a value is skipped unless it has
+   keys.
+2. A key of a header or a dotted key has the line of its first mention. An element of an array has
+   the line where its value begins, and a table of an array of tables that of its header.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Locator:
         return path
 
     def _inside(self, path: Path, line: int) -> Path:
-        """The table itself, or the last one of an array of tables."""
+        """The table, or the last table of an array of tables."""
         self.lines.setdefault(path, line)
         if path not in self._lengths:
             return path

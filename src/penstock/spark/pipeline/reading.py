@@ -1,11 +1,10 @@
-"""Tables into dataclasses, with everything that is wrong in them found at once.
+"""Dataclasses read from tables, with all mistakes found at once.
 
-1. A dataclass is read from a mapping, or from an instance of itself, so what was declared in Python
-   is checked by the same rules.
-2. A value that does not fit is a mistake and its default, or an empty one, takes its place, so that
-   reading goes on. Whoever looks further ignores what is said about a path that has a mistake
-   already.
-3. A field whose metadata says `rest` takes the keys that no other field has.
+1. A dataclass is read from a mapping or from an instance of itself, so a declaration in Python is
+   checked by the same rules.
+2. A value that does not fit is a mistake. Its default, or an empty value, replaces it, so that
+   reading goes on. Later checks ignore paths that have a mistake already.
+3. A field with the metadata `rest` takes the keys that no other field has.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _WORDS: dict[object, str] = {
 
 
 def read(kind: type[T], value: object, mistakes: list[Mistake], path: Path = ()) -> T:
-    """An instance of the dataclass `kind`, whatever is wrong with `value`; adds to `mistakes`."""
+    """Build an instance of the dataclass `kind` even from a wrong `value`; add to `mistakes`."""
     return cast("T", _Reader(mistakes).table(kind, value, path))
 
 
@@ -77,7 +76,7 @@ class _Reader:
         return _empty(hint)
 
     def value(self, hint: Any, value: object, path: Path) -> Any:
-        """`value` as `hint` asks, or something empty of that kind."""
+        """`value` as the type `hint`, or an empty value of that type."""
         kinds = [kind for kind in _alternatives(hint) if kind is not type(None)]
         for kind in kinds:
             if _fits(kind, value):

@@ -1,4 +1,4 @@
-"""What became of the rows of a whole run."""
+"""The counts of a whole run."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReport:
-    """The exact counts of a run, over all of its writes: one of a batch, one for every micro-batch
-    of a stream.
-    """
+    """The exact counts of a run over all its writes: one, or one for each micro-batch of a stream."""
 
     name: str
     writes: int = 0
     rows: int = 0
-    """Rows that were read."""
+    """Rows read."""
     delivered: int = 0
-    """Rows that the destination has, those included that it had already."""
+    """Rows at the destination, including those that it already had."""
     dead_letters: int = 0
     """Rows that failed for good, whether a dead-letter sink has them or not."""
     failed: int = 0
-    """Rows that failed for good, and that no dead-letter sink has."""
+    """Rows that failed for good and that no dead-letter sink has."""
     retries: int = 0
-    """Tries that were made again inside of tasks."""
+    """Retries inside tasks."""
     seconds: float = 0.0
-    """Of the task that took longest, added up over the writes."""
+    """Duration of the longest task of each write, added up."""
     last: SparkWriteReport | None = None
     """The report of the last write."""
 
     def after(self, report: SparkWriteReport) -> PipelineReport:
-        """The counts with those of one more write."""
+        """Add the counts of one more write."""
         return PipelineReport(
             name=self.name,
             writes=self.writes + 1,

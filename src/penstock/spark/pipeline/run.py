@@ -1,9 +1,9 @@
 """A checked pipeline on Spark.
 
-1. Every view is made, and so analysed by Spark, before a row is read; what Spark refuses is a
-   mistake with its place like any other.
-2. A session that was given stays open, and its own views and settings as they are: the pipeline
-   works in a session beside it.
+1. Every view is created, and so analysed by Spark, before a row is read. What Spark refuses is a
+   mistake with its place, like any other.
+2. A given session stays open, with its views and settings unchanged: the pipeline runs in a new
+   session beside it.
 3. A stream ends between two micro-batches, unless it fails.
 """
 
@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from ..._core.sink import Sink
     from ..report import SparkWriteReport
     from .check import Checked
-    from .declaration import Source, SparkSettings, Step
-    from .pipeline import Pipeline
+    from .declaration import Declared, Source, SparkSettings, Step
 
 LOOK_SECONDS = 0.3
-"""Between two looks whether a stream should end."""
+"""Interval of checks whether a stream should end."""
 _NO_VIEW = re.compile(r"TABLE_OR_VIEW_NOT_FOUND.*?`(\w+)`", re.DOTALL)
 _PASSED_ON = (
     "buckets",
@@ -64,7 +63,7 @@ def run(
     stop: Event | None,
     progress: bool | None,
 ) -> PipelineReport:
-    """Run it to its end; return the counts."""
+    """Run the pipeline to its end; return the counts."""
     running = _Running(checked.pipeline, on_report)
     options: dict[str, Any] = {**_options(checked.pipeline), "progress": progress}
     with session(checked.pipeline, given) as spark:
@@ -78,7 +77,7 @@ def run(
 
 
 def plan(checked: Checked, given: SparkSession | None) -> str:
-    """Spark's plan for the rows that would be written; nothing is read."""
+    """Spark's plan for the written rows; nothing is read."""
     with session(checked.pipeline, given) as spark:
         df = views(checked, spark)[checked.pipeline.write.view]
         _sink(checked, df)
@@ -88,8 +87,8 @@ def plan(checked: Checked, given: SparkSession | None) -> str:
 
 
 @contextmanager
-def session(pipeline: Pipeline, given: SparkSession | None) -> Iterator[SparkSession]:
-    """A session to work in."""
+def session(pipeline: Declared, given: SparkSession | None) -> Iterator[SparkSession]:
+    """The session to run in; a new one is stopped at the end."""
     made = _make_session(pipeline) if given is None else _beside(given, pipeline.spark)
     try:
         yield made
@@ -98,7 +97,7 @@ def session(pipeline: Pipeline, given: SparkSession | None) -> Iterator[SparkSes
             made.stop()
 
 
-def _make_session(pipeline: Pipeline) -> SparkSession:
+def _make_session(pipeline: Declared) -> SparkSession:
     settings = pipeline.spark
     builder: Any = SparkSession.builder.appName(pipeline.name)
     if settings.master is not None:
@@ -126,7 +125,7 @@ def _make_session(pipeline: Pipeline) -> SparkSession:
 def _beside(given: SparkSession, settings: SparkSettings) -> SparkSession:
     try:
         spark = given.newSession()
-    except PySparkException:  # Spark Connect before it could
+    except PySparkException:  # older Spark Connect
         spark = given
     for name, value in settings.conf.items():
         if spark.conf.isModifiable(name):
@@ -135,7 +134,7 @@ def _beside(given: SparkSession, settings: SparkSettings) -> SparkSession:
 
 
 def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
-    """Every source and step as a view. Raises `PipelineError` with all that Spark refuses."""
+    """Create every source and step as a view. Raises `PipelineError` with all that Spark refuses."""
     pipeline = checked.pipeline
     made: dict[str, DataFrame] = {}
     mistakes: list[Mistake] = []
@@ -165,7 +164,7 @@ def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
     return made
 
 
-def _read(spark: SparkSession, source: Source, pipeline: Pipeline) -> DataFrame:
+def _read(spark: SparkSession, source: Source, pipeline: Declared) -> DataFrame:
     streams = pipeline.stream is not None and not source.static
     reader: Any = spark.readStream if streams else spark.read
     paths = names(source.path)
@@ -217,7 +216,7 @@ def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
     return made
 
 
-def _options(pipeline: Pipeline) -> dict[str, Any]:
+def _options(pipeline: Declared) -> dict[str, Any]:
     write = pipeline.write
     given = {name: getattr(write, name) for name in _PASSED_ON}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -237,7 +236,7 @@ class _Running:
     """One run and its counts."""
 
     def __init__(
-        self, pipeline: Pipeline, on_report: Callable[[SparkWriteReport], object] | None
+        self, pipeline: Declared, on_report: Callable[[SparkWriteReport], object] | None
     ) -> None:
         self.report = PipelineReport(name=pipeline.name)
         self._pipeline = pipeline
@@ -245,7 +244,7 @@ class _Running:
         self._error: BaseException | None = None
 
     def count(self, report: SparkWriteReport) -> None:
-        """One write has ended."""
+        """Add the report of a write."""
         self.report = self.report.after(report)
         if self._on_report is not None:
             self._on_report(report)
@@ -253,7 +252,7 @@ class _Running:
     def stream(
         self, df: DataFrame, sink: Sink[Any], options: dict[str, Any], stop: Event | None
     ) -> None:
-        """Write micro-batches until there are no more, or until `stop`."""
+        """Write micro-batches until the stream ends or `stop` is set."""
         stream = self._pipeline.stream
         assert stream is not None
         trigger: dict[str, Any] = (
@@ -267,7 +266,7 @@ class _Running:
             try:
                 write(rows, number)
             except BaseException as error:
-                self._error = error  # what Spark makes of it is a text
+                self._error = error  # Spark keeps only its text
                 raise
 
         writer: Any = (

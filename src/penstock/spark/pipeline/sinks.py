@@ -1,11 +1,10 @@
-"""Sinks made from their declarations: by the classes themselves, whose own rules then hold.
+"""Sinks built from their declarations, by the constructors of the classes and their rules.
 
-1. An argument is what the class's constructor calls it. One that the constructor refuses is left
-   out and the constructor asked again, so that each bad argument is found.
-2. A sink that another one names, as its dead letters or as a branch, is made for it anew. Sinks
-   that name each other are a mistake.
-3. What an executor needs to be told otherwise has another default here: a file per process, the
-   columns of the rows that are written.
+1. Arguments have the names of the constructor's parameters. After a refused argument the
+   constructor is called again without it, so that each bad argument is found.
+2. A sink named by another one, as its dead letters or as a branch, is built anew for it. Sinks that
+   name each other are a mistake.
+3. Some defaults differ for executors: a file per process, and the columns of the written rows.
 """
 
 from __future__ import annotations
@@ -64,15 +63,15 @@ _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("retry", "backoff"): Backoff,
     ("retry", "budget"): RetryBudget,
 }
-"""Arguments that are objects themselves, given as tables."""
+"""Arguments that are objects, declared as tables."""
 _NEEDED = {"postgres": ("dsn", "table")}
-"""What has a default in code, and no sensible one here."""
+"""Arguments with a default in code that must be given here."""
 _ARGUMENT = re.compile(r"\w+")
 
 
 class SinkMaker:
-    """Makes the sinks of one pipeline; `columns` are those of the rows that are written, if they
-    are known. Adds to `mistakes`.
+    """Builds the sinks of one pipeline and adds to `mistakes`; `columns` are the written columns, if
+    known.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class SinkMaker:
         self._making: list[str] = []
 
     def make(self, name: str, *, is_for_letters: bool = False) -> Sink[Any] | None:
-        """The sink of that name with its stack; `None` if it cannot be made."""
+        """Build the sink of this name with its stack; `None` if that is impossible."""
         declared, path = self._declared[name], ("sinks", name)
         if not isinstance(declared, Destination):
             return self._given(declared, path)
@@ -237,7 +236,7 @@ class SinkMaker:
             inner = _TABLES.get((kind, name))
             if inner is not None and isinstance(value, Mapping):
                 given[name] = self._construct(inner, name, value, (*path, name))
-        return None if missing else self._asked(make, given, path)
+        return None if missing else self._called(make, given, path)
 
     def _is_known(
         self, name: str, kind: str, parameters: Mapping[str, Parameter], path: Path
@@ -249,8 +248,8 @@ class SinkMaker:
         self._say((*path, name), f"is unknown to {kind}; {meant(name, parameters)}")
         return False
 
-    def _asked(self, make: Callable[..., Any], given: dict[str, Any], path: Path) -> Any:
-        """What `make` makes; if it refuses an argument, whatever it makes without it, or `None`."""
+    def _called(self, make: Callable[..., Any], given: dict[str, Any], path: Path) -> Any:
+        """Call `make`, again without each argument that it refuses; `None` if it cannot succeed."""
         while True:
             try:
                 return make(**given)

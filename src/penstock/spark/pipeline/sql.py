@@ -1,4 +1,4 @@
-"""What the SQL of a step reads and gives, found without Spark, by sqlglot where it is installed."""
+"""The inputs and columns of a step's SQL, parsed without Spark by sqlglot if installed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from importlib.util import find_spec
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One step's SELECT, as far as it can be told."""
+    """The known facts about one step's SELECT."""
 
     views: tuple[str, ...] = ()
-    """The unqualified names that it reads from."""
+    """The unqualified names that it reads."""
     columns: tuple[str, ...] | None = None
-    """The columns that come out; `None` where a star hides them."""
+    """The columns of the result; `None` if it has a star."""
     fault: str = ""
-    """Why it is not one SELECT."""
+    """Why the SQL is not one SELECT."""
 
 
 def can_read() -> bool:
-    """Whether sqlglot is there."""
+    """Whether sqlglot is installed."""
     return find_spec("sqlglot") is not None
 
 

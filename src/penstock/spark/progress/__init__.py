@@ -1,1 +1,1 @@
-"""Progress of a running write, and the pictures and page of its report."""
+"""Counts of a write, its progress bar, and the page of its report."""

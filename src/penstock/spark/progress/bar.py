@@ -1,12 +1,10 @@
-"""How far a write is, while it runs: a bar in a terminal or a notebook.
+"""A progress bar of a running write, in a terminal or a notebook.
 
-1. Tasks come from Spark's status tracker, and rows from an accumulator, which tells of a task when
-   it ends. A task that Spark runs again is counted again: the bar is for watching, and the report
-   for counting.
-2. It is shown on standard error if that is a terminal, or in a notebook, or if it was asked for.
-   Elsewhere, and on Spark Connect, which has neither tracker nor accumulators, there is none.
-3. The jobs are found by their group. A group that the caller has set stays, and its older jobs are
-   left out.
+1. Tasks are counted by Spark's status tracker, and rows by an accumulator, which is updated when a
+   task ends. A task that Spark runs again is counted again; exact counts are in the report.
+2. The bar is shown on standard error if that is a terminal, in a notebook, or on request. There is
+   no bar elsewhere, nor on Spark Connect, which has neither tracker nor accumulators.
+3. Jobs are identified by their group. A group set by the caller is kept, without its older jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVERY = 0.2
-"""Seconds from one look to the next."""
+"""Seconds between two updates."""
 _GROUP = "spark.jobGroup.id"
 Figures = tuple[int, int]
 """Rows, and dead letters."""
@@ -43,7 +41,7 @@ class _Sum(AccumulatorParam[Figures]):
 
 
 class RunningWrite:
-    """The write that is under way: what it has done so far."""
+    """The progress of a running write."""
 
     def __init__(self, context: SparkContext, group: str) -> None:
         self.done: Any = context.accumulator((0, 0), _Sum())
@@ -53,7 +51,7 @@ class RunningWrite:
         self._before = set(self._tracker.getJobIdsForGroup(group))
 
     def tasks(self) -> tuple[int, int]:
-        """How many tasks have ended, and of how many."""
+        """The numbers of ended tasks and of all tasks."""
         ended = total = 0
         for job in set(self._tracker.getJobIdsForGroup(self._group)) - self._before:
             info = self._tracker.getJobInfo(job)
@@ -70,15 +68,13 @@ def context_of(session: SparkSession) -> SparkContext | None:
     """The session's context; `None` on Spark Connect."""
     try:
         return session.sparkContext
-    except Exception:  # it has an error of its own for that in each version
+    except Exception:  # the error differs between versions
         return None
 
 
 @contextmanager
 def watched(session: SparkSession, show: bool | None) -> Iterator[RunningWrite | None]:
-    """Show the write that runs inside, or nothing (`None`) where it cannot be or need not be
-    seen.
-    """
+    """Show the progress of the write inside; yields `None` if no bar is shown."""
     context = None if show is False or (show is None and not _is_seen()) else context_of(session)
     if context is None:
         yield None
@@ -101,7 +97,7 @@ def watched(session: SparkSession, show: bool | None) -> Iterator[RunningWrite |
                 showing.join()
                 _show(write, bar)
     finally:
-        context.setLocalProperty(_GROUP, theirs)  # type: ignore[arg-type]  # `None` takes it away
+        context.setLocalProperty(_GROUP, theirs)  # type: ignore[arg-type]  # `None` removes it
 
 
 def _is_seen() -> bool:

@@ -1,8 +1,7 @@
-"""Stacked bars as SVG, the one kind of picture in a run report.
+"""Stacked bars as SVG, the pictures of a run report.
 
-1. A picture is text: it needs no library, no network and no script, and prints as it looks.
-2. Bars stand side by side over one axis that begins at zero. Every bar says its figures when it is
-   pointed at.
+1. A picture is text: it needs no library, network or script, and can be printed.
+2. Bars share one axis that starts at zero. Each has a tooltip with its figures.
 3. Colours are classes of the page's style sheet, so that a dark page has dark pictures.
 """
 
@@ -24,9 +23,7 @@ _LABELS = 8
 
 @dataclass(frozen=True, slots=True)
 class BarLayer:
-    """One layer of the bars: what it is called, the class that colours it, and a value for each
-    bar.
-    """
+    """One layer of the bars: its name, its CSS class, and one value for each bar."""
 
     name: str
     kind: str
@@ -34,7 +31,7 @@ class BarLayer:
 
 
 def bars(title: str, labels: Sequence[str], *series: BarLayer, unit: str = "") -> str:
-    """The picture of one or more layers of bars, one bar for each label."""
+    """Draw one bar for each label, of one or more layers."""
     highest = max(
         (sum(values) for values in zip(*(one.values for one in series), strict=True)), default=0.0
     )
@@ -59,7 +56,7 @@ def short(value: float) -> str:
 
 
 def _step(highest: float) -> float:
-    """The distance of the axis's lines: 1, 2 or 5 times a power of ten."""
+    """The distance of grid lines: 1, 2 or 5 times a power of ten."""
     if highest <= 0:
         return 1.0
     rough = highest / _TICKS

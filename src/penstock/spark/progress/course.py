@@ -1,6 +1,4 @@
-"""How a unit went on over time: when it began, and how many rows were done when. At most `MOST`
-marks, however long it takes.
-"""
+"""The progress of a unit over time: its start, and at most `MOST` marks of the rows done."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ MOST = 64
 
 
 class Course:
-    """The marks of one unit. Times are seconds since 1970, as this machine's clock says."""
+    """The marks of one unit. Times are seconds since 1970 by this machine's clock."""
 
     def __init__(self) -> None:
         self.began_at = LOOP_CLOCK.wall_time()
@@ -24,7 +22,7 @@ class Course:
         self._seen = 0
 
     def mark(self, rows: int) -> None:
-        """So many rows are done now, of all."""
+        """Record the number of rows done so far."""
         self._seen += 1
         if self._seen % self._every:
             return
@@ -34,21 +32,20 @@ class Course:
             self._every *= 2
 
     def begin_again(self) -> None:
-        """What was done is gone."""
+        """Discard all marks after a rollback."""
         self._marks, self._every, self._seen = [], 1, 0
 
     def marks(self, rows: int) -> tuple[tuple[float, int], ...]:
-        """All of them, and the end."""
+        """All marks, and one for the end with the number of rows."""
         return (*self._marks, (round(LOOP_CLOCK.wall_time(), 3), rows))
 
 
 def rates(
     courses: Sequence[tuple[float, Sequence[tuple[float, int]]]], bins: int = 60
 ) -> tuple[float, list[float]]:
-    """Seconds per bin, and the rows per second of all units together in each bin, from the first
-    beginning on.
+    """Seconds per bin, and the rows per second of all units together in each bin.
 
-    Between two marks rows are taken to come evenly.
+    The bins begin with the first unit. Between two marks, rows are assumed to be evenly spaced.
     """
     moments = [moment for began, marks in courses for moment in (began, *(at for at, _ in marks))]
     if not moments or max(moments) <= min(moments):

@@ -24,7 +24,7 @@ from .course import rates
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..report import DeadRow, SparkWriteReport, StreamReport, UnitReport
+    from .counts import DeadRow, UnitReport, WriteCounts
 
 COVER = "***"
 FIRST_ROWS = 5
@@ -42,7 +42,7 @@ def covered(text: object) -> str:
     return _NAMED.sub(rf"\1{COVER}", _IN_ADDRESS.sub(f"{COVER}@", str(text)))
 
 
-def write_page(report: SparkWriteReport) -> str:
+def write_page(report: WriteCounts) -> str:
     """The page of one write."""
     units = sorted(report.units, key=lambda unit: unit.partition)
     numbers = [str(unit.partition) for unit in units]
@@ -82,7 +82,7 @@ def write_page(report: SparkWriteReport) -> str:
     )
 
 
-def report_html(report: SparkWriteReport) -> str:
+def report_html(report: WriteCounts) -> str:
     """A report as a notebook shows it, without a style sheet: the notebook has one."""
     head, *body = report.table()
     colours: dict[str, str] = dict(
@@ -110,15 +110,21 @@ def report_html(report: SparkWriteReport) -> str:
     )
 
 
-def stream_page(stream: StreamReport, progress: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The page of a stream: one row for each micro-batch, with the query's own progress."""
+def stream_page(
+    whole: WriteCounts,
+    count: int,
+    by_number: Mapping[int, WriteCounts],
+    progress: Sequence[Mapping[str, Any]],
+) -> str:
+    """The page of a stream of `count` micro-batches: one row for each of those in `by_number`, with
+    the query's own progress.
+    """
     known = {int(each["batchId"]): each for each in progress}
-    batches = sorted(stream.batches.items())
-    whole = stream.total
+    batches = sorted(by_number.items())
     return _rendered(
         title="Stream to " + covered(whole.settings.get("sink", "a sink")),
         when=_when(min((unit.began_at for unit in whole.units if unit.began_at), default=0.0)),
-        told=[("micro-batches", f"{stream.count:,}"), *_told(whole)],
+        told=[("micro-batches", f"{count:,}"), *_told(whole)],
         share=_share(whole),
         pictures=_stream_pictures(batches, known),
         dead=_dead(whole.dead_rows),
@@ -130,7 +136,7 @@ def stream_page(stream: StreamReport, progress: Sequence[Mapping[str, Any]] = ()
 
 
 def _stream_pictures(
-    batches: Sequence[tuple[int, SparkWriteReport]], known: Mapping[int, Mapping[str, Any]]
+    batches: Sequence[tuple[int, WriteCounts]], known: Mapping[int, Mapping[str, Any]]
 ) -> list[tuple[str, str, str]]:
     """The name, note and picture of each figure."""
     numbers = [str(number) for number, _ in batches]
@@ -164,7 +170,7 @@ def _stream_pictures(
 
 
 def _stream_table(
-    batches: Sequence[tuple[int, SparkWriteReport]], known: Mapping[int, Mapping[str, Any]]
+    batches: Sequence[tuple[int, WriteCounts]], known: Mapping[int, Mapping[str, Any]]
 ) -> list[list[str]]:
     head = ["batch", "rows", *OUTCOMES, "stopped", "retries", "tasks", "seconds"]
     body = [
@@ -209,7 +215,7 @@ def _rendered(**values: object) -> str:
     return str(template.render(values))
 
 
-def _told(report: SparkWriteReport) -> list[tuple[str, str]]:
+def _told(report: WriteCounts) -> list[tuple[str, str]]:
     rate = f"{report.rows / report.elapsed:,.0f}" if report.elapsed else "unknown"
     told = [
         ("rows", f"{report.rows:,}"),
@@ -226,14 +232,14 @@ def _told(report: SparkWriteReport) -> list[tuple[str, str]]:
     return told
 
 
-def _share(report: SparkWriteReport) -> list[tuple[str, int, float]]:
+def _share(report: WriteCounts) -> list[tuple[str, int, float]]:
     """Each outcome with its rows and their percentage of all rows."""
     return [
         (name, rows, 100 * rows / report.rows) for name in OUTCOMES if (rows := _sum(report, name))
     ]
 
 
-def _sum(report: SparkWriteReport, name: str) -> int:
+def _sum(report: WriteCounts, name: str) -> int:
     return sum(getattr(unit, name) for unit in report.units)
 
 
@@ -277,7 +283,7 @@ def _outcomes_of_units(numbers: Sequence[str], units: Sequence[UnitReport]) -> s
     )
 
 
-def _outcomes(numbers: Sequence[str], reports: Sequence[SparkWriteReport]) -> str:
+def _outcomes(numbers: Sequence[str], reports: Sequence[WriteCounts]) -> str:
     return bars(
         "rows",
         numbers,

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..._core.arrow_rows import values_of
+from ..._core.causes import caused
 from ..._core.errors import KeyStopped, ParkedBehind
 from ..._core.order.stopped import behind
 from ..._core.outcome import Outcome
@@ -187,9 +188,8 @@ def _dead_letters(sink: Sink[Any]) -> Callable[[Sink[Any]], Sink[Any]] | None:
 
 
 def _parked(stopped: KeyStopped) -> ParkedBehind:
-    parked = ParkedBehind(f"parked behind {stopped}")
-    parked.__cause__ = stopped.__cause__
-    return parked
+    parked, cause = ParkedBehind(f"parked behind {stopped}"), stopped.__cause__
+    return parked if cause is None else caused(parked, cause)
 
 
 def _stop(batch: ArrowBatch, errors: Mapping[int, BaseException], index: int) -> KeyStopped | None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..._core.staging import Stage
 from ..levels.units import wrapped
-from ..report import DeadLettersError, DeadRow, SparkWriteReport, UnitReport
+from ..progress.counts import DeadLettersError, DeadRow, UnitReport
+from ..report import SparkWriteReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,10 +11,11 @@ from pyspark import TaskContext
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass
-from ..._core.retry_policy import run_with_retries
+from ..._core.sink import classifier_of
 from ..._core.staging import Epoch, staged
+from ...retry.operation import run_with_retries
 from ..levels.units import Summed, Units, by_bucket
-from ..report import DeadLettersError, UnitReport
+from ..progress.counts import DeadLettersError, UnitReport
 from ..values.travel import Traveller
 from ..values.zone import in_zone
 from .dead_rows import DeadRowBuffer, TooManyDead
@@ -144,7 +145,7 @@ class Partition(Traveller):
             name = f"{self._job}-{unit.number}"
             task = Task(unit.here, stage.sink, self._cuts, unit=name, partition=unit.number)
             report = task.run(chain((first,), rows), unit.add_refused)
-            retries = transaction_retries(getattr(unit.sink, "classify", None), self._cuts.patience)
+            retries = transaction_retries(classifier_of(unit.sink), self._cuts.patience)
             found = unit.here.start(run_with_retries(stage.inventory, retries)).result()
         return report, (("stage", to_json(asdict(found))), ("content", to_json(rows.total or 0)))
 
@@ -163,7 +164,7 @@ class _UnitInput:
         """Count a dead row. Raises the error of a destination that refuses every write, which ends
         the attempt.
         """
-        if classified(error, getattr(self.sink, "classify", None)) is ErrorClass.REFUSED:
+        if classified(error, classifier_of(self.sink)) is ErrorClass.REFUSED:
             raise error
         self.dead_rows.add(row, error)
 

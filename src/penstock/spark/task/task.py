@@ -22,8 +22,8 @@ from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.delivery.delivery import Delivery
 from ..._core.outcome import Outcome
 from ..levels.units import marked
+from ..progress.counts import UnitReport
 from ..progress.course import Course
-from ..report import UnitReport
 from ..values.chunks import cut
 from .key_failure import KeyFailurePolicy
 

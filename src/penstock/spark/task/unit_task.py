@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ErrorClass, KeyStopped
+from ..._core.sink import classifier_of
 from ..._core.transaction import Counts, transaction
 from ..levels.units import Remembered, Summed
+from ..progress.counts import UnitReport
 from ..progress.course import Course
-from ..report import UnitReport
 from .key_failure import KeyFailurePolicy
 from .retries import transaction_retries
 from .task import add_up, write_chunk
@@ -128,7 +129,7 @@ class UnitTask:
         cuts = self._cuts
         rows = Summed(batches)
         chunks = Remembered(cuts.chunks(rows), self._buffer_bytes)
-        retries = transaction_retries(getattr(self._sink, "classify", None), cuts.patience)
+        retries = transaction_retries(classifier_of(self._sink), cuts.patience)
         while True:
             try:
                 ended = self._try(chunks, rows)
@@ -204,7 +205,7 @@ def check_refused(sink: object, errors: Iterable[BaseException]) -> None:
     for error in errors:
         if (
             not isinstance(error, KeyStopped)
-            and classified(error, getattr(sink, "classify", None)) is not ErrorClass.PERMANENT
+            and classified(error, classifier_of(sink)) is not ErrorClass.PERMANENT
         ):
             raise error
 

@@ -1,1 +1,1 @@
-"""Rows between Spark and a sink: chunks, column types, time zone, pickling."""
+"""Rows between Spark and a sink."""

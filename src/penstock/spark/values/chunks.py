@@ -1,14 +1,14 @@
-"""A stream of record batches cut into chunks for one write each.
+"""Chunks: a stream of record batches divided into one part for each write.
 
-1. Cuts depend on the rows alone, by count and by bytes; never on time. So a partition that is
-   computed again is cut again in the same places, and a chunk's number together with its partition
-   can stand in an idempotency key.
-2. With keys, the rows of a key follow one another. A chunk ends where a key ends, so several chunks
-   may be in flight without two of them holding one key. A key larger than a chunk is cut all the
-   same, and what goes on with it says so: it has to wait for what was before.
-3. Keys are equal as Spark groups them: NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Which
-   texts a collation holds for equal only Spark can tell, so with such a key (`serial`) every chunk
-   waits for the one before.
+1. Cuts depend on the rows alone, by count and bytes, and never on time. So a partition that is
+   computed again is cut in the same places, and a chunk's number together with its partition can be
+   an idempotency key.
+2. With keys, the rows of a key are adjacent. A chunk ends where a key ends, so several chunks may
+   be in flight without sharing a key. A key larger than a chunk is cut all the same; the next chunk
+   is marked as its continuation, and must wait for this one.
+3. Keys are equal as Spark groups them: NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Only
+   Spark can compare texts under a collation, so with such a key (`serial`) every chunk waits for
+   the previous one.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ pc: Any = compute  # its functions are made when it is imported, where no checke
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows for one write."""
+    """The rows of one write."""
 
     number: int
-    """Counts from 0 within the partition."""
+    """The number within the partition, from 0."""
     rows: pa.RecordBatch
     continues: bool = False
-    """Whether its first key is also the last of the chunk before."""
+    """Whether its first key is also the last key of the previous chunk."""
     mark: str = ""
-    """Of its rows' content, at the end of its batch's id."""
+    """The hash of its rows as text, the last part of its batch's id."""
 
 
 def cut(
@@ -48,11 +48,10 @@ def cut(
     key: Sequence[str] = (),
     serial: bool = False,
 ) -> Iterator[Chunk]:
-    """Cut `batches` into chunks of at most `max_rows` rows, and about `max_bytes` bytes. Holds two
-    chunks' rows at most.
+    """Cut `batches` into chunks of at most `max_rows` rows and about `max_bytes` bytes.
 
-    With `key` the rows must come grouped by these columns; `serial`: values that differ may be one
-    key.
+    Holds the rows of two chunks at most. With `key` the rows must be grouped by these columns;
+    `serial`: different values may be one key.
     """
     held: list[pa.RecordBatch] = []
     rows = size = number = 0
@@ -94,20 +93,16 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
-    """Where to cut, at `limit` at most: at the last change of the key before it, or at `limit`
-    itself inside a key that is too large.
-    """
+    """Where to cut: at the last change of the key up to `limit`, or at `limit` inside a larger key."""
     if not key:
         return limit
-    changes = key_changes(
-        rows.slice(0, limit + 1), key
-    )  # the end of what is held counts as no change
+    changes = key_changes(rows.slice(0, limit + 1), key)  # the end of the held rows is not a change
     places = np.flatnonzero(changes)
     return int(places[-1]) + 1 if len(places) else limit
 
 
 def key_changes(rows: pa.RecordBatch, key: Sequence[str]) -> np.ndarray[Any, Any]:
-    """For each row but the last whether the next has another key."""
+    """For each row but the last, whether the next has another key."""
     last = max(rows.num_rows - 1, 0)
     changes = np.zeros(last, dtype=bool)
     for name in key:
@@ -129,7 +124,7 @@ def _differ(before: Any, after: Any) -> Any:
 
 
 def _goes_on(before: pa.RecordBatch, chunk: pa.RecordBatch, key: Sequence[str]) -> bool:
-    """Whether the first key of `chunk` is the last one of the chunk before."""
+    """Whether the first key of `chunk` is the last key of the previous chunk."""
     if not key:
         return False
     ends = [

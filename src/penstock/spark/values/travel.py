@@ -1,10 +1,10 @@
-"""What travels to the executors, and what is said where it cannot leave or cannot arrive.
+"""Pickling for the executors, with errors that name the cause.
 
-1. A sink leaves as its description, by cloudpickle. Where something in it cannot be pickled, the
-   error names the way to it: the attribute, the element, the variable that a function closes over.
-2. Whatever arrives names the modules that it needs. One that an executor does not have is told
-   together with what to do about it. The function that tells it travels by value, so it works even
-   where Penstock itself is what is missing.
+1. A sink is sent as its description, by cloudpickle. If a part of it cannot be pickled, the error
+   names the path to it: the attribute, the element, the variable that a function closes over.
+2. Unpickling imports modules. For a module that an executor does not have, the error says what to
+   do. The function that raises it is pickled by value, so it works even if Penstock itself is
+   missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ADVICE = (
 
 
 def description(sink: object) -> bytes:
-    """The sink, pickled. Raises `NotPicklableError` naming what cannot travel."""
+    """Pickle the sink. Raises `NotPicklableError` naming the part that cannot be pickled."""
     try:
         return bytes(cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
     except NotPicklableError:
@@ -44,7 +44,7 @@ def description(sink: object) -> bytes:
 
 
 def _loader() -> Callable[[bytes], Any]:
-    def load(data: bytes) -> Any:  # a function within a function travels by value
+    def load(data: bytes) -> Any:  # a nested function is pickled by value
         try:
             return pickle.loads(data)  # noqa: S301  # made by the driver of this very job
         except ModuleNotFoundError as error:
@@ -54,11 +54,11 @@ def _loader() -> Callable[[bytes], Any]:
 
 
 load = _loader()
-"""Unpickle what `description` has made, or say which module is missing here and what to do."""
+"""Unpickle a `description`; the error for a missing module says what to do."""
 
 
 class Traveller:
-    """Base of what Spark pickles for us. Must hold plain attributes."""
+    """Base of the objects that Spark pickles. Attributes must be plain."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         plain = (_made, (type(self), vars(self)))
@@ -66,13 +66,13 @@ class Traveller:
 
 
 class _Reduced:
-    """Pickles as it is told."""
+    """Pickles as the given reduction."""
 
-    def __init__(self, as_told: tuple[Any, ...]) -> None:
-        self._as_told = as_told
+    def __init__(self, reduction: tuple[Any, ...]) -> None:
+        self._reduction = reduction
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._as_told
+        return self._reduction
 
 
 def _made(kind: type[Any], state: Mapping[str, Any]) -> Any:
@@ -82,7 +82,7 @@ def _made(kind: type[Any], state: Mapping[str, Any]) -> Any:
 
 
 def _culprit(name: str, thing: object, depth: int = 10) -> str:
-    """The way to what cannot be pickled: the innermost part of `thing` that fails by itself."""
+    """The path to the innermost part of `thing` that cannot be pickled by itself."""
     for part_name, part in _parts(name, thing) if depth else ():
         if not _travels(part):
             return _culprit(part_name, part, depth - 1)

@@ -1,11 +1,10 @@
-"""The columns of a DataFrame, judged before the first row is read: what Arrow has no type for, and
-what the sink could never write.
+"""The types of a DataFrame's columns, checked before the first row is read.
 
-1. Only types are looked at, never values, and on the driver.
+1. Only types are checked, never values, on the driver.
 2. Types that Arrow does not carry, or carries as bytes that only Spark reads (variants), are
-   refused for every sink.
-3. All that is wrong is told at once: each column with its type in Spark's words, why, and what to
-   write instead.
+   refused for every sink; others if the sink cannot write them.
+3. One error lists all columns: each with its type as Spark names it, the reason, and what to write
+   instead.
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ _TYPES = {
 
 
 def check_types(sink: object, schema: StructType) -> None:
-    """Raise `ConfigError` for columns of `schema` that could not be written to `sink`, which may be
-    open or not.
-    """
+    """Raise `ConfigError` for columns of `schema` that `sink`, open or not, cannot write."""
     carried: list[Any] = []
     wrong: dict[str, str] = {}
     for field in schema.fields:
@@ -59,7 +56,7 @@ def check_types(sink: object, schema: StructType) -> None:
 
 
 def _arrow(kind: DataType) -> Any:
-    """The type in which a column travels; `None` where it has none that says what it means."""
+    """The Arrow type of a column; `None` if there is no type with its meaning."""
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, ArrayType):

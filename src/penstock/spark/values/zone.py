@@ -1,13 +1,11 @@
-"""The session's time zone, which travels with the rows: Spark's casts between instants and local
-times go by it.
+"""The session's time zone, by which Spark casts between instants and local times.
 
 1. `spark.sql.session.timeZone` is read on the driver. Each record batch carries it in its schema's
-   metadata, where sinks look for it.
-2. Spark takes offsets such as `UTC+2`, `+2:00` and `Z`, which Arrow and Python do not read; they
-   are spelt `+02:00` and `UTC`. Columns of timestamps are given that spelling too, else no row of
-   them could be made.
-3. A task of a format knows the zone from the properties of its job, if the session sets one, or
-   from a column of timestamps.
+   metadata, where sinks read it.
+2. Spark accepts offsets such as `UTC+2`, `+2:00` and `Z`, which Arrow and Python do not read; they
+   become `+02:00` and `UTC`, in timestamp columns too, since rows could not be built otherwise.
+3. A task of a format gets the zone from the properties of its job, if the session sets one, or from
+   a timestamp column.
 """
 
 from __future__ import annotations
@@ -34,9 +32,7 @@ _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2}))?")
 
 
 def session_zone(df: DataFrame) -> str:
-    """The zone of the DataFrame's session, as Arrow spells it. Raises `ConfigError` for one that
-    Arrow does not know.
-    """
+    """The zone of the session, as Arrow spells it. Raises `ConfigError` if Arrow does not know it."""
     given = str(df.sparkSession.conf.get(SETTING))
     zone = spelt(given)
     if zone.startswith(("+", "-")):  # Spark has checked it, and older Arrows do not read it
@@ -53,7 +49,7 @@ def session_zone(df: DataFrame) -> str:
 
 
 def spelt(zone: str) -> str:
-    """A zone as Arrow and Python spell it."""
+    """The zone as Arrow and Python spell it."""
     found = _OFFSET.fullmatch(zone)
     if found is not None:
         return f"{found[1]}{int(found[2]):02d}:{int(found[3] or 0):02d}"
@@ -61,7 +57,7 @@ def spelt(zone: str) -> str:
 
 
 def in_zone(batches: Iterable[pa.RecordBatch], zone: str | None) -> Iterator[pa.RecordBatch]:
-    """The record batches with their zone; without one it is that of the job, or of a column."""
+    """Add the zone to the record batches; by default that of the job, or of a column."""
     known = zone or _of_job()
     for batch in batches:
         found = known or next(

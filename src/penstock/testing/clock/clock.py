@@ -164,7 +164,7 @@ class FakeClock:
 
     @contextlib.contextmanager
     def external(self) -> Generator[None, None, None]:
-        """Mark activity that the clock cannot see (a thread of yours): time does not jump by itself.
+        """Mark activity that the clock cannot see (a thread of yours): time does not jump.
 
         May be entered and left in any thread. Does not suspend. Callbacks that the thread schedules
         on the loop before it leaves are never missed.
@@ -222,7 +222,7 @@ class FakeClock:
         except WouldHang:
             self._stuck.update(task for task in tasks if not task.done())
         for task in self._stuck:
-            setattr(task, "_log_destroy_pending", False)  # noqa: B010  # asyncio's only switch for it
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001  # no public switch
 
     def leftovers(self) -> list[str]:
         """Descriptions of the tasks and timers that still exist."""

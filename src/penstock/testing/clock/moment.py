@@ -78,7 +78,7 @@ class Watch:
     done: asyncio.Future[None]
 
     def look(self) -> bool:
-        """Check the predicate; whether the wait ends now, with the predicate's error if it raises one."""
+        """Check the predicate; whether the wait ends now, with its result or its error."""
         if self.done.done():
             return False
         try:

@@ -29,7 +29,7 @@ class RowTests(SinkUnderTest[T]):
         await self._all_there(items)
 
     async def test_the_answer_fits_the_batch(self, real_clock: LoopClock) -> None:
-        """The answer is `None`, or a `WriteResult` of exactly as many items, also for an empty batch."""
+        """The answer is `None`, or a `WriteResult` of as many items, also for an empty batch."""
         async with self.open_sink() as sink:
             for size in (0, 1, 3):
                 answer = cast("object", await sink.write(RowBatch(self.items(size))))

@@ -39,10 +39,10 @@ T = TypeVar("T")
 
 
 class SinkConformance(RowTests[T], ColumnTests[T], InterruptionTests[T], LifecycleTests[T]):
-    """The suite of every sink. Subclass it under a name that begins with `Test`, and fill its hooks."""
+    """The suite of every sink. Name the subclass `Test...`, and fill the hooks."""
 
     async def test_its_capabilities_are_true(self, real_clock: LoopClock) -> None:
-        """`capabilities` is a `Capabilities`, and the sink is idempotent or transactional if it says so."""
+        """`capabilities` is a `Capabilities`, and a claim to be idempotent or transactional is true."""
         async with self.open_sink() as sink:
             told = getattr(sink, "capabilities", Capabilities())
             assert isinstance(told, Capabilities), (

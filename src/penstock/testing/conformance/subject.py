@@ -76,7 +76,7 @@ class SinkUnderTest(ABC, Generic[T]):
         return None if stored is None else [*stored].count(item)
 
     async def check_truth(self, batch: Batch[T], errors: dict[int, BaseException]) -> None:
-        """Check that delivered items are stored, and failed ones not, unless their outcome is unknown."""
+        """Check that delivered items are stored, and failed ones are not or are unknown."""
         stored = await self.stored()
         if stored is None:
             return

@@ -107,7 +107,7 @@ class TransactionConformance(SinkConformance[T]):
                 )
 
     async def test_a_committed_unit_is_not_written_again(self, real_clock: LoopClock) -> None:
-        """Its second attempt learns what was committed; the same items are duplicates, others fail."""
+        """Its second attempt learns of the commit; the same items are duplicates, others fail."""
         async with self.open_sink() as sink:
             unit, items = self.unit(), self.items(3)
             await self.attempt(sink, unit, items)

@@ -186,7 +186,7 @@ class EmbeddedPostgres:
         return process if processes.works_in(process, self._data) else None
 
     def _clear_away(self) -> None:
-        """Kill the processes that work on the data, and remove the pid file: the id may be reused."""
+        """Kill the processes that work on the data; remove the pid file, as ids are reused."""
         if not processes.kill_all_in(self._data, KILL_SECONDS):
             raise EmbeddedUnavailable(
                 f"processes of the server are still there {KILL_SECONDS} s after SIGKILL"
@@ -224,7 +224,7 @@ class EmbeddedPostgres:
             file.write("\n")
 
     def _bring_binaries(self, user: str) -> None:
-        """Copy the binaries if the server's user cannot enter their folder, instead of opening it."""
+        """Copy the binaries if the server's user cannot enter their folder."""
         if _is_open(self._binaries):
             return
         package = self._binaries.parent.parent

@@ -1,0 +1,159 @@
+"""The arguments of `penstock dlq`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    """Declare the sub-commands and their arguments."""
+    commands = parser.add_subparsers(dest="dlq_command", required=True, metavar="COMMAND")
+    texts = {
+        "list": "print one line per letter",
+        "show": "print all fields of some letters, as JSON",
+        "replay": "send letters through a stack of sinks; run it again to continue an "
+        "interrupted replay",
+        "purge": "remove letters permanently; by default the replayed ones",
+    }
+    for name, text in texts.items():
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command.add_argument(
+            "store",
+            help="path of a file written by FileSink, or postgresql://...; PG* variables "
+            "supply missing parts",
+        )
+        if name == "show":
+            command.add_argument(
+                "letters", nargs="+", metavar="LETTER", help="a letter's own key, or a prefix of it"
+            )
+        _filters(command, name)
+        if name in {"list", "replay"}:
+            command.add_argument("--limit", type=count, metavar="N", help="at most N letters")
+        if name == "list":
+            command.add_argument(
+                "--json",
+                action="store_true",
+                help="print all fields, one line of JSON per letter",
+            )
+        if name in {"replay", "purge"}:
+            command.add_argument(
+                "--dry-run", action="store_true", help="change nothing; print what would be done"
+            )
+        if name == "replay":
+            _replay_options(command, count)
+
+
+def _filters(parser: argparse.ArgumentParser, name: str) -> None:
+    default = {"list": PENDING, "show": "all", "replay": PENDING, "purge": REPLAYED}[name]
+    parser.add_argument(
+        "--table", default="dead_letters", help="the table, with PostgreSQL (default: dead_letters)"
+    )
+    parser.add_argument("--schema", help="the table's schema (default: found by the search path)")
+    if name == "show":
+        parser.set_defaults(state="all")
+        return
+    if name == "replay":
+        parser.set_defaults(state="left")
+    else:
+        states = [*STATES, "left", "all"]
+        parser.add_argument(
+            "--state",
+            choices=states,
+            default="left" if name == "list" else default,
+            help="left: pending or interrupted",
+        )
+    parser.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="letters of items with this key, as `list` prints it; repeatable",
+    )
+    parser.add_argument(
+        "--letter",
+        action="append",
+        default=[],
+        metavar="LETTER",
+        help="letters whose own key begins with LETTER; repeatable",
+    )
+    parser.add_argument("--batcher", help="letters from the batcher of this name")
+    parser.add_argument("--tenant", help="letters of this tenant")
+    parser.add_argument("--error-type", metavar="NAME", help="name of the error's Python class")
+    parser.add_argument(
+        "--error-class", metavar="CLASS", help="permanent, transient, unlisted or unknown"
+    )
+    parser.add_argument("--message", metavar="TEXT", help="text contained in the error's message")
+    parser.add_argument(
+        "--since",
+        type=_when,
+        metavar="TIME",
+        help="last attempt at or after TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
+    )
+    parser.add_argument("--until", type=_when, metavar="TIME", help="last attempt before TIME")
+
+
+def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    parser.add_argument(
+        "--to",
+        required=True,
+        metavar="MODULE:NAME",
+        help="a sink, a stack, a function of a batch, or a function that returns one of these",
+    )
+    parser.add_argument(
+        "--decode",
+        metavar="MODULE:NAME",
+        help="a function that converts decoded JSON into an item",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=count,
+        default=500,
+        metavar="ITEMS",
+        help="letters per batch (default: 500)",
+    )
+    parser.add_argument(
+        "--any-order",
+        action="store_true",
+        help="send letters of a key even if earlier ones remain",
+    )
+    parser.add_argument(
+        "--at-least-once",
+        action="store_true",
+        help="send letters that may have been delivered as if they had not been",
+    )
+
+
+def _when(text: str) -> datetime:
+    ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if ago is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        return moment(text)
+    except ValueError:
+        message = (
+            f"{text!r} must be a time such as 2026-01-31T12:00 (UTC unless it says "
+            "otherwise), or 90m, 12h, 7d for so long ago"
+        )
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def selection_of(options: argparse.Namespace) -> Selection:
+    """The letters that the arguments select."""
+    states = {"all": frozenset(STATES), "left": frozenset({PENDING, INTERRUPTED})}.get(
+        options.state
+    ) or frozenset({options.state})
+    if options.dlq_command == "show":
+        return Selection(states=states, letters=tuple(options.letters))
+    names = ("batcher", "tenant", "error_type", "error_class", "message", "since", "until")
+    given = {name: getattr(options, name) for name in names}
+    return Selection(states=states, letters=tuple(options.letter), keys=tuple(options.key), **given)
