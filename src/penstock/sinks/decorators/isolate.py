@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._core import checks
-from ..._core.classify import classified
+from ..._core.classify import classified, first_answer
 from ..._core.decorator import WrappingSink
 from ..._core.errors import ErrorClass
 from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import walk
+from ..._core.sink import RefusesIsolate, walk
 from .parts import keep
 
 if TYPE_CHECKING:
@@ -67,9 +67,8 @@ class Isolate:
     def __call__(self, sink: Sink[T]) -> Sink[T]:
         """Wrap `sink`. Raises `ConfigError` for a sink that would repeat a partial write."""
         for part in walk(sink):
-            reason = getattr(part, "refuses_isolate", None)
-            if reason is not None:
-                raise checks.bad("Isolate around", part, reason)
+            if isinstance(part, RefusesIsolate):
+                raise checks.bad("Isolate around", part, part.refuses_isolate)
         return _IsolateSink(sink, self)
 
     def __repr__(self) -> str:
@@ -88,8 +87,7 @@ class _IsolateSink(WrappingSink[T]):
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class by the decorator's own classifier, or else by the wrapped sink's."""
-        own = None if self._settings.classify is None else self._settings.classify(error)
-        return super().classify(error) if own is None else own
+        return first_answer(error, self._settings.classify, super().classify)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         final: dict[int, BaseException] = {}
