@@ -1,4 +1,4 @@
-"""The record of a dead letter, as the `DeadLetter` decorator writes it."""
+"""The record of a dead letter, as written by the `DeadLetter` decorator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord(Generic[T]):
-    """One item that failed for good, and why.
+    """An item that failed permanently, with the reason.
 
     `PostgresSink(..., columns=DeadLetterRecord.COLUMNS, row=DeadLetterRecord.as_row,
     on_conflict="ignore")` keeps records in a table.
@@ -38,49 +38,48 @@ class DeadLetterRecord(Generic[T]):
         "item_key",
         "parked_behind",
     )
-    """What `as_row` has values for."""
+    """The columns of `as_row`."""
 
     item: T
     error_type: str
-    """The name of the exception's class."""
+    """Name of the exception's class."""
     error_class: str
-    """What the error means: `permanent`, `transient` (tries used up), `unlisted`, `unknown`."""
+    """The error's class: `permanent`, `transient` (attempts exhausted), `unlisted`, `unknown`."""
     message: str
     attempts: int
-    """How many tries failed."""
+    """Number of failed attempts."""
     first_at: datetime
-    """When the first of them ended (UTC)."""
+    """End of the first failed attempt (UTC)."""
     last_at: datetime
-    """When the last of them ended (UTC)."""
+    """End of the last failed attempt (UTC)."""
     batcher: str
     batch_id: str
     key: str
-    """The same for this item in every record of this write, so that a store can leave out what it
-    has already.
-    """
+    """The same for this item in every record of this write, so that a store can skip duplicates."""
     tenant: object = None
     trace_id: str | None = None
     maybe_delivered: bool = False
-    """Whether a try of it may have been applied."""
+    """Whether an attempt may have been applied."""
     item_key: str | None = None
-    """The key that order is kept for, as text: a string as it is, any other key as its `repr`
-    behind a colon. `None` without keys.
+    """The item's key as text: a string unchanged, any other key as its `repr` after a colon.
+
+    `None` without keys.
     """
     parked_behind: bool = False
-    """Whether it was not tried, but came behind a failed item of its key
+    """Whether it was not attempted, as it was parked behind a failed item of its key
     (`Batcher(on_key_failure="park")`).
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as a dictionary, times in ISO 8601; the item is left as it is."""
+        """The record as a dictionary, times in ISO 8601; the item is unchanged."""
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, **times}
 
     def as_row(self) -> tuple[Any, ...]:
-        """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as
-        JSON in text, texts without NUL.
+        """The record's values in the order of `COLUMNS`, for a table.
 
-        Raises `TypeError` or `ValueError` for an item that JSON has no form for.
+        The item and the tenant are JSON text, other texts have no NUL. Raises `TypeError` or
+        `ValueError` if the item cannot be encoded as JSON.
         """
         shown = {
             "item": to_json(self.item).decode(),
