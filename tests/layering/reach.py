@@ -50,12 +50,13 @@ STRANGERS: dict[tuple[str, str], str] = {
     ("penstock.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }
 
-# Special attributes and the only module that writes each.
+# Attributes of any object that one module alone writes.
 SPECIAL = {
     "__cause__": "penstock._core.causes",
+    "__module__": "penstock._core.public",
+    "__signature__": "penstock._core.keywords",
     "summary": "penstock._core.causes",
     "retry_after": "penstock._core.causes",
-    "__module__": "penstock._core.public",
 }
 
 # Attributes that begin with an underscore and are documented all the same; and private ones of the
@@ -90,6 +91,7 @@ PROBES = {
     },
     "an optional member of a sink, for which this is the one place that looks": {
         ("penstock._core.sink", "capabilities"),
+        ("penstock._core.sink", "classify"),
         ("penstock._core.sink", "inner"),
         ("penstock._core.sink", "inners"),
     },
@@ -118,12 +120,10 @@ def foreign_assignments(known: Sources) -> list[str]:
         for line, written, name in _writes(tree(known[module]), Scope()):
             if name in nodes:
                 used.add((module, nodes[name]))
-            elif (module, name) in STRANGERS:
-                used.add((module, name))
-            elif SPECIAL.get(name) != module:
+            elif (module, name) not in STRANGERS and SPECIAL.get(name) != module:
                 found.append(f"{module}:{line}: assigns {written}")
-    bare = [place for place in STRANGERS if not place[1].startswith("_")]
-    return found + _unused([*NODES, *bare], used, known)
+    used |= {(module, name) for module, name in STRANGERS if name in known.get(module, "")}
+    return found + _unused([*NODES, *STRANGERS], used, known)
 
 
 def _unused(listed: list[tuple[str, str]], used: set[tuple[str, str]], known: Sources) -> list[str]:
@@ -216,18 +216,14 @@ def private_reaches(known: Sources) -> list[str]:
         for edge in edges(known)
         if _is_private(edge.name or "") and edge.target(known) == edge.module
     ]
-    used: set[tuple[str, str]] = set()
     for module in known:
-        declared = set(_declared(module, known))
-        for line, reached, name in _reaches(tree(known[module]), frozenset()):
-            if name in UNDERSCORED or name in declared:
-                continue
-            if (module, name) in STRANGERS:
-                used.add((module, name))
-            else:
-                found.append(f"{module}:{line}: reaches {reached}")
-    hidden = [place for place in STRANGERS if place[1].startswith("_")]
-    return found + _unused(hidden, used, known)
+        allowed = {*UNDERSCORED, *_declared(module, known)}
+        found += [
+            f"{module}:{line}: reaches {reached}"
+            for line, reached, name in _reaches(tree(known[module]), frozenset())
+            if name not in allowed and (module, name) not in STRANGERS
+        ]
+    return found
 
 
 def _is_private(name: str) -> bool:

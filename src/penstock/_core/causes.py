@@ -27,7 +27,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 def caused(
     made: ErrorT,
-    cause: BaseException,
+    cause: BaseException | None,
     *,
     summary: str | None = None,
     retry_after: float | None = None,

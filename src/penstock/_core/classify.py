@@ -1,4 +1,4 @@
-"""What an error means for the next try, where the sink does not say."""
+"""The class of an error, which decides about its next try."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
+from .causes import causes
 from .errors import ErrorClass, KeyStopped, classify
 
 if TYPE_CHECKING:
@@ -25,26 +26,40 @@ _NETWORK: tuple[tuple[type[BaseException], ErrorClass], ...] = (
 def classify_network(error: BaseException) -> ErrorClass | None:
     """The class of an error of the operating system's network; `None` for others.
 
-    Refused connections and names that do not resolve mean that nobody is there; other broken
-    connections may work next time. An exception that was raised from one of these (`raise ...
-    from`) has its class.
+    Refused connections and names that do not resolve are `UNAVAILABLE`; other broken connections
+    are `TRANSIENT`. An exception raised from one of these (`raise ... from`) has its class.
     """
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
+    for link in causes(error):
         for kind, answer in _NETWORK:
             if isinstance(link, kind):
                 return answer
-        seen.add(id(link))
-        link = link.__cause__
     return None
 
 
 def first_of(*classifiers: Classifier) -> Classifier:
-    """One classifier of several: each is asked in turn, and the first that knows the error
-    decides.
-    """
+    """Join classifiers to one; the first that knows an error decides."""
     return partial(_first_answer, classifiers)
+
+
+def first_answer(error: BaseException, *classifiers: Classifier | None) -> ErrorClass | None:
+    """The class by the first of the given classifiers that knows the error; `None` by none."""
+    return _first_answer((each for each in classifiers if each is not None), error)
+
+
+def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
+    """The class of an error by these classifiers, or else by our own types, or else the network's.
+
+    `UNLISTED` for an error that none of them knows.
+    """
+    if isinstance(error, KeyStopped):
+        return ErrorClass.STOPPED
+    answer = first_answer(error, *classifiers)
+    if answer is not None:
+        return answer
+    own = classify(error)
+    if own is not ErrorClass.UNLISTED:
+        return own
+    return classify_network(error) or own
 
 
 def _first_answer(classifiers: Iterable[Classifier], error: BaseException) -> ErrorClass | None:
@@ -53,20 +68,3 @@ def _first_answer(classifiers: Iterable[Classifier], error: BaseException) -> Er
         if answer is not None:
             return answer
     return None
-
-
-def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
-    """Ask each classifier in turn, then our own types, then the network's; an exception nobody
-    knows is `UNLISTED`.
-    """
-    if isinstance(error, KeyStopped):
-        return ErrorClass.STOPPED
-    answer = _first_answer(
-        (classifier for classifier in classifiers if classifier is not None), error
-    )
-    if answer is not None:
-        return answer
-    own = classify(error)
-    if own is not ErrorClass.UNLISTED:
-        return own
-    return classify_network(error) or own

@@ -11,29 +11,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol
 
-from .clock import LOOP_CLOCK
 from .errors import ErrorClass
 from .patience import LONGEST_ASKED
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-R = TypeVar("R")
 
 MOST_DOUBLINGS = 64
 
 
 class BackoffFunction(Protocol):
-    """The wait in seconds after `tries` failed tries, the last with `error`, the last wait being
-    `waited`.
-    """
+    """A function from the number of failed tries to the next wait."""
 
     def __call__(
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
-        """The wait in seconds."""
+        """The wait in seconds; `error` is that of the last try, `waited` the last wait."""
         ...
 
 
@@ -80,7 +72,7 @@ class RetryPolicy:
     )
 
     def is_over(self, kind: ErrorClass, counted: int) -> bool:
-        """Whether an error of `kind` ends the work, with `counted` counted tries, its own included."""
+        """Whether an error of `kind` ends the work; `counted` includes the try that raised it."""
         if kind in self.final:
             return True
         if kind in self.uncounted:
@@ -90,43 +82,3 @@ class RetryPolicy:
         if kind is ErrorClass.UNLISTED:
             return counted >= min(self.attempts, self.unlisted_attempts)
         return counted >= self.attempts
-
-
-class RetryState:
-    """The failed tries of one operation that succeeds or fails as a whole. Pure.
-
-    All waits count towards `give_up_after`; `max_seconds` is not used.
-    """
-
-    def __init__(
-        self, policy: RetryPolicy, class_of: Callable[[BaseException], ErrorClass]
-    ) -> None:
-        self.failed = 0
-        """Failed tries, uncounted ones included."""
-        self._policy = policy
-        self._class_of = class_of
-        self._counted = 0
-        self._wait = 0.0
-        self._waited = 0.0
-
-    def wait_after(self, error: BaseException) -> float | None:
-        """Count a failed try; return the seconds until the next one, `None` to give up."""
-        policy, kind = self._policy, self._class_of(error)
-        self.failed += 1
-        self._counted += kind not in policy.uncounted
-        self._wait = policy.backoff(self.failed, error, self._wait)
-        self._waited += self._wait
-        is_late = policy.give_up_after is not None and self._waited > policy.give_up_after
-        return None if is_late or policy.is_over(kind, self._counted) else self._wait
-
-
-async def run_with_retries(work: Callable[[], Awaitable[R]], state: RetryState) -> R:
-    """Run `work` until it succeeds or `state` gives up; then raise its last error. Suspends."""
-    while True:
-        try:
-            return await work()
-        except Exception as error:
-            wait = state.wait_after(error)
-            if wait is None:
-                raise
-        await LOOP_CLOCK.sleep(wait)

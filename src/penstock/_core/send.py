@@ -21,6 +21,7 @@ import inspect
 from typing import TYPE_CHECKING, TypeVar
 
 from .arrow_rows import UnreadableRows
+from .causes import caused
 from .errors import ResultMismatch, SinkError, UnknownOutcomeError
 from .order.stopped import stopped_behind
 from .outcome import Outcome
@@ -70,10 +71,8 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         if is_cut():
             delivery.interrupted(roots)
             raise
-        error = UnknownOutcomeError(
-            "the sink's own work was cancelled from inside; nobody cancelled the write"
-        )
-        error.__cause__ = cancelled
+        message = "the sink raised CancelledError although its write was not cancelled"
+        error = caused(UnknownOutcomeError(message), cancelled)
         errors = dict.fromkeys(batch.unsettled(), error)
     except UnreadableRows as error:
         return await _without_unreadable(sink, batch, error)
@@ -142,9 +141,8 @@ def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
     """A client library made an error of its own of our cancellation; it does not say what the
     destination did.
     """
-    unknown = UnknownOutcomeError(f"the write was cut off, which ended in {repr_of(error)}")
-    unknown.__cause__ = error
-    return unknown
+    message = f"the write was cut off, which ended in {repr_of(error)}"
+    return caused(UnknownOutcomeError(message), error)
 
 
 def is_cut() -> bool:

@@ -73,10 +73,10 @@ class TransactionalSink(Protocol):
 
 @runtime_checkable
 class RefusesRetry(Protocol):
-    """A sink that a `Retry` around it would make send delivered items again."""
+    """A sink that sends delivered items again below a `Retry`."""
 
     refuses_retry: str
-    """The reason, for the error message."""
+    """The reason, as the end of an error message."""
 
 
 @runtime_checkable
@@ -85,6 +85,31 @@ class TimeLimited(Protocol):
 
     stretch_limit: float
     """Seconds."""
+
+
+@runtime_checkable
+class RefusesIsolate(Protocol):
+    """A sink that sends delivered items again below an `Isolate`."""
+
+    refuses_isolate: str
+    """The reason, as the end of an error message."""
+
+
+@runtime_checkable
+class RefusesTransaction(Protocol):
+    """A sink that cannot write in a transaction or into a stage."""
+
+    refuses_transaction: str
+    """The reason, as the end of an error message."""
+
+
+@runtime_checkable
+class TakesDeadLetters(Protocol):
+    """A decorator that writes dead letters."""
+
+    def dead_letters_around(self, sink: Sink[Any]) -> Sink[Any]:
+        """The same dead letters around another sink, open while this one is."""
+        ...
 
 
 Classifier = Callable[[BaseException], ErrorClass | None]
@@ -110,6 +135,11 @@ def classifier_of(sink: object) -> Classifier | None:
 def stretch_limits(sink: object) -> Iterator[float]:
     """The limits, in seconds, on a stretch of a write anywhere in the stack."""
     return (part.stretch_limit for part in walk(sink) if isinstance(part, TimeLimited))
+
+
+def dead_letters_in(sink: object) -> TakesDeadLetters | None:
+    """The outermost part of a stack that writes dead letters."""
+    return next((part for part in walk(sink) if isinstance(part, TakesDeadLetters)), None)
 
 
 def walk(sink: object) -> Iterator[object]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from .checks import bad
 from .decorator import WrappingSink
-from .sink import walk
+from .sink import RefusesTransaction, walk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -127,9 +127,8 @@ def check_staging(sink: Sink[Any]) -> StagingSink:
             raise bad("sink", part, rule)
         if isinstance(part, StagingSink):
             return part
-        reason = getattr(part, "refuses_transaction", None)
-        if reason is not None:
-            raise bad("sink", part, f"cannot write into a stage: {reason}")
+        if isinstance(part, RefusesTransaction):
+            raise bad("sink", part, f"cannot write into a stage: {part.refuses_transaction}")
         if not isinstance(part, WrappingSink):
             break
     raise bad(

@@ -30,7 +30,7 @@ from .errors import NonDeterministicReplay, TransactionLost, UnitRefused
 from .outcome import Outcome
 from .result import WriteResult
 from .send import send
-from .sink import Sink, TransactionalSink, capabilities_of, classifier_of
+from .sink import RefusesTransaction, Sink, TransactionalSink, capabilities_of, classifier_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,9 +207,8 @@ def check_transactional(sink: object) -> None:
     """
     part = sink
     while True:
-        reason: str | None = getattr(part, "refuses_transaction", None)
-        if reason is not None:
-            raise bad("sink", part, f"cannot write in a transaction: {reason}")
+        if isinstance(part, RefusesTransaction):
+            raise bad("sink", part, f"cannot write in a transaction: {part.refuses_transaction}")
         if not isinstance(part, TransactionalSink):
             rule = (
                 "cannot write in a transaction: it has no `transaction(unit)`; use a "

@@ -15,7 +15,7 @@ from .._core.errors import ParkedBehind, PermanentError
 from .._core.function_sink import as_sink
 from .._core.observer import Observer
 from .._core.order.parking import MOST_PARKED, POLICIES
-from .._core.sink import capabilities_of, stretch_limits, walk
+from .._core.sink import capabilities_of, dead_letters_in, stretch_limits
 from .._core.told import repr_of
 from .adaptive.adaptive import Adaptive
 from .limits import Limits
@@ -230,8 +230,7 @@ def parked_dead_letters_of(sink: Sink[T]) -> Sink[T]:
 def _dead_letters_around(
     sink: Sink[T], refuse: Callable[[Batch[T]], Awaitable[None]], name: str, value: str
 ) -> Sink[T]:
-    for part in walk(sink):
-        around: Callable[[Sink[T]], Sink[T]] | None = getattr(part, "dead_letters_around", None)
-        if around is not None:
-            return around(as_sink(refuse))
-    raise checks.bad(name, value, "needs a DeadLetter(...) in the stack")
+    letters = dead_letters_in(sink)
+    if letters is None:
+        raise checks.bad(name, value, "needs a DeadLetter(...) in the stack")
+    return letters.dead_letters_around(as_sink(refuse))

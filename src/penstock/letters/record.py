@@ -1,4 +1,4 @@
-"""The record of a dead letter, as written by the `DeadLetter` decorator."""
+"""The record of a dead letter, as the `DeadLetter` decorator writes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord(Generic[T]):
-    """An item that failed permanently, with the reason.
+    """A permanently failed item and its error.
 
     `PostgresSink(..., columns=DeadLetterRecord.COLUMNS, row=DeadLetterRecord.as_row,
     on_conflict="ignore")` keeps records in a table.
@@ -42,44 +42,43 @@ class DeadLetterRecord(Generic[T]):
 
     item: T
     error_type: str
-    """Name of the exception's class."""
+    """The name of the exception's class."""
     error_class: str
-    """The error's class: `permanent`, `transient` (attempts exhausted), `unlisted`, `unknown`."""
+    """`permanent`, `transient` (attempts exhausted), `unlisted` or `unknown`."""
     message: str
     attempts: int
-    """Number of failed attempts."""
+    """The number of failed attempts."""
     first_at: datetime
-    """End of the first failed attempt (UTC)."""
+    """The end of the first failed attempt (UTC)."""
     last_at: datetime
-    """End of the last failed attempt (UTC)."""
+    """The end of the last failed attempt (UTC)."""
     batcher: str
     batch_id: str
     key: str
-    """The same for this item in every record of this write, so that a store can skip duplicates."""
+    """Equal in every record of this item's write, so that a store can skip duplicates."""
     tenant: object = None
     trace_id: str | None = None
     maybe_delivered: bool = False
     """Whether an attempt may have been applied."""
     item_key: str | None = None
-    """The item's key as text: a string unchanged, any other key as its `repr` after a colon.
-
+    """The item's order key as text: a string unchanged, any other key as its `repr` after a colon.
     `None` without keys.
     """
     parked_behind: bool = False
-    """Whether it was not attempted, as it was parked behind a failed item of its key
+    """Whether it was not attempted, but parked behind a failed item of its key
     (`Batcher(on_key_failure="park")`).
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as a dictionary, times in ISO 8601; the item is unchanged."""
+        """The record as a dictionary, with times in ISO 8601 and the item unchanged."""
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, **times}
 
     def as_row(self) -> tuple[Any, ...]:
-        """The record's values in the order of `COLUMNS`, for a table.
+        """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as
+        JSON text, texts without NUL.
 
-        The item and the tenant are JSON text, other texts have no NUL. Raises `TypeError` or
-        `ValueError` if the item cannot be encoded as JSON.
+        Raises `TypeError` or `ValueError` for an item without a JSON form.
         """
         shown = {
             "item": to_json(self.item).decode(),

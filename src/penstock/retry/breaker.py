@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from .._core import checks
-from .._core.classify import classified
+from .._core.classify import classified, first_answer
 from .._core.clock import Signal
 from .._core.condition import Condition, DestinationState
 from .._core.decorator import WrappingSink
@@ -197,8 +197,7 @@ class BreakerSink(WrappingSink[T]):
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class from the breaker's own classifier, else from the wrapped sink's."""
-        own = None if self._settings.classify is None else self._settings.classify(error)
-        return super().classify(error) if own is None else own
+        return first_answer(error, self._settings.classify, super().classify)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         """Write the batch if the circuit admits it; otherwise wait, or raise `CircuitOpenError`.

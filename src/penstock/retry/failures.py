@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from .._core.condition import STATE_OF, Condition
 from .._core.errors import CircuitOpenError, ErrorClass, RefusedError
-from .series import AWAY, COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +20,10 @@ PROBE_OF_FAULTS = 0.1
 are accepted.
 """
 
+AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
+"""Classes of an outage of the whole destination."""
+COUNTED = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
+"""Classes that use up an attempt, and may be tried again."""
 _REFUSED = frozenset({ErrorClass.REFUSED})
 _ORDER = (
     ErrorClass.REFUSED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from .._core.classify import classified
+from .._core.classify import classified, first_answer
 from .._core.decorator import WrappingSink
 from .._core.errors import ErrorClass
 from .._core.order.prefix import leaders
@@ -49,8 +49,7 @@ class RetrySink(WrappingSink[T]):
         """The class from the retry's own classifier, else from the wrapped sink's: a breaker or
         dead letter outside sees errors the same way.
         """
-        own = None if self._settings.classify is None else self._settings.classify(error)
-        answer = super().classify(error) if own is None else own
+        answer = first_answer(error, self._settings.classify, super().classify)
         if (
             self._settings.gives_up_refused
             and classified(error, lambda _: answer) is ErrorClass.REFUSED

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
     from .._core.retry_policy import RetryPolicy
 
-COUNTED = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
-"""Classes that use up an attempt, and may be tried again."""
-AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
-"""Classes of an outage of the whole destination."""
 NO_LEADERS: Mapping[int, int] = {}
 """No item has a leader."""
 
@@ -106,9 +102,9 @@ class RetrySeries:
         if sent is not None and len(sent) < len(self.pending):
             staying = sorted((*self._without(sent), *staying))
         self.pending = staying
-        self.tries += bool(classes - self._policy.uncounted)
+        self.costs = bool(classes - self._policy.uncounted)
+        self.tries += self.costs
         self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
-        self.costs = bool(classes & COUNTED)
         return frozenset(classes)
 
     def succeeded(self, sent: Sequence[int]) -> None:

@@ -79,7 +79,7 @@ _STATES = {
 }
 _FAMILIES = {"28": _R, "40": _T}
 _ITEM_FAMILIES = frozenset({"21", "22", "23", "44", "54", "P0"})
-"""Data, constraint, view check, too large for an index, raised by a trigger: one row can cause it."""
+"""Data, constraint, view check, too large for an index, raised by a trigger: one row's errors."""
 _PERHAPS_ITEMS = frozenset({"3F000", "42703", "42P01"})
 """Listed, but a trigger may raise them for one row, by a dynamic statement with a wrong name."""
 OF_ALL = tuple(sorted(_STATES.keys() - _PERHAPS_ITEMS))

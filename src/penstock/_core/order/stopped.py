@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..causes import caused
 from ..errors import KeyStopped
 from ..text import text_of
 from .keys import accepted
@@ -44,8 +45,5 @@ def behind(first: BaseException) -> KeyStopped:
     """The error of an item behind one that failed with `first`."""
     if isinstance(first, KeyStopped):
         return first
-    stopped = KeyStopped(
-        f"an earlier item of its key failed: {type(first).__name__}: {text_of(first)}"
-    )
-    stopped.__cause__ = first
-    return stopped
+    message = f"an earlier item of its key failed: {type(first).__name__}: {text_of(first)}"
+    return caused(KeyStopped(message), first)

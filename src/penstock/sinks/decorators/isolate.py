@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._core import checks
-from ..._core.classify import classified
+from ..._core.classify import classified, first_answer
 from ..._core.decorator import WrappingSink
 from ..._core.errors import ErrorClass
 from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import walk
+from ..._core.sink import RefusesIsolate, walk
 from .parts import keep
 
 if TYPE_CHECKING:
@@ -67,9 +67,8 @@ class Isolate:
     def __call__(self, sink: Sink[T]) -> Sink[T]:
         """Wrap `sink`. Raises `ConfigError` for a sink that would repeat a partial write."""
         for part in walk(sink):
-            reason = getattr(part, "refuses_isolate", None)
-            if reason is not None:
-                raise checks.bad("Isolate around", part, reason)
+            if isinstance(part, RefusesIsolate):
+                raise checks.bad("Isolate around", part, part.refuses_isolate)
         return _IsolateSink(sink, self)
 
     def __repr__(self) -> str:
@@ -88,18 +87,17 @@ class _IsolateSink(WrappingSink[T]):
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """The class by the decorator's own classifier, or else by the wrapped sink's."""
-        own = None if self._settings.classify is None else self._settings.classify(error)
-        return super().classify(error) if own is None else own
+        return first_answer(error, self._settings.classify, super().classify)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         final: dict[int, BaseException] = {}
         left: list[tuple[Sequence[int], BaseException | None]] = [(range(len(batch)), None)]
         """Remaining parts, the next one last, each with the error that caused its halving."""
         writes = 0
-        away: BaseException | None = None
+        final_error: BaseException | None = None
         while left:
             part, why = left.pop()
-            why = away or (why if writes == self._settings.max_writes else None)
+            why = final_error or (why if writes == self._settings.max_writes else None)
             if why is not None:
                 final.update(dict.fromkeys(part, why))
                 continue
@@ -111,7 +109,7 @@ class _IsolateSink(WrappingSink[T]):
                 middle = len(part) // 2
                 left += [(part[middle:], shared), (part[:middle], shared)]
                 continue
-            away = keep(final, batch, part, errors, self.classify)
+            final_error = keep(final, batch, part, errors, self.classify)
         return WriteResult.failed(batch, final) if final else None
 
     def _shared(

@@ -125,7 +125,7 @@ class OpenTable:
         """Look up in the ledger whether a COMMIT without an answer was applied."""
         if made.unit is None:
             raise UnknownOutcomeError(
-                "no answer to the COMMIT, and without a unit nobody can tell whether it was "
+                "no answer to the COMMIT, and without a unit no ledger shows whether it was "
                 f"applied ({error})"
             ) from error
         try:

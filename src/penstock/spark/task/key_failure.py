@@ -28,11 +28,11 @@ from ..._core.order.stopped import behind
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import capabilities_of, walk
+from ..._core.sink import capabilities_of, dead_letters_in
 from ..values.chunks import key_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from ..._core.arrow import ArrowBatch
     from ..._core.batch import Batch
@@ -165,10 +165,10 @@ class KeyFailurePolicy:
         """Pass these rows to the dead letters, in their order; return errors of those not taken."""
         indices = sorted(stopped)
         parked = [_parked(stopped[index]) for index in indices]
-        around = _dead_letters(sink)
-        if around is None:
+        letters = dead_letters_in(sink)
+        if letters is None:
             return dict(zip(indices, parked, strict=True))
-        found = await send(around(_Refuses(parked)), batch.pick(indices))
+        found = await send(letters.dead_letters_around(_Refuses(parked)), batch.pick(indices))
         return {indices[place]: error for place, error in found.items()}
 
 
@@ -182,14 +182,8 @@ class _Refuses:
         return WriteResult.from_outcomes(batch, self._errors)
 
 
-def _dead_letters(sink: Sink[Any]) -> Callable[[Sink[Any]], Sink[Any]] | None:
-    found = (getattr(part, "dead_letters_around", None) for part in walk(sink))
-    return next((around for around in found if around is not None), None)
-
-
 def _parked(stopped: KeyStopped) -> ParkedBehind:
-    parked, cause = ParkedBehind(f"parked behind {stopped}"), stopped.__cause__
-    return parked if cause is None else caused(parked, cause)
+    return caused(ParkedBehind(f"parked behind {stopped}"), stopped.__cause__)
 
 
 def _stop(batch: ArrowBatch, errors: Mapping[int, BaseException], index: int) -> KeyStopped | None:

@@ -1,12 +1,12 @@
-"""Which rights a role lacks for what a sink does with its table, asked of the server.
+"""Queries for the rights that a role lacks for a sink's statements on its table.
 
-1. The server checks rights by column where the table as a whole is not granted, so each column is
-   asked for. A conflict's key, a version and returned columns are read: they need SELECT. A column
-   left to a sequence needs the sequence.
-2. Telling bad rows apart needs a temporary table, and so TEMPORARY on the database.
-3. `CASE` keeps the planner from asking for the rights to a sequence before it is known to be one.
-4. The question holds its names as literals: it is also asked inside of the server's loop over the
-   rows (`sifting.sift`).
+1. The server checks rights by column if the table as a whole is not granted, so each column is
+   queried. A conflict's key, a version and returned columns are read: they need SELECT. A column
+   filled by a sequence needs the sequence.
+2. Sifting needs a temporary table, and so TEMPORARY on the database.
+3. `CASE` keeps the planner from checking rights to a sequence before it is known to be one.
+4. The query holds its names as literals, since it also runs inside the server's loop over the rows
+   (`sifting.sift`).
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names as literals
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 def lacking(plan: PlanFacts, *, again: bool = False) -> str:
-    """A query for the missing rights, one row of text each, such as `INSERT on table
-    "public"."events"`; `again`: after an unknown outcome.
+    """Query the missing rights, one row of text each, such as `INSERT on table "public"."events"`.
+
+    `again`: also the rights for a write after an unknown outcome.
     """
     home, name = literal(plan.table.schema), literal(plan.table.name)
     wanted = ", ".join(_wanted(plan, again=again))
@@ -60,7 +61,7 @@ def lacking(plan: PlanFacts, *, again: bool = False) -> str:
 
 
 def asked(plan: PlanFacts, *, again: bool) -> str:
-    """A query for the role (`role`) and the list of what it lacks (`missing`)."""
+    """Query the role (`role`) and the list of its missing rights (`missing`)."""
     return (
         "SELECT pg_catalog.quote_ident(current_user) AS role, "
         f"ARRAY({lacking(plan, again=again)}) AS missing"

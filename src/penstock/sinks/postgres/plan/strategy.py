@@ -1,8 +1,8 @@
-"""Which statement writes how many rows. Pure.
+"""The statement for a number of rows. Pure.
 
 `insert` is one `INSERT` per row in a pipeline, `unnest` one `INSERT` from an array per column,
 `copy` is `COPY`: straight into the table, or into a staging table first (`staging`) where conflicts
-are handled, rows are returned, or the table takes no `COPY`. `COPY` itself answers nothing per row.
+are handled, rows are returned, or the table takes no `COPY`. `COPY` itself returns nothing per row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAGING_FROM = 10_000
 
 @dataclass(frozen=True, slots=True)
 class WriteStrategy:
-    """The statement that was asked for, or the numbers of rows that decide it."""
+    """The requested statement, or the numbers of rows that decide it."""
 
     statement: str
     copy_from: int
@@ -33,7 +33,7 @@ class WriteStrategy:
     def of(
         cls, statement: str, copy_threshold: int | None, staging_threshold: int | None
     ) -> WriteStrategy:
-        """Checked; `None` is the default. Raises `ConfigError`."""
+        """Check the arguments; `None` is the default. Raises `ConfigError`."""
         checks.choice("statement", statement, STATEMENTS)
         for name, value in (
             ("copy_threshold", copy_threshold),
@@ -49,9 +49,7 @@ class WriteStrategy:
         return cls(statement, copy_threshold or COPY_FROM, staging_threshold or STAGING_FROM)
 
     def check(self, plan: TablePlan) -> None:
-        """Raise `ConfigError` if the table's columns cannot be written by the statement that was
-        asked for.
-        """
+        """Raise `ConfigError` if the requested statement cannot write the table's columns."""
         if self.statement == "unnest" and plan.merge_arrays is None:
             nested = [name for name in plan.columns if plan.table.column(name).is_nested]
             raise bad(
@@ -67,7 +65,7 @@ class WriteStrategy:
             )
 
     def choose(self, plan: TablePlan, rows: int) -> str:
-        """`insert`, `unnest`, `copy` or `staging`."""
+        """Choose `insert`, `unnest`, `copy` or `staging`."""
         answers = plan.mode != "error" or bool(plan.returning) or not plan.table.takes_copy
         by_copy = "staging" if answers else "copy"
         if self.statement != "auto":

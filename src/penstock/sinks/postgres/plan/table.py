@@ -1,4 +1,4 @@
-"""What is known of the target table: read once, when the sink is opened."""
+"""The facts of the target table, read when the sink is opened."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
 SHOWN = 20
-"""How many names of tables an error lists."""
+"""Names of tables that an error lists."""
 READ = 1000
-"""Among how many it looks for those that may be meant."""
+"""Names among which it looks for similar ones."""
 
 _TABLE = """SELECT c.oid, c.relname, n.nspname, c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AS takes_copy
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -61,28 +61,25 @@ class TableColumn:
 
     name: str
     exact: str
-    """Its type as declared."""
+    """Its declared type."""
     loose: str
-    """Its base type without length, precision or domain: takes everything that can be sent for the
-    column.
-    """
+    """Its base type without length, precision or domain; takes every value sent for the column."""
     is_read: bool
-    """Its values are read from text by the server alone: JSON, XML."""
+    """Only the server reads its values, from text: JSON, XML."""
     is_enum: bool
     is_nested: bool
-    """An array or a composite, which `unnest` would take apart."""
+    """An array or a composite, which `unnest` would split."""
     not_null: bool
     generated: bool
     mark: str
-    """Differs once its type, the type's length, or whether it takes NULL is another one."""
+    """Changes with its type, the type's length, or whether it takes NULL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table: its names, its columns, and its unique keys, the primary key first.
+    """A table: its names, its columns, and its unique keys, the primary key first.
 
-    A key is counted if an `ON CONFLICT` can use it: immediate, whole (no predicate), of columns (no
-    expression).
+    Only keys that `ON CONFLICT` can use count: immediate, without predicate, of plain columns.
     """
 
     name: str
@@ -90,9 +87,7 @@ class Table:
     columns: tuple[TableColumn, ...]
     keys: tuple[tuple[str, ...], ...]
     takes_copy: bool = True
-    """Whether `COPY` may write into it: not into a view, nor where row-level security applies to
-    the role.
-    """
+    """Whether `COPY` can write into it: not into a view, nor under row-level security."""
 
     @property
     def qualified(self) -> str:
@@ -104,9 +99,7 @@ class Table:
         return next(column for column in self.columns if column.name == name)
 
     def key_within(self, columns: Iterable[str]) -> tuple[str, ...] | None:
-        """A unique key whose values all come from `columns`: one that cannot hold NULL if there is
-        one, else any, else `None`.
-        """
+        """A unique key within `columns`, preferably one that cannot hold NULL, if any."""
         given = set(columns)
         within = [key for key in self.keys if given.issuperset(key)]
         solid = [key for key in within if all(self.column(name).not_null for name in key)]
@@ -116,8 +109,9 @@ class Table:
 async def read_table(
     con: PoolConnectionProxy[Any], table: str, schema: str | None, columns: Sequence[str]
 ) -> Table:
-    """Read the table's facts; suspends for a few round trips. Raises `ConfigError` for what is not
-    there, naming what is.
+    """Read the table's facts; suspends for a few round trips.
+
+    Raises `ConfigError` for a missing table or column, naming the existing ones.
     """
     found = await con.fetchrow(_TABLE, qualified(schema, table))
     if found is None:
@@ -136,11 +130,10 @@ async def read_table(
 
 
 async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:
-    """Whether the columns still are what was read, in their types and in taking NULL; suspends for
-    a round trip.
+    """Whether the columns still have the types and the NOT NULL that were read.
 
-    A table or a column that is gone counts as it was: the write itself tells what the server says
-    of it.
+    Suspends for a round trip. A missing table or column counts as unchanged: the write itself
+    raises the server's error.
     """
     found: list[str] | None = await con.fetchval(_MARKS, table.qualified)
     marks = dict(each.rsplit(" ", 1) for each in found or ())
@@ -179,7 +172,7 @@ def _check_columns(table: Table, columns: Sequence[str]) -> None:
 
 
 def _nearest_first(name: str, names: Sequence[str]) -> list[str]:
-    """What looks most like `name` is what may be meant; the rest stays in its order."""
+    """The names most similar to `name`, then the others in their order."""
     meant = difflib.get_close_matches(name, names, n=3)
     return [*meant, *(other for other in names if other not in meant)]
 

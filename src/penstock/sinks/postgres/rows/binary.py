@@ -34,10 +34,10 @@ HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
 NULL = b"\xff\xff\xff\xff"
 _EPOCH_DAYS = 10_957
-"""From 1970-01-01 to 2000-01-01, where PostgreSQL begins to count."""
+"""From 1970-01-01 to 2000-01-01, the epoch of PostgreSQL."""
 _EPOCH_MICROSECONDS = 946_684_800_000_000
 _DIGITS = 4
-"""Decimal digits in one of numeric's."""
+"""Decimal digits in one digit of numeric."""
 _NEGATIVE = 0x4000
 _SPECIAL = {("F", 0): 0xD000, ("F", 1): 0xF000}
 _NAN = 0xC000
@@ -45,15 +45,13 @@ _LARGEST_NUMERIC = 18
 """Digits of a decimal that fits into 64 bits."""
 
 
-class NoEncoder(Exception):  # says so
-    """This column has to go by rows."""
+class NoEncoder(Exception):  # a signal, not an error
+    """This column must be sent as tuples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A type of fixed width: what Arrow casts it to, what its bytes are, and where it begins to
-    count.
-    """
+    """A type of fixed width: its Arrow type, the form of its bytes, and its epoch."""
 
     arrow: Any
     bytes: str
@@ -80,8 +78,9 @@ _ELEMENT_OIDS = {
 
 
 def encoded(batch: Any, columns: Sequence[TableColumn], places: Any = None) -> memoryview:
-    """The rows as binary COPY, with their places in front where they are given. Raises `NoEncoder`
-    for a column that has none.
+    """The rows as binary COPY, with their places in front if given.
+
+    Raises `NoEncoder` for a column without an encoder.
     """
     for column in columns:
         if not takes(
@@ -129,7 +128,7 @@ def _fields(values: Any, kind: str) -> Any:
 
 
 def _matrix(values: Any, fixed: Fixed) -> Any:
-    """The values' bytes, a row each; whatever stands where there is none."""
+    """The values' bytes, one row each; arbitrary bytes for NULL."""
     try:
         if pa.types.is_floating(values.type) and pa.types.is_integer(fixed.arrow):
             raise NoEncoder(str(values.type))
@@ -167,8 +166,9 @@ def _uuids(values: Any) -> Any:
 
 
 def _numerics(values: Any) -> Any:
-    """Decimals of up to 18 digits, as so many of numeric's digits, each of four; the server strips
-    what is zero.
+    """Decimals of up to 18 digits as base-10,000 digits of numeric.
+
+    The server strips leading and trailing zeros.
     """
     scale = values.type.scale
     after = -(-max(scale, 0) // _DIGITS)
@@ -195,9 +195,7 @@ def _numerics(values: Any) -> Any:
 
 
 def _numerics_one_by_one(values: Any) -> Any:
-    """Any other number: a double as the shortest decimal that reads back as it, which is the text
-    that Arrow makes of it.
-    """
+    """Other numbers; a double as the shortest decimal that reads back as it: Arrow's text."""
     kind = values.type
     if not (pa.types.is_decimal(kind) or pa.types.is_floating(kind) or pa.types.is_integer(kind)):
         raise NoEncoder(str(kind))
@@ -209,9 +207,7 @@ def _numerics_one_by_one(values: Any) -> Any:
 
 
 def numeric_bytes(value: Decimal) -> bytes:
-    """What `numeric_recv` reads: the number of digits, the weight of the first, the sign, the
-    decimal places, the digits.
-    """
+    """The form that `numeric_recv` reads: digit count, weight, sign, decimal places, digits."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         return struct.pack(">HhHH", 0, 0, _SPECIAL.get((exponent, sign), _NAN), 0)
@@ -229,7 +225,7 @@ def numeric_bytes(value: Decimal) -> bytes:
 
 
 def _with_nulls(matrix: Any, values: Any) -> Any:
-    """Fields of a fixed width, four bytes where there is no value."""
+    """Fields of a fixed width; four bytes for NULL."""
     rows, width = matrix.shape
     fields = np.empty((rows, 4 + width), np.uint8)
     fields[:, :4] = np.frombuffer(width.to_bytes(4, "big"), np.uint8)
@@ -273,7 +269,7 @@ def _of_any_width(values: Any, *, prefix: bytes = b"") -> Any:
 
 
 def _arrays(values: Any, kind: str) -> Any:
-    """Arrays of one dimension."""
+    """One-dimensional arrays."""
     oid = _ELEMENT_OIDS.get(kind)
     if oid is None or not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
         raise NoEncoder(f"{kind}[]")

@@ -28,8 +28,9 @@ FLOATS = {"real": pa.float32(), "double precision": pa.float64()}
 
 
 def fitted(values: Any, loose: str, zone: str) -> Any:
-    """The values in a type from which both ways, columns and rows, store the same in a column of
-    type `loose`; without faults.
+    """Cast values so that columns and tuples store the same in a column of type `loose`.
+
+    The values must have no faults.
     """
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

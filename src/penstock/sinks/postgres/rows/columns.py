@@ -35,9 +35,7 @@ pc: Any = compute  # its functions are made at import, where no checker sees the
 
 
 class ColumnRows(LazyRows):
-    """The rows of a record batch; `places` are theirs in the write, where that is not simply their
-    order.
-    """
+    """The rows of a record batch; `places` are their places in the write if not in order."""
 
     def __init__(self, batch: Any, columns: Sequence[TableColumn], places: Any = None) -> None:
         self._batch = batch
@@ -57,35 +55,33 @@ class ColumnRows(LazyRows):
         return iter(self._made())
 
     def kept(self, places: Sequence[int]) -> ColumnRows:
-        """Only the rows at these places."""
+        """Keep only the rows at these places."""
         return ColumnRows(self._batch.take(pa.array(places, pa.int64())), self._columns)
 
     def by(self, columns: Sequence[TableColumn]) -> ColumnRows:
-        """The same rows for columns of other types."""
+        """Fit the same rows to columns of other types."""
         return ColumnRows(self._batch, columns)
 
     def refused(self) -> dict[int, PermanentError]:
-        """The rows that the server would refuse, as far as their values show it, with the
-        reason.
-        """
+        """The rows that the server would refuse, as far as their values show it."""
         return refused(self._batch, self._columns)
 
     def unreadable(self) -> dict[int, PermanentError]:
-        """The rows that hold a value which Python has no object for. Makes the rows."""
+        """The rows with a value that has no Python object. Makes the tuples."""
         self._made()
         return self._unreadable
 
     def place(self, line: int) -> int:
-        """The place in the write of the row that stands at `line`."""
+        """The place in the write of the row at `line`."""
         return line if self._places is None else int(self._places[line])
 
     def tells_apart(self, key: Sequence[str]) -> bool:
-        """Whether values of these columns that differ here also differ for the server."""
+        """Whether values of these columns that differ in Arrow also differ for the server."""
         kinds = {column.name: column.loose for column in self._columns}
         return all(are_distinct(kinds[name], self._values.column(name).type) for name in key)
 
     def latest(self, key: Sequence[str], version: str | None) -> ColumnRows:
-        """Without the rows that a later one of their key replaces."""
+        """Leave out rows that a later one of their key replaces."""
         values = self._values
         places = latest(
             [values.column(name) for name in key],
@@ -98,7 +94,7 @@ class ColumnRows(LazyRows):
         )
 
     def encoded(self, *, places: bool) -> memoryview | None:
-        """The rows as binary COPY; `None` where a column has no encoder."""
+        """The rows as binary COPY; `None` if a column has no encoder."""
         try:
             return encoded(
                 self._values,
@@ -110,7 +106,7 @@ class ColumnRows(LazyRows):
 
     @property
     def _values(self) -> Any:
-        """The columns as the table takes them. There must be no faults in them."""
+        """The columns cast for the table. They must have no faults."""
         if self._fitted is None:
             zone = (self._batch.schema.metadata or {}).get(TIME_ZONE, b"UTC").decode()
             made = [
@@ -135,7 +131,7 @@ class ColumnRows(LazyRows):
 
 
 def refused(batch: Any, columns: Sequence[TableColumn]) -> dict[int, PermanentError]:
-    """The rows that the server would refuse, as far as their values show it, with the reason."""
+    """The rows that the server would refuse, as far as their values show it."""
     found: dict[int, PermanentError] = {}
     for column in columns:
         values = batch.column(column.name)
@@ -157,7 +153,7 @@ def _note(found: dict[int, PermanentError], name: str, why: str, mask: Any) -> N
 
 
 def column_rows(batch: Any, columns: Sequence[TableColumn]) -> ColumnRows | None:
-    """The rows of a record batch; `None` where a column is missing."""
+    """The rows of a record batch; `None` if a column is missing."""
     if not {column.name for column in columns} <= set(batch.schema.names):
         return None
     return ColumnRows(batch, columns)

@@ -1,4 +1,4 @@
-"""Values of Arrow columns that cannot be stored, found before the server sees a row, each by its row.
+"""Values of Arrow columns that cannot be stored, each found by its row before it is sent.
 
 They are NULL, NUL, bytes that are not UTF-8, numbers and dates out of range, and values without a
 Python object.
@@ -36,7 +36,7 @@ _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"}
 
 
 def faults(values: Any, loose: str, exact: str) -> Iterator[tuple[str, Any]]:
-    """Why rows cannot be stored in a column of this type, each with a mask of those rows."""
+    """The reasons that keep rows out of a column of this type, each with a mask of the rows."""
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         rows = _rows_of_elements(values)
         for why, mask in faults(
@@ -153,8 +153,9 @@ def _numbers(values: Any) -> Any:
 
 
 def objects(values: Any) -> tuple[list[Any], dict[int, str]]:
-    """A column's values for asyncpg, and the reason for each that it has no object for, or that it
-    would send as infinity.
+    """A column's values for asyncpg, and the reason for each value that it cannot send.
+
+    Such a value has no Python object, or asyncpg would send it as infinity.
     """
     made, unreadable = values_of(values)
     is_list = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
@@ -176,7 +177,7 @@ def objects(values: Any) -> tuple[list[Any], dict[int, str]]:
 
 
 def _rows_of_elements(values: Any) -> Any:
-    """For each element of a column of arrays the row that it is in."""
+    """The row of each element of a column of arrays."""
     return np.repeat(
         np.arange(len(values)),
         pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False),

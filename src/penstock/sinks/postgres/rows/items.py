@@ -24,9 +24,7 @@ _PLAIN = frozenset({tuple, list})
 
 
 class RowMaker:
-    """Makes a row of each item: by `row` where it is given, else by position, by name or by
-    attribute.
-    """
+    """Makes a row of each item: by `row` if given, else by position, by name or by attribute."""
 
     def __init__(self, columns: tuple[str, ...], row: RowFunction | None) -> None:
         self._columns = columns
@@ -35,22 +33,18 @@ class RowMaker:
         self._attributes: Callable[[Any], Any] | None = getter
 
     def rows(self, batch: Batch[Any]) -> GivenRows:
-        """The indices that have a row, their rows, and an error for each other index. Does not
-        suspend.
-        """
+        """Make rows; each index has a row or an error. Does not suspend."""
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         rows = self._all_at_once(items)
         return self._one_by_one(items) if rows is None else (range(len(items)), rows, {})
 
     def _all_at_once(self, items: Sequence[Any]) -> Sequence[Row] | None:
-        """Every row, if all of them are plain and of the right length: the usual case, without a
-        check in Python per row.
-        """
+        """Every row, if all are plain and of the right length; no check in Python per row."""
         rows: Sequence[Any] = items
         if self._row is not None:
             try:
                 rows = list(map(self._row, items))
-            except Exception:  # some item is at fault: one by one tells which
+            except Exception:  # an item is at fault: the slow path finds which
                 return None
         return (
             rows

@@ -25,16 +25,15 @@ _COUNTED = frozenset(
         "timestamp with time zone",
     }
 )
-"""Types whose values are whole numbers: what differs in Arrow differs in the table."""
+"""Types of whole numbers: values that differ in Arrow differ in the table."""
 
 
 def latest(key: Sequence[Any], version: Any = None) -> Any:
-    """The places of the rows that stay when a row replaces the earlier ones of its key, in order;
-    `None` where all of them stay.
+    """The places of the rows that remain when a row replaces the earlier ones of its key, in order.
 
-    With `version` the last one of the highest version stays; NULL is below all. A key that holds
-    NULL is nobody's equal. Values that the server takes for equal, and Arrow does not, stay side by
-    side.
+    `None` if all remain. With `version` the last row of the highest version remains; NULL is the
+    lowest. A key that holds NULL equals no other. Values that are equal for the server but not in
+    Arrow remain side by side.
     """
     count = len(key[0])
     codes, alone = np.zeros(count, np.int64), np.zeros(count, bool)
@@ -54,7 +53,7 @@ def latest(key: Sequence[Any], version: Any = None) -> Any:
         else pc.array_sort_indices(version, null_placement="at_start").to_numpy()
     )
     last = np.empty(count, np.int64)
-    last[codes[order]] = order  # of several values for one place the last one stays
+    last[codes[order]] = order  # of several assignments to one place the last one counts
     stays = alone
     stays[last[np.unique(codes)]] = True
     return None if stays.all() else np.flatnonzero(stays)

@@ -26,11 +26,10 @@ _CUT: dict[str, frozenset[type]] = {
 
 
 def shortest(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
-    """The rows with the floats at `places`, which go to numeric columns, as the shortest decimals
-    that read back as the same floats.
+    """Turn floats for numeric columns into the shortest decimals that read back as the same floats.
 
-    asyncpg would write down all 55 digits of the binary fraction that stands for 0.1. Rows without
-    floats there stay as they are.
+    asyncpg would send all 55 digits of the binary fraction that represents 0.1. Rows without floats
+    at these places stay as they are.
     """
     for place in places:
         kinds = set(map(type, map(itemgetter(place), rows)))
@@ -50,9 +49,7 @@ def are_cut(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
 def fractions(
     rows: Sequence[Row], places: Mapping[int, str], names: Sequence[str]
 ) -> dict[int, PermanentError]:
-    """The rows with a number that its integer column cannot hold, by their place: asyncpg would cut
-    its fraction.
-    """
+    """Errors, by place, of rows with a fraction that asyncpg would cut for an integer column."""
     found: dict[int, PermanentError] = {}
     for column, kind in places.items():
         if kind in _INTEGERS and are_cut(rows, {column: kind}):

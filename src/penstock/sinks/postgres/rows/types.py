@@ -1,9 +1,8 @@
-"""Which columns of Arrow a PostgreSQL table takes, told by their types before any row is sent.
+"""The Arrow types that a table's columns take, checked before any row is sent.
 
-1. Refused is what no row could be written of, and what would be written as something else: a
-   fraction into an integer, a moment into a date. Values that do not fit are no matter of types;
-   they are found row by row.
-2. Without the table only what fits no column is refused: anything nested but arrays.
+1. A column is refused if no row could be written from it, or if it would be stored as something
+   else: a fraction as an integer, a moment as a date. Values that do not fit are found row by row.
+2. Without the table only types that fit no column are refused: nested ones other than arrays.
 3. Types of the table that are not listed here are left to the server.
 """
 
@@ -46,9 +45,7 @@ _KNOWN = (
 
 
 def refused_columns(schema: Any, columns: Sequence[str], table: Table | None) -> dict[str, str]:
-    """For each of `columns` that could not be written from `schema`: why, and what to do
-    instead.
-    """
+    """For each of `columns` that `schema` cannot fill: the reason, and an alternative."""
     found: dict[str, str] = {}
     for name in columns:
         if name not in schema.names:
@@ -86,7 +83,7 @@ def _refusal(name: str, kind: Any, column: TableColumn | None) -> str | None:
 
 
 def takes(column: TableColumn, kind: Any) -> bool:
-    """Whether a column of the table takes values of this type of Arrow."""
+    """Whether a column of the table takes values of this Arrow type."""
     return pa.types.is_null(kind) or _refusal(column.name, kind, column) is None
 
 

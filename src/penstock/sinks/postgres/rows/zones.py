@@ -27,7 +27,7 @@ _OFFSET = DAY
 every zone.
 """
 _LATE = 24_472 * DAY
-"""2037-01-01: tables of zones end with this year and continue by a rule that Arrow does not read."""
+"""2037-01-01: zone tables end with this year, and Arrow does not read the rule that follows."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # local times, too
 
 
@@ -46,8 +46,9 @@ def local(instant: Any, zone: str) -> Any:
 
 
 def instants(wall: Any, zone: str) -> Any:
-    """The instant of each local time, both in microseconds, as Java tells it: by the offset before
-    a change, both where it skips and repeats.
+    """The instant of each local time, both in microseconds, by Java's rule.
+
+    The offset before a change applies to skipped and to repeated times.
     """
     if (fixed := _fixed(zone)) is not None:
         return wall - fixed
@@ -67,9 +68,7 @@ def instants(wall: Any, zone: str) -> Any:
 
 
 def _fixed(zone: str) -> int | None:
-    """The microseconds of an offset such as `+05:30`, which older Arrows do not read; `None` for a
-    region.
-    """
+    """The microseconds of an offset like `+05:30`, which older Arrows do not read; else `None`."""
     if not zone.startswith(("+", "-")):
         return None
     minutes = int(zone[1:3]) * 60 + int(zone[4:6])
@@ -84,9 +83,7 @@ def _offsets(instant: Any, zone: str) -> Any:
 def _with_late(
     offsets: Any, moments: Any, zone: str, offset: Callable[[datetime, ZoneInfo], timedelta | None]
 ) -> Any:
-    """The offsets, those of late moments told by Python, which goes on with the last rule where the
-    table of Arrow ends.
-    """
+    """Correct the offsets of late moments by Python, which applies the rule after the table."""
     late = np.flatnonzero(moments >= _LATE)
     if len(late):
         there = ZoneInfo(zone)
@@ -97,9 +94,7 @@ def _with_late(
 
 
 def _inside(moments: Any) -> Any:
-    """The same place in the calendar, in a year that tables of zones reach, and Python's times in
-    every zone.
-    """
+    """Move moments by whole calendar cycles into years that tables and Python's times cover."""
     first, beyond = YEAR_1 + _OFFSET, YEAR_10_000 - _OFFSET
     later = np.where(moments >= beyond, (moments - beyond) // _CYCLE + 1, 0)
     earlier = np.where(moments < first, (first - moments - 1) // _CYCLE + 1, 0)

@@ -1,17 +1,16 @@
-"""Whether the stages of an epoch are what their tasks have left: inventories, columns, and the mark
-of a crash.
+"""Checks that an epoch's stages are complete: inventories, columns, and the mark of a crash.
 
-1. An inventory is the number of rows and the sum of their hashes, whatever their order, by one
-   statement on the server. Rows are hashed by their types' own functions; where a type has none
-   (JSON, XML, points) by their binary form, which no setting of a session changes, as `DateStyle`
-   or `TimeZone` change their text; where a type has neither (`seg`), they are only counted. The
-   digest says which it was.
-2. Where conflicts are merged, the number of rows in a stage proves nothing. Rows that were lost
-   while it was being written are told from the epoch's mark. It names the server's *timeline*,
+1. An inventory is the number of rows and the sum of their hashes in any order, by one statement on
+   the server. Rows are hashed by their types' own functions; where a type has none (JSON, XML,
+   points), by their binary form, which no session setting changes, as `DateStyle` or `TimeZone`
+   change their text; where a type has neither (`seg`), they are only counted. The digest names the
+   method.
+2. Where conflicts are merged, the number of rows in a stage proves nothing. The epoch's mark shows
+   whether rows may have been lost while a stage was written. It names the server's *timeline*,
    which changes when a standby is promoted, and where a crash can lose rows also a *marker*: an
    unlogged table with one row, which crash recovery empties as it empties unlogged stages.
-3. A target that was altered since a stage was made would cast its rows on the way, so both must
-   have the same columns.
+3. A target altered after a stage was made would cast the moved rows, so both must have the same
+   columns.
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 NO_TABLE = "42P01"
 SHOWN = 5
-"""Faults that an error lists."""
+"""Faults listed in an error."""
 _NO_FUNCTION = "42883"
 _ROW = "penstock_row"
 _SUMS = {
@@ -42,7 +41,7 @@ _SUMS = {
     "binary": f"sum(hashtextextended(encode(record_send({_ROW}.*), 'hex'), 0))",
     "count": "0",
 }
-"""How rows are summed up, the best way first."""
+"""Checksums of rows, the best method first."""
 _TIMELINE = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"
 _ALTERED = """
     SELECT s.name, w.name AS "column", pg_catalog.format_type(a.atttypid, a.atttypmod) AS staged, pg_catalog.format_type(b.atttypid, b.atttypmod) AS there
@@ -54,12 +53,12 @@ _ALTERED = """
 
 
 def at(plan: TablePlan, name: str) -> str:
-    """The quoted path of a stage, which is in the schema of its target."""
+    """The quoted path of a stage, in the schema of its target."""
     return f"{quoted(plan.table.schema)}.{quoted(name)}"
 
 
 async def inventory(con: PoolConnectionProxy[Any], plan: TablePlan, name: str) -> Stage:
-    """What a stage holds now. Raises `StagesLost` where it is gone."""
+    """Take the inventory of a stage. Raises `StagesLost` if it is gone."""
     for kind in _SUMS:
         try:
             return await _summed(con, plan, name, kind)
@@ -83,11 +82,10 @@ async def _summed(con: PoolConnectionProxy[Any], plan: TablePlan, name: str, kin
 async def check_stages(
     con: PoolConnectionProxy[Any], plan: TablePlan, stages: Sequence[Stage]
 ) -> None:
-    """Raise `StagesLost` unless the stages are what their inventories say, and have the target's
-    columns.
+    """Raise `StagesLost` unless the stages match their inventories and have the target's columns.
 
-    In the publishing transaction, which then holds them: nothing changes them any more. The target
-    keeps its columns, too.
+    Runs in the publishing transaction, whose locks keep the stages and the target's columns
+    unchanged.
     """
     if not stages:
         return
@@ -137,9 +135,7 @@ async def _faults(
 async def leave_mark(
     con: PoolConnectionProxy[Any], plan: TablePlan, marker: str, *, is_durable: bool
 ) -> str:
-    """The mark of an epoch that begins, with a table of the name `marker` unless what is stored
-    outlives a crash.
-    """
+    """Leave the mark of a new epoch, with a table `marker` unless stored rows survive a crash."""
     began_on = await timeline(con)
     if is_durable and await con.fetchval("SELECT current_setting('synchronous_commit') <> 'off'"):
         return began_on
@@ -148,9 +144,7 @@ async def leave_mark(
 
 
 async def timeline(con: PoolConnectionProxy[Any]) -> str:
-    """The server's timeline; empty where it does not answer that, as some managed servers do
-    not.
-    """
+    """The server's timeline; empty if it does not tell, like some managed servers."""
     try:
         return str(await con.fetchval(_TIMELINE))
     except Exception as error:
@@ -160,8 +154,9 @@ async def timeline(con: PoolConnectionProxy[Any]) -> str:
 
 
 async def check_mark(con: PoolConnectionProxy[Any], plan: TablePlan, mark: str) -> str | None:
-    """Raise `StagesLost` if the server has crashed or was replaced since `mark` was left; return
-    its marker. In the publishing transaction.
+    """Raise `StagesLost` if the server crashed or was replaced since `mark`; return its marker.
+
+    Runs in the publishing transaction.
     """
     began_on, _, marker = mark.partition(" ")
     if began_on and (now := await con.fetchval(_TIMELINE)) != began_on:

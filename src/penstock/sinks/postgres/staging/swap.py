@@ -1,17 +1,17 @@
-"""A new table in the place of an old one, in the caller's transaction.
+"""Replacement of a table by a new one, in the caller's transaction.
 
-1. The new one is made `LIKE ... INCLUDING ALL`, filled, and given the old one's name after the old
-   one is dropped. Only dropping and renaming lock out readers; until the commit they see the old
-   rows, from then on the new ones, and never none.
-2. What `LIKE` leaves out is carried over: owner, privileges, comment, storage parameters, foreign
-   keys to other tables, sequences with their position, names of indexes, replica identity. Default
-   privileges of the role that makes it are taken away.
-3. What would break or silently be gone is refused: views and foreign keys that point at the table,
-   triggers, rules, row security, publications, partitions and inheritance. The old table is dropped
-   without `CASCADE`, so what else depends on it ends the transaction.
-4. What others write into the old table until then is gone with it. A transaction of theirs with one
-   snapshot (`REPEATABLE READ`) that began before, and has not read the table yet, finds the new
-   table empty: its rows are too new for it.
+1. The new table is created `LIKE ... INCLUDING ALL`, filled, and renamed after the old one is
+   dropped. Only dropping and renaming lock out readers; until the commit they see the old rows,
+   afterwards the new ones, and never none.
+2. Properties that `LIKE` leaves out are carried over: owner, privileges, comment, storage
+   parameters, foreign keys to other tables, sequences with their position, names of indexes,
+   replica identity. Default privileges of the creating role are revoked.
+3. Anything that would break or be lost silently is refused: views and foreign keys that point at
+   the table, triggers, rules, row security, publications, partitions and inheritance. The old table
+   is dropped without `CASCADE`, so any other dependent object ends the transaction.
+4. Rows that others write into the old table until then are lost with it. A concurrent transaction
+   with one snapshot (`REPEATABLE READ`) that began before, and has not read the table yet, finds
+   the new table empty: its rows are too new for the snapshot.
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`
@@ -84,7 +84,7 @@ _FACTS = """
 
 
 async def check_overwrite(con: PoolConnectionProxy[Any], table: Table) -> None:
-    """Raise `ConfigError` where a new table could not take the place of this one."""
+    """Raise `ConfigError` if a new table cannot replace this one."""
     found = [row[0] for row in await con.fetch(_OBSTACLES, table.qualified)]
     if found:
         rule = (
@@ -96,17 +96,17 @@ async def check_overwrite(con: PoolConnectionProxy[Any], table: Table) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """One table on its way into the place of another."""
+    """The replacement of one table."""
 
     old: Table
     table: Table
-    """The new one."""
+    """The new table."""
     oid: int = 0
-    """The old one's."""
+    """The oid of the old table."""
 
     @classmethod
     async def begin(cls, con: PoolConnectionProxy[Any], old: Table) -> Swap:
-        """Make the new table. Raises `ConfigError` where it cannot take the old one's place."""
+        """Create the new table. Raises `ConfigError` if it cannot replace the old one."""
         await check_overwrite(con, old)
         swap = cls(old, replace(old, name=f"penstock_new_{uuid4().hex}"))
         await _create(con, swap)
@@ -115,7 +115,7 @@ class Swap:
         )
 
     async def end(self, con: PoolConnectionProxy[Any]) -> None:
-        """Put the filled table into the old one's place."""
+        """Replace the old table by the filled new one."""
         facts = await con.fetchrow(_FACTS, self.old.qualified)
         assert facts is not None
         for row in await con.fetch(_FOREIGN_KEYS, self.old.qualified):
@@ -193,7 +193,7 @@ async def _create(con: PoolConnectionProxy[Any], swap: Swap) -> None:
 
 
 def _definition(index: Record) -> tuple[str, str]:
-    """An index without its name and its table's."""
+    """An index definition without its name and its table."""
     kind, _, rest = index["body"].partition(" INDEX ")
     return kind, rest.partition(" USING ")[2]
 
@@ -201,7 +201,7 @@ def _definition(index: Record) -> tuple[str, str]:
 def _pairs(
     old: Iterable[Record], new: Iterable[Record], same: Callable[[Record], object]
 ) -> Iterator[tuple[Record, Record]]:
-    """What was made like what; each once."""
+    """Pairs of equal objects, each used once."""
     left = [*new]
     for row in old:
         match = next((other for other in left if same(other) == same(row)), None)

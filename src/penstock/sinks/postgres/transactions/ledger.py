@@ -1,24 +1,23 @@
-"""The table in which PostgreSQL keeps which units were committed. A unit's row is written in the
-transaction of what it stands for.
+"""The ledger: the table in which PostgreSQL records committed units, in the units' transactions.
 
-1. The row comes first, and is unique per (application, version, part, target). So a second attempt
-   waits in its `INSERT` until the first has ended, and then finds either nothing, and goes on, or
-   the row, and writes nothing.
-2. The target is the qualified name of the table that the rows go to. Server and database need no
-   column: a row of the ledger commits with the rows that it stands for, so it is where they are.
-3. A name may be given to a new table. So the table's oid is stored as well, when the rows are in it
-   and hold it in place. A replay that finds its unit committed to another table of this name is
-   refused, since this one may hold other rows. The same oid under another name is the table
-   renamed, and holds what was committed under that: it is refused too.
-4. The counts come last, with the commit. In between, no other session sees the row.
-5. Parts, rule and types must be those of the version's other rows of this target. They are compared
-   at both ends, since the rows of attempts that run side by side cannot see each other before they
+1. A unit's row is inserted first, and is unique per (application, version, part, target). So a
+   second attempt waits in its `INSERT` until the first has ended, and then either finds nothing and
+   continues, or finds the row and writes nothing.
+2. The target is the qualified name of the written table. Server and database need no column: a row
+   of the ledger commits with the rows that it represents, so it is in their database.
+3. A name can be given to a new table. So the table's oid is stored as well, once the rows are in it
+   and keep it from being dropped. A replay whose unit was committed to another table of this name
+   is refused, since this table may hold other rows. The same oid under another name is a renamed
+   table, which holds the rows committed under that name: it is refused too.
+4. The counts are stored last, with the commit. Until then no other session sees the row.
+5. Parts, rule and types must equal those of the version's other rows of this target. They are
+   compared at both ends, since rows of concurrent attempts cannot see each other before they
    commit.
-6. Of each application and target the last `versions` versions are kept. What is older than these is
-   refused, since the ledger does not show whether it was committed. Pruning is no part of any
-   transaction, in which it would hold up other parts.
-7. A row without a target is from a ledger of the first shape, and stands for any. It is never
-   pruned: it is not known who needs it.
+6. Of each application and target the last `versions` versions are kept. An older version is
+   refused, since the ledger does not show whether it was committed. Pruning runs outside any
+   transaction, where it would block other parts.
+7. A row without a target is from a ledger of the first shape, and matches any target. It is never
+   pruned, since its target is unknown.
 """
 
 # ruff: noqa: S608  # the table's own name is the only text that is put into statements, quoted
@@ -42,14 +41,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.postgres")
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET CONSTRAINTS ALL IMMEDIATE"
-"""Deferred constraints answer at once, as they do at the end of a write that is alone; so the blame
-falls on a row.
-"""
+"""Deferred constraints are checked at once, as at the end of a single write: errors name a row."""
 _BEGIN_UNIT = (
     f"{BEGIN}; SELECT set_config('synchronous_commit', 'on', true) WHERE "
     "current_setting('synchronous_commit') = 'off'"
 )
-"""A unit is counted as complete once it is committed, so its commit must be on disk."""
+"""A committed unit counts as complete, so its commit must be on disk."""
 _STORED = (*COUNTS, "content_of", "content")
 _THIS = "application = $1 AND version = $2 AND part = $3 AND target = $4"
 _OTHERWISE = "parts <> $5 OR rule <> $6 OR (types <> $7 AND types <> '' AND $7 <> '')"
@@ -63,7 +60,7 @@ _NO_TARGET = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Where the units are kept, and how many of them. Raises `ConfigError`."""
+    """The ledger's table, and the number of versions that it keeps. Raises `ConfigError`."""
 
     table: str
     schema: str | None
@@ -84,13 +81,13 @@ class Ledger:
         self, con: PoolConnectionProxy[Any], unit: Unit, target: str, home: str
     ) -> Committed | None:
         """Begin the unit's transaction; return what an earlier attempt has committed to `target`.
-        Suspends while another is under way.
 
-        Makes the table where it is missing, in the schema `home` of the target unless it has one of
-        its own, and alters one of the first shape. Raises `UnitRefused`, and `ConfigError` where
-        the table cannot be made or altered, or is another one.
+        Suspends while another attempt is under way. Creates a missing table, in the schema `home`
+        of the target unless it has one of its own, and alters one of the first shape. Raises
+        `UnitRefused`, and `ConfigError` if the table cannot be created or altered, or is another
+        one.
         """
-        for _ in range(2):  # a worker of the first release may be the one that makes it
+        for _ in range(2):  # a worker of the first release may have created it
             try:
                 return await self._begin(con, unit, target)
             except Exception as error:
@@ -148,9 +145,7 @@ class Ledger:
             )
 
     async def _check_new(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> None:
-        """Raise `UnitRefused` if the unit may have been committed all the same: under another name
-        of the table, or too long ago.
-        """
+        """Raise `UnitRefused` if the unit may be committed under another name, or pruned."""
         found = await con.fetchrow(
             f"SELECT {_OID} AS oid, (SELECT count(*) FROM (SELECT DISTINCT version FROM "
             f"{self.qualified} WHERE application = $1 AND version > $2"
@@ -192,8 +187,9 @@ class Ledger:
         counts: Counts,
         letters_held: int,
     ) -> None:
-        """Store the counts; the commit comes next. Raises `UnitRefused` if other parts of the
-        version were committed meanwhile.
+        """Store the counts, right before the commit.
+
+        Raises `UnitRefused` if other parts of the version were committed meanwhile.
         """
         stored = ", ".join(
             f"{name} = ${place}" for place, name in enumerate((*_STORED, "letters_held"), 5)
@@ -215,16 +211,14 @@ class Ledger:
             check_same_parts(unit, _unit(row))
 
     async def has(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> bool:
-        """Whether the unit is committed; waits for the end of an attempt that is under way."""
+        """Whether the unit is committed; waits for the end of an attempt under way."""
         await con.execute(BEGIN)
         is_new = await self._insert(con, unit, target)
         await con.execute("ROLLBACK")
         return not is_new
 
     async def follow(self, con: PoolConnectionProxy[Any], target: str, old: int) -> None:
-        """Another table has taken the place of the one with the oid `old`, in the transaction that
-        is open: what is said of the one holds for it.
-        """
+        """Record, in the open transaction, that a new table replaced the one of oid `old`."""
         now = "pg_catalog.to_regclass($1)::oid"
         await con.execute(
             f"UPDATE {self.qualified} SET target_oid = {now} WHERE target_oid = $2", target, old
@@ -233,7 +227,7 @@ class Ledger:
     async def wrote_letters(
         self, con: PoolConnectionProxy[Any], unit: Unit, target: str, count: int
     ) -> None:
-        """So many of the unit's dead letters fewer are held."""
+        """Subtract written dead letters from the unit's held ones."""
         await con.execute(
             f"UPDATE {self.qualified} SET letters_held = greatest(letters_held - $5, 0) WHERE "
             f"{_THIS}",
@@ -242,7 +236,7 @@ class Ledger:
         )
 
     async def prune(self, con: PoolConnectionProxy[Any], application: str, target: str) -> None:
-        """Forget what is older than the versions that are kept."""
+        """Delete versions older than those to keep."""
         kept = (
             f"SELECT DISTINCT version FROM {self.qualified} WHERE application = $1 AND "
             "target IN ($2, '') ORDER BY version DESC LIMIT $3"

@@ -1,11 +1,10 @@
-"""The shape of the ledger's table: how it is made, and how one of the first shape gets what later
-ones have.
+"""The shape of the ledger's table: its creation, and the alteration of one of the first shape.
 
-1. The first attempt that needs the table makes it, or alters it; others wait for the lock, look
+1. The first attempt that needs the table creates or alters it; others wait for the lock, look
    again, and find it done.
 2. An alteration is one transaction. Attempts of the first release that are under way end before it,
-   and later ones fail loudly: the unique key that they name is gone.
-3. A row of the first shape does not say to which table its unit was written. Its `target` is empty.
+   and later ones fail loudly, since the unique key that they name is gone.
+3. A row of the first shape does not name the table of its unit. Its `target` is empty.
 """
 
 from __future__ import annotations
@@ -53,15 +52,13 @@ _SHAPE = """SELECT
 
 
 def creation(ledger: str) -> str:
-    """The statement that makes the table."""
+    """The statement that creates the table."""
     columns = ", ".join(f"{name} {kind}" for name, kind in (_FIRST | _ADDED).items())
     return f"CREATE TABLE IF NOT EXISTS {ledger} ({columns}, PRIMARY KEY ({', '.join(KEY)}))"
 
 
 def alteration(ledger: str, constraint: str) -> str:
-    """The statement that gives a table of the first shape, whose primary key has this name, what it
-    lacks.
-    """
+    """The statement that completes a table of the first shape, whose primary key has this name."""
     added = ", ".join(f"ADD COLUMN {name} {kind}" for name, kind in _ADDED.items())
     return (
         f"ALTER TABLE {ledger} {added}, DROP CONSTRAINT {quoted(constraint)}, ADD PRIMARY "
@@ -70,11 +67,10 @@ def alteration(ledger: str, constraint: str) -> str:
 
 
 async def put_right(con: PoolConnectionProxy[Any], ledger: str, new: str, error: Exception) -> None:
-    """Make the table that `error` says is missing as `new`, or alter one of the first shape; ends
-    the transaction that is open. Suspends.
+    """Create the table that `error` reports missing, as `new`, or alter one of the first shape.
 
-    Raises `ConfigError`, with the statement to run, where the role may not, and for a table of
-    another shape. Raises `error` where it says neither.
+    Suspends; ends the open transaction. Raises `ConfigError`, with the statement to run, if the
+    role lacks the right, and for a table of another shape. Raises `error` in any other case.
     """
     state = sqlstate(error)
     if state not in _ANOTHER_TABLE | {_NO_TABLE}:
@@ -128,8 +124,9 @@ async def _altered(con: PoolConnectionProxy[Any], ledger: str, statement: str) -
 
 
 async def _needed(con: PoolConnectionProxy[Any], ledger: str, error: Exception) -> str | None:
-    """The alteration that the table needs; `None` if it has its shape. Raises `ConfigError` for a
-    table of another one.
+    """The alteration that the table needs; `None` if it has its shape.
+
+    Raises `ConfigError` for a table of another shape.
     """
     found = await con.fetchrow(_SHAPE, ledger)
     columns, key = (

@@ -1,15 +1,14 @@
-"""One transaction on one connection, with several writes in it.
+"""A transaction on one connection, with several writes in it.
 
-1. Each write stands in a savepoint, which is replaced when the next one begins. So whatever a write
-   left behind, when it failed or was cut off, can be undone for certain: there is no unknown
-   outcome inside of a transaction.
-2. Writes are serialised, since they share a connection. Rows are made ready outside of their turn.
-3. What a new connection or a new transaction would be needed for ends the transaction: a connection
-   that broke, a server that cannot be written to, a serialization failure. All other errors belong
-   to the write, and may be tried again after its savepoint was undone. A refusal ends it too, since
-   waiting in it for an operator would hold its locks: leaving the transaction raises the refusal.
-4. If the answer to the COMMIT is lost, the transaction is *in doubt*; only the ledger can tell
-   then.
+1. Each write runs in a savepoint, which the next one replaces. So everything that a failed or
+   cancelled write left behind can be rolled back: there is no unknown outcome inside a transaction.
+2. Writes are serialised, since they share a connection. Rows are made before their turn.
+3. An error that needs a new connection or a new transaction ends the transaction: a broken
+   connection, a server that cannot be written to, a serialization failure. All other errors belong
+   to the write, which may be retried after its savepoint was rolled back. A refusal ends the
+   transaction too, since waiting in it for an operator would hold its locks: leaving the
+   transaction raises the refusal.
+4. If the answer to the COMMIT is lost, the transaction is *in doubt*; only the ledger can tell.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _OF_THE_WHOLE = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClas
 
 
 class PostgresTransaction(Attempt):
-    """What a `PostgresSink` gives for `transaction(unit)`."""
+    """The transaction that `PostgresSink.transaction(unit)` gives."""
 
     def __init__(
         self,
@@ -76,20 +75,21 @@ class PostgresTransaction(Attempt):
         self._turn = asyncio.Lock()
         self._is_marked = False
         self._is_untidy = False
-        """Whether what stands after the savepoint was not completed."""
+        """Whether the statements after the savepoint were not completed."""
         self._lost: BaseException | None = None
         self._is_over = False
         self.in_doubt: Exception | None = None
-        """What came instead of the answer to the COMMIT."""
+        """The error in place of an answer to the COMMIT."""
 
     @property
     def connection(self) -> PoolConnectionProxy[Any]:
-        """Its connection, for what is moved in it by statements of our own."""
+        """Its connection, for statements that move stages."""
         return self._con
 
     async def begin(self) -> None:
-        """Begin, with the unit's row in the ledger. Raises what the ledger raises, and
-        `TransactionLost` if the connection is.
+        """Begin, with the unit's row in the ledger.
+
+        Raises the ledger's errors, and `TransactionLost`.
         """
         try:
             if self.unit is None:
@@ -108,16 +108,15 @@ class PostgresTransaction(Attempt):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the sink, as far as they hold within one transaction."""
+        """The capabilities of the sink that hold within one transaction."""
         return Capabilities(key_prefix_safe=True, columnar=True)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Write every item of `batch` as a row, as `PostgresSink.write` does, within this
-        transaction.
+        """Write every item of `batch` as a row, as `PostgresSink.write` does, in this transaction.
 
-        Suspends until the writes before it have ended, and for its own. Raises `TransactionLost`
-        where the transaction is gone. After a cancellation the next write, or the commit, undoes
-        what this one has done.
+        Suspends until earlier writes have ended, and for its own. Raises `TransactionLost` if the
+        transaction is gone. After a cancellation the next write, or the commit, rolls this one
+        back.
         """
         if self.is_replay and not self._is_over:
             return all_duplicate(batch)
@@ -143,7 +142,7 @@ class PostgresTransaction(Attempt):
             raise has_ended(self.unit)
 
     async def _mark(self) -> None:
-        """Set the savepoint where the write begins, after what is complete."""
+        """Set the savepoint where the write begins, after the complete statements."""
         statement = f"SAVEPOINT {SAVEPOINT}"
         if self._is_untidy:
             statement = f"ROLLBACK TO {statement}"
@@ -151,15 +150,13 @@ class PostgresTransaction(Attempt):
             statement = f"RELEASE {statement}; {statement}"
         try:
             await self._con.execute(statement)
-        except BaseException as error:  # where it stands nobody knows now
+        except BaseException as error:  # whether the savepoint was set is unknown now
             self._lost = error
             raise self._gone(error) if isinstance(error, Exception) else error  # noqa: B904  # it has its cause
         self._is_marked, self._is_untidy = True, False
 
     async def _undone(self, error: Exception) -> Exception:
-        """Undo the write that failed with `error`, at once, since it may hold locks; return what is
-        raised instead of it.
-        """
+        """Roll back the failed write at once: it may hold locks. Returns the error to raise."""
         told = self._told(error)
         if told is error:
             try:
@@ -170,10 +167,10 @@ class PostgresTransaction(Attempt):
         return told
 
     def _told(self, error: Exception, *, is_fatal: bool = False) -> Exception:
-        """`error`, or the end of the transaction where that is what it means."""
+        """The error to raise for `error`: itself, or `TransactionLost` if it ends the whole."""
         is_own = isinstance(error, PenstockError) and not isinstance(
             error, SinkError
-        )  # a caller's mistake, whatever it was found by
+        )  # a caller's mistake, however it was found
         if is_own or not (is_fatal or self._ends_it(error)):
             return error
         self._lost = error
@@ -187,9 +184,7 @@ class PostgresTransaction(Attempt):
         )
 
     def _of_ledger(self, error: Exception) -> Exception:
-        """What a statement on the ledger raises: a refusal where it lacks a right or the server
-        takes no writes.
-        """
+        """The error to raise for one of the ledger: a refusal if the server refuses it."""
         if isinstance(error, PenstockError) or not is_refusal(error):
             return error
         place, ledger = self._writer.judge.place, self._ledger.qualified
@@ -206,9 +201,7 @@ class PostgresTransaction(Attempt):
 
     @property
     def refusal(self) -> RefusedError | None:
-        """What ended the transaction, if that was a refusal of every write; a new instance each
-        time.
-        """
+        """The refusal that ended the transaction, if any; a new instance each time."""
         return refused_again(self._lost) if isinstance(self._lost, RefusedError) else None
 
     def _gone(self, error: BaseException) -> TransactionLost:
@@ -220,10 +213,10 @@ class PostgresTransaction(Attempt):
     # -- the end -----------------------------------------------------------------------------------
 
     async def commit(self) -> None:
-        """Commit, after the writes that are under way. Raises `TransactionLost`, `UnitRefused`, or
-        the server's error for the commit.
+        """Commit, after the writes under way.
 
-        If no answer comes, it returns, and is `in_doubt`.
+        Raises `TransactionLost`, `UnitRefused`, or the server's error for the commit. Without an
+        answer it returns, and the transaction is `in_doubt`.
         """
         async with self._turn:
             self._is_over = True
@@ -255,12 +248,13 @@ class PostgresTransaction(Attempt):
             raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
 
     def end(self) -> None:
-        """Nothing more is written here."""
+        """Refuse further writes."""
         self._is_over = True
 
     async def wrote_letters(self, count: int) -> None:
-        """After the commit: so many of those that were held are written. Raises what the connection
-        raises. Suspends.
+        """Record, after the commit, how many held letters were written.
+
+        Suspends. Raises errors of the connection.
         """
         if self.unit is not None:
             await self._confirm(self.unit, self.target, count)

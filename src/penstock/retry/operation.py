@@ -1,0 +1,55 @@
+"""Retries of one operation that succeeds or fails as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from .._core.clock import LOOP_CLOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .._core.errors import ErrorClass
+    from .._core.retry_policy import RetryPolicy
+
+R = TypeVar("R")
+
+
+class RetryState:
+    """The failed tries of one operation that succeeds or fails as a whole. Pure.
+
+    All waits count towards `give_up_after`; `max_seconds` is not used.
+    """
+
+    def __init__(
+        self, policy: RetryPolicy, class_of: Callable[[BaseException], ErrorClass]
+    ) -> None:
+        self.failed = 0
+        """Failed tries, uncounted ones included."""
+        self._policy = policy
+        self._class_of = class_of
+        self._counted = 0
+        self._wait = 0.0
+        self._waited = 0.0
+
+    def wait_after(self, error: BaseException) -> float | None:
+        """Count a failed try; return the seconds until the next one, `None` to give up."""
+        policy, kind = self._policy, self._class_of(error)
+        self.failed += 1
+        self._counted += kind not in policy.uncounted
+        self._wait = policy.backoff(self.failed, error, self._wait)
+        self._waited += self._wait
+        is_late = policy.give_up_after is not None and self._waited > policy.give_up_after
+        return None if is_late or policy.is_over(kind, self._counted) else self._wait
+
+
+async def run_with_retries(work: Callable[[], Awaitable[R]], state: RetryState) -> R:
+    """Run `work` until it succeeds or `state` gives up; then raise its last error. Suspends."""
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            wait = state.wait_after(error)
+            if wait is None:
+                raise
+        await LOOP_CLOCK.sleep(wait)
