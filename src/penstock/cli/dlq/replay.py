@@ -126,7 +126,7 @@ class Replay:
     def _kind(self, letter: Letter) -> tuple[object, ...]:
         has_order = self.order.lane(letter) is not None
         replay = letter.replay if letter.state == INTERRUPTED else None
-        return letter.batcher, str(letter.tenant), has_order, letter.may_be_there, replay
+        return letter.batcher, str(letter.tenant), has_order, letter.may_be_delivered, replay
 
     async def _send(self, letters: Sequence[Letter]) -> None:
         batch, letters = self._batch(letters)
@@ -160,7 +160,7 @@ class Replay:
                 ),
             )
         if not self._rules.twice:
-            delivery.doubt(index for index, letter in enumerate(kept) if letter.may_be_there)
+            delivery.doubt(index for index, letter in enumerate(kept) if letter.may_be_delivered)
         first = letters[0]
         lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant, is_replay=True)
         return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept
