@@ -3,7 +3,7 @@ groups, and account for every one.
 """
 
 from ._core.arrow import ArrowBatch
-from ._core.batch import Batch, Lineage, Reason, RowBatch
+from ._core.batch import Batch, RowBatch
 from ._core.clock import Clock, LoopClock
 from ._core.errors import (
     AddTimeout,
@@ -41,6 +41,7 @@ from ._core.errors import (
     UnitRefused,
     UnknownOutcomeError,
 )
+from ._core.lineage import Lineage, Reason
 from ._core.observer import Observer
 from ._core.opening import Openable
 from ._core.outcome import Outcome

@@ -29,7 +29,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock._core.batch import Reason
+from penstock._core.lineage import Reason
 from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:

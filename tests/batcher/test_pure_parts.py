@@ -6,7 +6,7 @@ from gatherers import Plain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._core.batch import Reason
+from penstock._core.lineage import Reason
 from penstock.batcher.gathering.pack import Sealed
 from penstock.batcher.receipt import Receipt
 from penstock.batcher.slots import FifoSlots

@@ -12,8 +12,8 @@ from gatherers import OfTenants, gathering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._core.batch import Reason
 from penstock._core.ledger import Ledger
+from penstock._core.lineage import Reason
 from penstock._core.order.keys import identity
 from penstock.batcher import Limits
 from penstock.batcher.gathering.add_group import AddGroup

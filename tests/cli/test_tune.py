@@ -15,7 +15,7 @@ from tests.examples.example import DOCS, EXAMPLES, load
 
 from penstock import Batch, Limits
 from penstock.cli import main
-from penstock.cli.tune.measure import Measuring, WriteFailed, item_bytes
+from penstock.cli.tune.measure import Measurement, WriteFailed, item_bytes
 from penstock.cli.tune.worksheet import (
     Measured,
     Needs,
@@ -213,7 +213,7 @@ async def test_the_first_write_does_not_count_and_no_item_comes_twice(
 ) -> None:
     sink = Fixed()
     told: list[tuple[int, int, int]] = []
-    measuring = Measuring(
+    measuring = Measurement(
         sink, lambda number: number, repeats=3, tell=lambda *one: told.append(one)
     )
     one = await measuring.size(100)
@@ -236,7 +236,7 @@ async def test_a_write_that_fails_ends_the_measuring_and_leaves_no_task(
     class Sink:
         write = staticmethod(refuse)
 
-    measuring = Measuring(Sink(), lambda number: number, repeats=3, tell=lambda *_: None)
+    measuring = Measurement(Sink(), lambda number: number, repeats=3, tell=lambda *_: None)
     with pytest.raises(WriteFailed, match="a write of 1,000 items failed: ValueError: no"):
         await measuring.workers(1000, 2)
     assert fake_clock.now() == 0.0

@@ -199,7 +199,7 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
 
 def _sealed(items: str) -> RowBatch[str]:
     """A batch as a batcher seals it."""
-    from penstock._core.batch import Lineage
+    from penstock._core.lineage import Lineage
 
     return RowBatch(items, lineage=Lineage(sealed_at=1.0))
 

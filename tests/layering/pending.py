@@ -8,5 +8,5 @@ PENDING: dict[str, set[str]] = {
     "large_protocols": {"penstock.batcher"},
     "shared_names": {"penstock.batcher", "penstock.spark", "penstock.testing"},
     "foreign_assignments": {"penstock._core", "penstock.batcher"},
-    "probes": {"penstock._core", "penstock.batcher", "penstock.sinks", "penstock.spark"},
+    "probes": {"penstock._core"},
 }

@@ -41,7 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Private nodes of a linked structure, written by the structure in the same module, and why.
-NODES: dict[tuple[str, str], str] = {}
+NODES = dict.fromkeys(
+    (("penstock._core.order.lanes", "Lane"), ("penstock._core.order.lanes", "Entry")),
+    "a lane is a linked list: an item leaves its middle in constant time, and `Lanes` relinks it",
+)
 
 # Attributes of objects that are not ours: private ones that are reached, and any that are written.
 STRANGERS: dict[tuple[str, str], str] = {

@@ -38,6 +38,7 @@ MEMBERS = 10
 # Classes that may have more attributes, and why.
 MANY_ATTRIBUTES = {
     ("penstock.batcher.report", "Stats"): "a frozen public snapshot: one field per figure",
+    ("penstock.batcher.setup", "Setup"): "frozen: one field per argument, passed whole",
     ("penstock.letters.letter", "Letter"): "a frozen public record: one field per column",
     (
         "penstock.spark.pipeline.declaration",

@@ -15,7 +15,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
 
 from penstock import Batcher, ConfigError, Limits, Outcome, RowBatch, Tenants, TenantStats
-from penstock._core.batch import Lineage, Reason
+from penstock._core.lineage import Lineage, Reason
 from penstock.telemetry import PrometheusObserver
 from penstock.telemetry._tenants import OTHER, Top
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from .arrow_rows import UnreadableRows, rows_of
-from .batch import Batch, Lineage
+from .batch import Batch
 from .delivery.delivery import Delivery
+from .lineage import Lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,71 +1,36 @@
 """Batches: immutable, ordered groups of items, each on its way through one delivery.
 
-1. A batch is sealed once and never changes or comes back; what a retry, a bisection or a combiner
-   sends is a new batch *derived* from it.
-2. Every derived batch knows its `origins`: for each of its items the index in the sealed batch (or
-   the group of indices it stands for). Outcomes are booked by origin, so it does not matter along
-   how many picks an item reached its destination.
-3. Indices in a batch's own methods are always that batch's own; only `origins` speaks of the sealed
-   batch.
-4. `id` is lineage and the same for everything derived. Only `write_key` may be sent as a
-   deduplication token: it is equal only for the same items on the same way.
+1. A sealed batch never changes; a retry, a bisection or a combiner sends a new batch *derived* from
+   it.
+2. Every derived batch knows its `origins`: for each item the index in the sealed batch, or a group
+   of indices. Outcomes are booked by origin, whatever the number of picks in between.
+3. Indices in a batch's own methods are that batch's own; only `origins` refers to the sealed batch.
+4. `id` is the same for all derived batches; only `write_key` may serve as a deduplication token.
 """
 
 from __future__ import annotations
 
-import enum
-import hashlib
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
-from uuid import uuid4
 
 from .answer import checked_indices, checked_mapping, checked_outcome
 from .delivery.delivery import Delivery
 from .delivery.fork import Fork
 from .errors import ResultMismatch
+from .lineage import Lineage
 from .outcome import Outcome
+from .tokens import token_of_batch, tokens_of_items
 
 if TYPE_CHECKING:
     from typing import Self
 
     from .clock import Signal
     from .delivery.fork import OutcomeMap
+    from .lineage import Reason
 
 T_co = TypeVar("T_co", covariant=True)
 U = TypeVar("U")
-
-
-class Reason(enum.Enum):
-    """Why a batch was sealed; exactly one per batch."""
-
-    SIZE = "size"
-    BYTES = "bytes"
-    TIME = "time"
-    MANUAL = "manual"
-    SHUTDOWN = "shutdown"
-    SHUTDOWN_REQUEST = "shutdown_request"
-    PRESSURE = "pressure"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
-    """What a sealed batch and everything derived from it have in common. Times are the clock's
-    monotonic seconds.
-    """
-
-    id: str = field(default_factory=lambda: uuid4().hex)
-    reason: Reason = Reason.MANUAL
-    name: str = ""
-    oldest_at: float | None = None
-    sealed_at: float | None = None
-    tenant: object = None
-    is_replay: bool = False
-    """Whether the items are dead letters on their way back: what fails again stays where it is, and
-    no new letter is written.
-    """
 
 
 class Batch(Sequence[T_co], ABC, Generic[T_co]):
@@ -105,18 +70,16 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         """The same batch on another delivery, or as another attempt."""
 
     def unreadable(self) -> Mapping[int, BaseException]:
-        """The items that a batch holds and cannot hand out, each with its error; only batches of
-        columns have any.
-        """
+        """The items that cannot be made, each with its error; only column batches have any."""
         return {}
 
     def shown(self, index: int) -> T_co:
-        """The item at `index` as a dead letter shows it, where it cannot be handed out as it is."""
+        """The item at `index` as a dead letter shows it if it cannot be made."""
         return self[index]
 
     @property
     def lineage(self) -> Lineage:
-        """What this batch shares with everything derived from the same sealed batch."""
+        """The facts shared by all batches derived from the same sealed batch."""
         return self._lineage
 
     @property
@@ -156,9 +119,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def origins(self) -> Sequence[int | tuple[int, ...]]:
-        """For each item its index in the sealed batch; in a batch made by `derive`, the group of
-        indices it stands for.
-        """
+        """For each item its index in the sealed batch, or after `derive` a group of indices."""
         if self._groups is not None:
             return self._groups
         return range(len(self)) if self._origins is None else self._origins
@@ -175,15 +136,13 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         return self._origins if indices is None else [self._origins[i] for i in indices]
 
     def _first_roots(self) -> Sequence[int]:
-        if self._groups is not None:
-            return [group[0] for group in self._groups]
-        return range(len(self)) if self._origins is None else self._origins
+        return self.roots() if self._groups is None else [group[0] for group in self._groups]
 
     def pick(self, indices: Iterable[int], *, attempt: int | None = None) -> Self:
-        """The sub-batch of the items at `indices`, in the order given, on the same delivery.
+        """The sub-batch of the items at `indices`, in that order, on the same delivery.
 
-        `attempt` (default: this batch's) is what the sub-batch reports. Raises `IndexError` for an
-        index outside the batch, and `ValueError` for one that stands there twice.
+        `attempt` defaults to this batch's. Raises `IndexError` for an index outside the batch, and
+        `ValueError` for a repeated one.
         """
         chosen = indices if isinstance(indices, (range, list, tuple)) else list(indices)
         number = self.attempt if attempt is None else attempt
@@ -203,18 +162,14 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def derive(self, items: Iterable[U], groups: Iterable[Iterable[int]]) -> RowBatch[U]:
         """The batch that a combiner writes: each new item stands for a group of this batch's items.
 
-        The groups must partition this batch: every index in exactly one. Raises `ValueError`
-        otherwise.
+        Raises `ValueError` unless every index of this batch is in exactly one group.
         """
         made = tuple(items)
         own = [tuple(group) for group in groups]
-        if len(made) != len(own) or sorted(i for group in own for i in group) != list(
-            range(len(self))
-        ):
-            message = (
-                f"derive: {len(made)} items with {len(own)} groups that must partition "
-                f"{len(self)} items"
-            )
+        given = sorted(i for group in own for i in group)
+        if len(made) != len(own) or given != list(range(len(self))):
+            found = f"{len(made)} items with {len(own)} groups"
+            message = f"derive: {found} that must partition {len(self)} items"
             raise ValueError(message)
         return RowBatch(
             made,
@@ -226,23 +181,12 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def write_key(self) -> str:
-        """The token for a destination that deduplicates: equal only for the same items on the same
-        way. Made anew when asked for.
-        """
-        digest = hashlib.blake2b(digest_size=8)
-        if self._groups is None:
-            digest.update(array("I", self._first_roots()).tobytes())
-        else:
-            for group in self._groups:
-                digest.update(array("I", (len(group), *group)).tobytes())
-        return f"{self._path}-{digest.hexdigest()}"
+        """The deduplication token, computed on access: equal only for the same items and path."""
+        return token_of_batch(self._path, self._first_roots(), self._groups)
 
     def item_keys(self) -> list[str]:
-        """A deduplication token for each item, stable over every retry on the same way."""
-        path = self._path
-        return [
-            f"{path}-{'.'.join(map(str, o)) if isinstance(o, tuple) else o}" for o in self.origins
-        ]
+        """A deduplication token for each item, stable over all retries on the same path."""
+        return tokens_of_items(self._path, self.origins)
 
     @property
     def _path(self) -> str:
@@ -250,53 +194,38 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def maybe_applied(self) -> frozenset[int]:
-        """The indices whose earlier try ended in an unknown outcome. It alone lets a sink call a
-        conflict `duplicate`.
-        """
+        """Indices with an earlier try of unknown outcome; only their conflicts are `duplicate`."""
         marked = self.delivery.maybe_applied
         if not marked:
             return frozenset()
-        if self._groups is not None:
-            return frozenset(
-                i for i, group in enumerate(self._groups) if not marked.isdisjoint(group)
-            )
-        return frozenset(i for i, root in enumerate(self._first_roots()) if root in marked)
+        if self._groups is None:
+            return frozenset(i for i, root in enumerate(self._first_roots()) if root in marked)
+        return frozenset(i for i, group in enumerate(self._groups) if not marked.isdisjoint(group))
 
     @property
     def deadline(self) -> float | None:
-        """When writes will be cut, in the clock's monotonic seconds, once a shutdown has begun;
-        `None` before.
-        """
+        """When writes will be cut, in monotonic seconds; `None` before a shutdown."""
         return self.delivery.deadline
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun: backoffs are shortened so that tries go on until its
-        deadline.
-        """
+        """Whether a shutdown has begun: backoffs are shortened, and tries go on to its deadline."""
         return self.delivery.stopping
 
     def settle(
         self, indices: Iterable[int], outcome: Outcome, details: Mapping[int, object] | None = None
     ) -> None:
-        """Book a success for the items at `indices`, at once and for good; their receipts resolve
-        now.
+        """Book a success for the items at `indices` for good; their receipts resolve now.
 
         `indices` are this batch's own, each at most once. `outcome` is one of delivered, duplicate,
-        spooled, dead_lettered; failures are raised or returned. `details` may hold something per
+        spooled, dead_lettered; failures are raised or returned. `details` may hold an object per
         index for the receipt: a returned row, an offset, an id.
 
-        Raises `ResultMismatch` for anything else. All items of the write that were not settled
-        before are `unknown` then, and are not sent again by themselves, whatever the sink raises or
-        returns after it.
+        Raises `ResultMismatch` for anything else. All unsettled items of the write are `unknown`
+        then and not sent again, whatever the sink raises or returns afterwards.
         """
-        if (
-            type(indices) is range
-            and type(outcome) is Outcome
-            and outcome.is_success
-            and not details
-            and indices == range(len(self))
-        ):
+        is_plain = type(outcome) is Outcome and outcome.is_success and not details
+        if is_plain and type(indices) is range and indices == range(len(self)):
             self.book(indices, outcome)
             return
         try:
@@ -328,18 +257,16 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             return range(len(self))
         if states.left == 0:
             return ()
-        if self._groups is not None:
-            return [
-                i for i, group in enumerate(self._groups) if not all(map(states.is_settled, group))
-            ]
-        return [i for i, root in enumerate(self._first_roots()) if not states.is_settled(root)]
+        done = states.is_settled
+        if self._groups is None:
+            return [i for i, root in enumerate(self._first_roots()) if not done(root)]
+        return [i for i, group in enumerate(self._groups) if not all(map(done, group))]
 
     def hold(self, indices: Iterable[int], *, tried: bool = False) -> None:
-        """Say that the items at `indices` are not at the destination, while others of a write in
-        parts are: a cut leaves them unsent.
+        """Mark items as not at the destination while others of a write in parts are.
 
-        They wait for their turn, or have been `tried` and keep their errors. It holds until they
-        are sent on. What was settled stays so, and what may have been applied.
+        A cut leaves them unsent, unless settled or perhaps applied. If `tried`, they keep their
+        errors. The mark lasts until they are sent.
         """
         own = indices if isinstance(indices, (range, list, tuple)) else list(indices)
         self._check_own(own, "hold")
@@ -353,19 +280,17 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         not_before: float = 0.0,
         lasts: float = 0.0,
     ) -> bool:
-        """Wait until the clock reads `until` (monotonic seconds), one of `signals` fires or a
-        shutdown begins.
+        """Wait until the clock reads `until` (monotonic seconds), a signal or a shutdown.
 
-        Every wait in front of a destination goes through here. Meanwhile the batch counts as
-        backing off and its flush slot serves others. Once a shutdown has begun, waits are shortened
-        so that tries go on until its deadline: to a quarter of the time left, but not below
-        `not_before`, the time until which the destination itself asked to wait, if a try fits
-        behind it. `lasts` is how many seconds a try is expected to take. Returns whether time is
-        up: a try begun now is likely to be cut off, so what was not applied is better given up as
-        `StoppedError`. Only a best-effort branch that is not waited for any more should try once
-        more then. What keeps to a pace waits with `through_stop=True`: a shutdown does not end such
-        a wait, only its deadline does. Raises `CancelledError` once the delivery is closed.
-        Cancellation leaves the batch holding a slot again.
+        All waits before a destination use this method. Meanwhile the batch counts as backing off
+        and releases its flush slot. In a shutdown, waits are shortened so that tries go on until
+        its deadline: to a quarter of the time left, but not below `not_before`, the end of a pause
+        that the destination requested, if a try still fits behind it. `lasts` is the expected
+        duration of a try in seconds. With `through_stop=True` only a shutdown's deadline ends it.
+
+        Returns whether time is up: a try begun now is likely to be cut off, so give up unapplied
+        items as `StoppedError`; a best-effort branch that is not waited for should try once more.
+        Raises `CancelledError` once the delivery is closed. Cancelled, the batch holds a slot.
         """
         roots = self.roots(self.unsettled())
         return await self.delivery.back_off(
@@ -373,34 +298,28 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         )
 
     def throttled(self, until: float) -> None:
-        """Tell the batcher that the destination asked for a pause until the clock reads `until`."""
+        """Report that the destination requested a pause until the clock reads `until`."""
         self.delivery.throttled(until)
 
     def child(self, label: str, outcome_map: OutcomeMap) -> Fork[Self]:
-        """A way of its own for these items, to be used in a `with`: what succeeds on it is mapped
-        by `outcome_map`, not booked as it is.
+        """Put these items on a branch, as a context manager; `outcome_map` maps its outcomes.
 
-        `label` becomes part of the `write_key`. For a dead-letter target: map every success to
-        `dead_lettered`, the rest to `rejected`.
+        `label` becomes part of the `write_key`. For a dead-letter target, map every success to
+        `dead_lettered` and all others to `rejected`.
         """
         return Fork(self.delivery, self.roots(), self._on, {label: outcome_map})
 
     def fork(
         self, branches: Mapping[str, OutcomeMap], *, best_effort: Iterable[str] = ()
     ) -> Fork[Self]:
-        """Several ways at once, one batch each, to be used in a `with`: an item is settled when
-        every required branch has settled it.
+        """Put these items on several branches; the context manager returns a batch for each.
 
-        The worst branch decides an item's outcome; branches named in `best_effort` never do. What
-        may have been applied by an earlier try may have been applied on every one of these ways.
+        An item is settled when every required branch (not in `best_effort`) has settled it, with
+        the worst of their outcomes. A perhaps applied item is perhaps applied on every branch.
         """
+        extra, roots = frozenset(best_effort), self.roots()
         return Fork(
-            self.delivery,
-            self.roots(),
-            self._on,
-            branches,
-            best_effort=frozenset(best_effort),
-            same_destination=True,
+            self.delivery, roots, self._on, branches, best_effort=extra, same_destination=True
         )
 
     def __repr__(self) -> str:

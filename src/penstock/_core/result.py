@@ -7,13 +7,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 from .answer import checked_details, checked_errors, checked_outcomes
-from .batch import Batch, Lineage
+from .batch import Batch
 from .errors import ResultMismatch
 from .outcome import Outcome
 from .text import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sized
+
+    from .lineage import Lineage
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .._core.batch import Reason
 from .._core.errors import StoppedError
 from .._core.ledger import Ledger
+from .._core.lineage import Reason
 from .._core.outcome import Outcome
 from .._core.runtime.exits import exit_later
 from .._core.send import send

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from .._core.batch import Lineage, RowBatch
+from .._core.batch import RowBatch
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import TimedOutError, UnknownOutcomeError
+from .._core.lineage import Lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -31,9 +31,9 @@ from . import order
 from .database import Database
 from .flights import NAMES, Flight, FlightFile, NoFlights, find_file, spoiled
 from .order import OrderScene
-from .progress import FlushTimes, Progress, View, keep_showing, make_view
+from .progress import FlushTimes, Progress, View, make_view, show_periodically
 from .proof import Expected, Finding, create_table, prove
-from .spark import SparkScene, why_not
+from .spark import SparkScene, unavailable_reason
 from .tenants import TenantsScene
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Demo:
 
     async def main(self) -> int:
         """Read, write, prove and report; return the exit code."""
-        _hang_up_ends_in_order()
+        _treat_hangup_as_sigterm()
         path = find_file()
         try:
             reading = asyncio.create_task(self._read(FlightFile(path, self._options.rows)))
@@ -127,7 +127,7 @@ class Demo:
             finally:
                 reading.cancel()
         except asyncio.CancelledError:
-            self._say_what_was_left()
+            self._report_remaining()
             raise
 
     async def _read(self, file: FlightFile) -> None:
@@ -155,9 +155,9 @@ class Demo:
         times = FlushTimes()
         batcher = self._make_batcher(database, times)
         await create_table(database.dsn, SCHEMA)
-        self._say_what_comes(database)
+        self._announce(database)
         progress = Progress(batcher, times, database, self._expected.rows)
-        showing = asyncio.create_task(keep_showing(self._view, progress))
+        showing = asyncio.create_task(show_periodically(self._view, progress))
         try:
             self._batcher = batcher
             await self._write(batcher, database)
@@ -168,7 +168,7 @@ class Demo:
         self._view.say("asking the database what it has")
         findings = await prove(database.dsn, SCHEMA, self._expected)
         self._view.close()
-        code = self._tell(batcher, findings, seconds)
+        code = self._report_result(batcher, findings, seconds)
         return (
             code
             or await self._play_order(database)
@@ -210,7 +210,7 @@ class Demo:
 
     async def _play_on_spark(self, database: Database) -> int:
         """Run the last scene if possible."""
-        reason = "not asked for" if self._options.no_spark else why_not()
+        reason = "not asked for" if self._options.no_spark else unavailable_reason()
         if reason is not None:
             self._view.say(f"no scene on Spark: {reason}")
             return 0
@@ -268,7 +268,7 @@ class Demo:
             shutdown_deadline=SHUTDOWN_SECONDS,
         )
 
-    def _say_what_comes(self, database: Database) -> None:
+    def _announce(self, database: Database) -> None:
         expected = self._expected
         self._view.say(
             f"{expected.rows:,} flights and {expected.spoiled:,} spoiled ones for the table "
@@ -314,7 +314,7 @@ class Demo:
         await self._half_way.wait()
         await database.crash(self._view.say)
 
-    def _say_what_was_left(self) -> None:
+    def _report_remaining(self) -> None:
         report = None if self._batcher is None else self._batcher.report
         if report is None:
             self._view.say("interrupted before the first flight was written")
@@ -326,7 +326,9 @@ class Demo:
             f"are unknown, {never:,} were never added"
         )
 
-    def _tell(self, batcher: Batcher[Flight], findings: list[Finding], seconds: float) -> int:
+    def _report_result(
+        self, batcher: Batcher[Flight], findings: list[Finding], seconds: float
+    ) -> int:
         checks = [*self._checks_of_the_tally(batcher), *findings]
         self._view.say(str(batcher.report))
         for check in checks:
@@ -367,7 +369,7 @@ def _letter(record: DeadLetterRecord[Flight]) -> tuple[object, ...]:
     return record.key, record.item[0], record.error_class, record.message, record.attempts
 
 
-def _hang_up_ends_in_order() -> None:
+def _treat_hangup_as_sigterm() -> None:
     """Treat a closed terminal as SIGTERM, unless SIGHUP is already handled or ignored (nohup)."""
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         try:

@@ -178,7 +178,7 @@ def make_view(*, plain: bool) -> View:
     return PlainView() if console.is_dumb_terminal else LiveView(console)
 
 
-async def keep_showing(view: View, progress: Progress) -> None:
+async def show_periodically(view: View, progress: Progress) -> None:
     """Show the state periodically until cancelled."""
     while True:
         view.show(progress)

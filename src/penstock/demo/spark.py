@@ -81,7 +81,7 @@ executor.
 """
 
 
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """The reason why the scene cannot run here; `None` if it can."""
     if importlib.util.find_spec("pyspark") is None:
         return 'PySpark is not installed (pip install "penstock[spark]")'

@@ -57,7 +57,7 @@ class Letter:
     """The outcome of its last replay."""
 
     @property
-    def may_be_there(self) -> bool:
+    def may_be_delivered(self) -> bool:
         """Whether it may have been delivered already."""
         return self.maybe_delivered or self.state == INTERRUPTED
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord(Generic[T]):
-    """One item that failed for good, and why.
+    """A permanently failed item and its error.
 
     `PostgresSink(..., columns=DeadLetterRecord.COLUMNS, row=DeadLetterRecord.as_row,
     on_conflict="ignore")` keeps records in a table.
@@ -38,49 +38,47 @@ class DeadLetterRecord(Generic[T]):
         "item_key",
         "parked_behind",
     )
-    """What `as_row` has values for."""
+    """The columns of `as_row`."""
 
     item: T
     error_type: str
     """The name of the exception's class."""
     error_class: str
-    """What the error means: `permanent`, `transient` (tries used up), `unlisted`, `unknown`."""
+    """`permanent`, `transient` (attempts exhausted), `unlisted` or `unknown`."""
     message: str
     attempts: int
-    """How many tries failed."""
+    """The number of failed attempts."""
     first_at: datetime
-    """When the first of them ended (UTC)."""
+    """The end of the first failed attempt (UTC)."""
     last_at: datetime
-    """When the last of them ended (UTC)."""
+    """The end of the last failed attempt (UTC)."""
     batcher: str
     batch_id: str
     key: str
-    """The same for this item in every record of this write, so that a store can leave out what it
-    has already.
-    """
+    """Equal in every record of this item's write, so that a store can skip duplicates."""
     tenant: object = None
     trace_id: str | None = None
     maybe_delivered: bool = False
-    """Whether a try of it may have been applied."""
+    """Whether an attempt may have been applied."""
     item_key: str | None = None
-    """The key that order is kept for, as text: a string as it is, any other key as its `repr`
-    behind a colon. `None` without keys.
+    """The item's order key as text: a string unchanged, any other key as its `repr` after a colon.
+    `None` without keys.
     """
     parked_behind: bool = False
-    """Whether it was not tried, but came behind a failed item of its key
+    """Whether it was not attempted, but parked behind a failed item of its key
     (`Batcher(on_key_failure="park")`).
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as a dictionary, times in ISO 8601; the item is left as it is."""
+        """The record as a dictionary, with times in ISO 8601 and the item unchanged."""
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, **times}
 
     def as_row(self) -> tuple[Any, ...]:
         """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as
-        JSON in text, texts without NUL.
+        JSON text, texts without NUL.
 
-        Raises `TypeError` or `ValueError` for an item that JSON has no form for.
+        Raises `TypeError` or `ValueError` for an item without a JSON form.
         """
         shown = {
             "item": to_json(self.item).decode(),

@@ -113,7 +113,7 @@ def _replace(folder: int, path: Path, old: int, content: bytes) -> None:
         with os.fdopen(file, "wb") as new:
             new.write(content)
             new.flush()
-            _like(file, old, path)
+            _copy_metadata(file, old, path)
             os.fsync(file)
         os.rename(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
@@ -122,7 +122,7 @@ def _replace(folder: int, path: Path, old: int, content: bytes) -> None:
     os.fsync(folder)
 
 
-def _like(file: int, old: int, path: Path) -> None:
+def _copy_metadata(file: int, old: int, path: Path) -> None:
     """Give the new file the old one's owner, mode and access list."""
     found, made = os.fstat(old), os.fstat(file)
     if (found.st_uid, found.st_gid) != (made.st_uid, made.st_gid):

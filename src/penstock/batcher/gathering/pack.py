@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from ..._core.batch import Reason
+from ..._core.lineage import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ..._core.batch import Reason
+from ..._core.lineage import Reason
 from .gatherer import Snapshot
 from .pack import Queue, oldest_of
 

@@ -20,9 +20,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ..._core.agenda import Agenda
-from ..._core.batch import Reason
 from ..._core.errors import KeyFailedError
 from ..._core.ledger import Ledger
+from ..._core.lineage import Reason
 from ..._core.order.keys import identity, shown
 from .add_group import AddGroup
 from .eras import FENCES

@@ -77,7 +77,7 @@ async def _run(
 async def _list(options: argparse.Namespace, store: Store) -> int:
     number = 0
     selection = selection_of(options)
-    await _misses_a_key(selection, store)
+    await _report_missing_keys(selection, store)
     async with aclosing(store.letters(selection)) as letters:
         async for letter in letters:
             if number == options.limit:
@@ -104,7 +104,7 @@ async def _show(options: argparse.Namespace, store: Store) -> int:
 
 async def _purge(options: argparse.Namespace, store: Store) -> int:
     selection = selection_of(options)
-    if await _misses_a_key(selection, store):
+    if await _report_missing_keys(selection, store):
         return BAD_USE
     if options.dry_run:
         number = len([letter async for letter in store.letters(selection)])
@@ -118,10 +118,10 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
     sink = named_sink(options.to)
     decode = None if options.decode is None else named(options.decode)
     selection = selection_of(options)
-    if await _misses_a_key(selection, store):
+    if await _report_missing_keys(selection, store):
         return BAD_USE
     if options.dry_run:
-        return await _would_replay(options, store, selection, decode)
+        return await _dry_run(options, store, selection, decode)
     rules = ReplayRules(
         batch_size=options.batch_size,
         decode=decode,
@@ -152,7 +152,7 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
     )
 
 
-async def _would_replay(
+async def _dry_run(
     options: argparse.Namespace,
     store: Store,
     selection: Selection,
@@ -168,7 +168,7 @@ async def _would_replay(
             if number == options.limit:
                 break
             number += 1
-            interrupted += letter.may_be_there
+            interrupted += letter.may_be_delivered
             if decode is not None:
                 try:
                     decode(letter.item)
@@ -185,7 +185,7 @@ async def _would_replay(
     return INCOMPLETE if bad or order.held_back else OK
 
 
-async def _misses_a_key(selection: Selection, store: Store) -> bool:
+async def _report_missing_keys(selection: Selection, store: Store) -> bool:
     """Print the selected keys without letters in any state; whether there are any."""
     if not selection.keys:
         return False

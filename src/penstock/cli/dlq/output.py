@@ -65,7 +65,7 @@ def say_unreadable(store: Store) -> bool:
         say(place)
     if found.count > len(found.first):
         say(f"and {found.count - len(found.first)} more")
-    say(f"{found.count} records are no dead letters and were left alone")
+    say(f"{found.count} records are no dead letters and stay unchanged")
     return True
 
 

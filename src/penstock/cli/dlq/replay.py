@@ -28,12 +28,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..._core import told
-from ..._core.batch import Lineage, RowBatch
+from ..._core.batch import RowBatch
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
 from ..._core.delivery.delivery import Delivery
 from ..._core.delivery.tries import Tries
 from ..._core.errors import ErrorClass, KeyStopped, RefusedError
+from ..._core.lineage import Lineage
 from ..._core.order.keys import key_of
 from ..._core.order.prefix import held_back
 from ..._core.outcome import Outcome, outcome_of
@@ -125,7 +126,7 @@ class Replay:
     def _kind(self, letter: Letter) -> tuple[object, ...]:
         has_order = self.order.lane(letter) is not None
         replay = letter.replay if letter.state == INTERRUPTED else None
-        return letter.batcher, str(letter.tenant), has_order, letter.may_be_there, replay
+        return letter.batcher, str(letter.tenant), has_order, letter.may_be_delivered, replay
 
     async def _send(self, letters: Sequence[Letter]) -> None:
         batch, letters = self._batch(letters)
@@ -159,7 +160,7 @@ class Replay:
                 ),
             )
         if not self._rules.twice:
-            delivery.doubt(index for index, letter in enumerate(kept) if letter.may_be_there)
+            delivery.doubt(index for index, letter in enumerate(kept) if letter.may_be_delivered)
         first = letters[0]
         lineage = Lineage(id=_id(kept), name=first.batcher, tenant=first.tenant, is_replay=True)
         return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept

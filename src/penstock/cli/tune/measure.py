@@ -49,7 +49,7 @@ class NoItem(Exception):
         )
 
 
-class Measuring:
+class Measurement:
     """One run against an open sink.
 
     `item` makes an item from a number; `tell` is called at the start of each size and after each

@@ -17,7 +17,7 @@ from ..._core.opening import opened
 from ..._core.sink import capabilities_of
 from ..exits import BAD_USE, FAILED, OK, TERMINATED, Termination
 from ..named import UseError, named, named_sink
-from .measure import Measuring, NoItem, WriteFailed, item_bytes
+from .measure import Measurement, NoItem, WriteFailed, item_bytes
 from .worksheet import Needs, as_code, below, enough, knee, memory, remarks, worksheet
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class _Tuning:
         self._needs = Needs(
             rate=options.rate, peak=options.peak, latency=options.latency, absorb=options.absorb
         )
-        self._measuring = Measuring(sink, item, repeats=options.repeats, tell=self._progress)
+        self._measurement = Measurement(sink, item, repeats=options.repeats, tell=self._progress)
         self._live = sys.stderr.isatty()
 
     async def main(self) -> int:
@@ -138,11 +138,11 @@ class _Tuning:
                 workers = await self._workers(below(at.size))
         except asyncio.CancelledError:
             self._clear()
-            _say(f"interrupted; about {self._measuring.items:,} items were written")
+            _say(f"interrupted; about {self._measurement.items:,} items were written")
             if termination.has_come:
                 return TERMINATED
             raise
-        self._tell(measured, at, workers)
+        self._report(measured, at, workers)
         return OK
 
     async def _sizes(self) -> list[Measured]:
@@ -150,7 +150,7 @@ class _Tuning:
         print(f"{'items':>8} {'ms a write':>12} {'items/s':>12}")
         for size in self._options.sizes:
             try:
-                one = await self._measuring.size(size)
+                one = await self._measurement.size(size)
             except WriteFailed as error:
                 if not measured:
                     raise
@@ -167,7 +167,7 @@ class _Tuning:
         measured: list[Measured] = []
         print(f"with {size:,} items in a batch\n{'workers':>8} {'ms a write':>12} {'items/s':>12}")
         for workers in self._options.workers:
-            one = await self._measuring.workers(size, workers)
+            one = await self._measurement.workers(size, workers)
             measured.append(one)
             self._row(f"{one.workers:>8} {one.write * 1000:>12,.2f} {one.per_second:>12,.0f}")
         found = enough(measured, self._needs.worst)
@@ -178,7 +178,7 @@ class _Tuning:
             )
         return found
 
-    def _tell(self, measured: Sequence[Measured], at: Measured, workers: Measured | None) -> None:
+    def _report(self, measured: Sequence[Measured], at: Measured, workers: Measured | None) -> None:
         limits = worksheet(at, self._needs, None if workers is None else workers.workers)
         print(f"the knee is at {at.size:,} items\n\n{as_code(limits)}\n")
         for remark in remarks(measured, at, limits, self._needs, workers_known=workers is not None):

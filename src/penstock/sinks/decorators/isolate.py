@@ -94,10 +94,10 @@ class _IsolateSink(WrappingSink[T]):
         left: list[tuple[Sequence[int], BaseException | None]] = [(range(len(batch)), None)]
         """Remaining parts, the next one last, each with the error that caused its halving."""
         writes = 0
-        away: BaseException | None = None
+        final_error: BaseException | None = None
         while left:
             part, why = left.pop()
-            why = away or (why if writes == self._settings.max_writes else None)
+            why = final_error or (why if writes == self._settings.max_writes else None)
             if why is not None:
                 final.update(dict.fromkeys(part, why))
                 continue
@@ -109,7 +109,7 @@ class _IsolateSink(WrappingSink[T]):
                 middle = len(part) // 2
                 left += [(part[middle:], shared), (part[:middle], shared)]
                 continue
-            away = keep(final, batch, part, errors, self.classify)
+            final_error = keep(final, batch, part, errors, self.classify)
         return WriteResult.failed(batch, final) if final else None
 
     def _shared(

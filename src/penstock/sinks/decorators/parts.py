@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AWAY = frozenset(
+ENDS_PARTS = frozenset(
     {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
 )
 """After one of these, the remaining parts are not sent and end with the same error: the destination
@@ -42,7 +42,7 @@ def keep(
     batch.hold(
         [index for index, kind in classes.items() if kind is not ErrorClass.PERMANENT], tried=True
     )
-    return next((error for index, error in own.items() if classes[index] in AWAY), None)
+    return next((error for index, error in own.items() if classes[index] in ENDS_PARTS), None)
 
 
 def measured(

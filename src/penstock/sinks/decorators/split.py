@@ -78,14 +78,14 @@ class _SplitSink(WrappingSink[T]):
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         final: dict[int, BaseException] = {}
-        away: BaseException | None = None
+        final_error: BaseException | None = None
         batch.hold(range(len(batch)))
         for part in self._parts(batch, final):
-            if away is not None:
-                final.update(dict.fromkeys(part, away))
+            if final_error is not None:
+                final.update(dict.fromkeys(part, final_error))
                 continue
             errors = await send(self.inner, batch if len(part) == len(batch) else batch.pick(part))
-            away = keep(final, batch, part, errors, self.classify)
+            final_error = keep(final, batch, part, errors, self.classify)
         return WriteResult.failed(batch, final) if final else None
 
     def _parts(self, batch: Batch[T], refused: dict[int, BaseException]) -> Iterable[Sequence[int]]:

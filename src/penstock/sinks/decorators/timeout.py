@@ -55,7 +55,7 @@ class _TimeoutSink(WrappingSink[T]):
         delivery = batch.delivery
         clock = delivery.clock
         when = clock.now() + self.stretch_limit
-        deaf = clock.call_at(when + GRACE, delivery.close)
+        grace = clock.call_at(when + GRACE, delivery.close)
         expired = clock.timeout_at(when)
         try:
             async with expired:
@@ -63,7 +63,7 @@ class _TimeoutSink(WrappingSink[T]):
         except TimeoutError:
             return self._verdicts(batch)
         finally:
-            deaf.cancel()
+            grace.cancel()
         if expired.expired():  # the sink replaced its cancellation by another error
             return self._verdicts(batch)
         return WriteResult.failed(batch, errors) if errors else None

@@ -151,7 +151,7 @@ class HttpBase(Openable):
             body.decode(errors="replace")
         ).strip()
         endpoint, status = self._endpoint, answer.status_code
-        told, repair = self._refusal(status, text)
+        reason, repair = self._refusal(status, text)
         if repair is None and status in REFUSALS:
             location = target_of(answer.headers.get("location"))
             repair = repair_of(
@@ -162,7 +162,7 @@ class HttpBase(Openable):
                 location=None if location is None else secrets.redact(location),
             )
         retry_after = seconds_of(answer.headers, part.delivery.clock.wall_time())
-        error = for_status(status, endpoint.place, text, retry_after, told=told, repair=repair)
+        error = for_status(status, endpoint.place, text, retry_after, reason=reason, repair=repair)
         if broken is not None and error.__cause__ is not None:
             caused(error.__cause__, broken)
         return error

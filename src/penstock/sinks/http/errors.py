@@ -164,19 +164,19 @@ def for_status(
     body: str,
     retry_after: float | None,
     *,
-    told: str = "",
+    reason: str = "",
     repair: str | None = None,
 ) -> SinkError:
     """The error for an unsuccessful response.
 
-    `told` is a word for the reason that logs may show. With `repair` the response is a refusal
+    `reason` is a word that logs may show. With `repair` the response is a refusal
     whatever its status.
     """
     cause = HttpStatusError(status, place, cut(body), retry_after)
     summary = (
         f"HTTP {status} {_phrase(status)}".rstrip()
         + f" from {place}"
-        + (f" ({told})" if told else "")
+        + (f" ({reason})" if reason else "")
     )
     kind = class_of_status(status) if repair is None else _R
     if kind is _R:

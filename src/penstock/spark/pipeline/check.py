@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
+from .check_write import WriteCheck
 from .declaration import Source, names
 from .environment import Environment
 from .mistakes import Mistake, meant
@@ -18,7 +18,7 @@ from .sinks import SinkMaker
 from .sql import Reading, can_read, read_select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from .declaration import Declared, Step
     from .mistakes import Path
@@ -61,16 +61,6 @@ def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mist
     return Checked(pipeline, environment, tuple(dict.fromkeys([*known, *unset, *more])), doubts)
 
 
-def whole(version: int | str) -> int | None:
-    """The version as a number; `None` if it is not a whole number of at least 0."""
-    number = (
-        int(version)
-        if isinstance(version, int) or (version.isascii() and version.isdecimal())
-        else -1
-    )
-    return number if number >= 0 else None
-
-
 class _Check:
     def __init__(self, pipeline: Declared) -> None:
         self.mistakes: list[Mistake] = []
@@ -83,7 +73,7 @@ class _Check:
         for name, source in self._pipeline.sources.items():
             self._source(source, ("sources", name))
         self._steps()
-        self._write()
+        WriteCheck(self._pipeline, self._out(), self._say).run()
         self._sinks()
         self._stream()
         self._unused()
@@ -232,115 +222,10 @@ class _Check:
         }
         return f": a cycle, {name} -> {view} -> {name}" if back else ""
 
-    def _write(self) -> None:
-        pipeline, write = self._pipeline, self._pipeline.write
-        views = [*pipeline.sources, *pipeline.steps]
-        if write.view.lower() not in {view.lower() for view in views}:
-            self._say(
-                ("write", "view"), f"there is no view {write.view!r}; {meant(write.view, views)}"
-            )
-        if write.sink not in pipeline.sinks:
-            self._say(
-                ("write", "sink"),
-                f"there is no sink {write.sink!r}; {meant(write.sink, pipeline.sinks)}",
-            )
-        if not names(write.key):
-            for name in ("order_by", "buckets"):
-                if getattr(write, name):
-                    self._say(("write", name), "has no meaning without key")
-            if write.on_key_failure != "skip":
-                self._say(("write", "on_key_failure"), "has no meaning without key")
-            for name in ("app_id", "version") if write.delivery != "atomic" else ():
-                if getattr(write, name) is not None:
-                    self._say(
-                        ("write", name),
-                        "has no meaning without key: only buckets of keys have names",
-                    )
-            if write.delivery == "bucket":
-                self._say(
-                    ("write", "delivery"), "'bucket' needs key: its ledger counts buckets of keys"
-                )
-        if write.mode == "overwrite" and write.delivery != "atomic":
-            self._say(
-                ("write", "mode"),
-                "'overwrite' needs delivery = 'atomic': readers would see a partly filled table",
-            )
-        if (
-            write.content is not None
-            and write.delivery == "at_least_once"
-            and not self._has_names()
-        ):
-            self._say(
-                ("write", "content"),
-                "has no meaning here: repeated rows are recognized only with a key, and a version or "
-                "a stream",
-            )
-        self._version()
-        self._columns()
-        self._numbers()
-
-    def _has_names(self) -> bool:
-        """Whether repeated batches have the same names."""
-        return bool(names(self._pipeline.write.key or ())) and (
-            self._pipeline.stream is not None or self._pipeline.write.version is not None
-        )
-
-    def _version(self) -> None:
-        write, is_stream = self._pipeline.write, self._pipeline.stream is not None
-        if is_stream and write.version is not None:
-            self._say(("write", "version"), "is the number of the micro-batch in a stream")
-        elif (
-            write.version is None
-            and not is_stream
-            and (write.delivery != "at_least_once" or write.app_id is not None)
-        ):
-            needs = (
-                "app_id" if write.delivery == "at_least_once" else f"delivery = {write.delivery!r}"
-            )
-            self._say(
-                ("write", "version"),
-                f"is missing, and {needs} needs it: it distinguishes a repeated write from the next",
-            )
-        elif write.version is not None and whole(write.version) is None:
-            self._say(("write", "version"), f"{write.version!r} is no whole number of at least 0")
-
-    def _columns(self) -> None:
-        given = self._out()
-        if given is None:
-            return
-        known = {column.lower() for column in given}
-        for name in ("key", "order_by", "content"):
-            for column in names(getattr(self._pipeline.write, name) or ()):
-                if column.lower() not in known:
-                    self._say(
-                        ("write", name),
-                        f"{self._pipeline.write.view} has no column {column!r}; "
-                        f"{meant(column, given)}",
-                    )
-
     def _out(self) -> tuple[str, ...] | None:
         """The written columns, if the SQL names them."""
         reading = self._readings.get(self._pipeline.write.view)
         return None if reading is None or reading.fault else reading.columns
-
-    def _numbers(self) -> None:
-        write = self._pipeline.write
-        counted: Iterable[tuple[str, Callable[[str, object], object]]] = [
-            *(
-                (name, checks.optional_count)
-                for name in ("buckets", "chunk_rows", "chunk_bytes", "max_in_flight", "max_tasks")
-            ),
-            *(
-                (name, lambda name, value: checks.optional_count(name, value, least=0))
-                for name in ("max_dead_letters", "unit_buffer_bytes")
-            ),
-            ("patience", checks.optional_seconds),
-        ]
-        for name, rule in counted:
-            try:
-                rule(name, getattr(write, name))
-            except ConfigError as error:
-                self._say(("write", name), str(error))
 
     def _sinks(self) -> None:
         declared = self._pipeline.sinks

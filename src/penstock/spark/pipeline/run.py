@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from ..jars import connector_jars
 from ..streaming import foreach_batch
 from ..write import write_dataframe
-from .check import AVAILABLE_NOW, whole
+from .check import AVAILABLE_NOW
+from .check_write import whole
 from .declaration import names
 from .mistakes import Mistake, PipelineError
 from .report import PipelineReport

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
-from ..._core.batch import Lineage, Reason
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.delivery.delivery import Delivery
+from ..._core.lineage import Lineage, Reason
 from ..._core.outcome import Outcome
 from ..levels.units import marked
 from ..progress.counts import UnitReport

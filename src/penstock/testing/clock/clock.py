@@ -108,7 +108,7 @@ class FakeClock:
         """An `asyncio.Timeout` that ends at `when`; `None` never does."""
         return asyncio.timeout_at(when)
 
-    # -- by hand -----------------------------------------------------------------------------------
+    # -- manual moves ------------------------------------------------------------------------------
 
     async def advance(self, seconds: float | timedelta, *, wait_for_threads: bool = True) -> None:
         """Move time by `seconds`, firing every timer on the way at its exact time, in order.
