@@ -28,7 +28,6 @@ from .fence import Fences
 from .flights import Flights
 from .gathering.make import gathering_for
 from .gathering.numbers import Numbers
-from .gathering.pack import Leftover
 from .gathering.tenants import TenantGatherer
 from .gathering.window import Window
 from .landing import behind_failed, book_failures, errors_of
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from .._core.tally import Tally
     from .flight import Flight
     from .gathering.add_group import AddGroup
-    from .gathering.pack import Sealed
+    from .gathering.pack import Leftover, Sealed
     from .setup import Setup
 
 T = TypeVar("T")

@@ -66,13 +66,13 @@ class Drain(Generic[T]):
             dispatcher.clock,
             seconds,
             longest_reserve=LONGEST_RESERVE if self._last_resort is None else math.inf,
-            on_move=dispatcher.lifecycle.cut_at,
+            on_move=dispatcher.lifecycle.move_cut,
             changed=dispatcher.flights.changed,
         )
         self._spent = _Spent(dispatcher, self._countdown.began)
         if self._last_resort is not None:
             dispatcher.books.keep_for_last_resort()
-        dispatcher.lifecycle.cut_at(self._countdown.at(1))
+        dispatcher.lifecycle.plan_cut(self._countdown.at(1))
         self.task = self._begin()
 
     def _begin(self) -> asyncio.Task[ShutdownReport[T]]:

@@ -121,8 +121,12 @@ class Lifecycle:
         self.stopping = True
         self._stop_signal.fire()
 
-    def cut_at(self, deadline: float) -> None:
-        """A shutdown cuts writes at this time, maybe earlier than backoffs have reckoned with."""
+    def plan_cut(self, deadline: float) -> None:
+        """A shutdown that is about to begin cuts writes at this time."""
+        self.deadline = deadline
+
+    def move_cut(self, deadline: float) -> None:
+        """Writes are cut earlier than backoffs have reckoned with."""
         self.deadline = deadline
         self._stop_signal.fire()
 
