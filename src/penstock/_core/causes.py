@@ -14,9 +14,7 @@ SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """`error`, its `__cause__`, the cause's cause and so on; each once, even where they go
-    round.
-    """
+    """`error`, its `__cause__`, the cause's cause and so on; each once, even in a cycle."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:

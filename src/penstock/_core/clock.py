@@ -82,9 +82,7 @@ LOOP_CLOCK = LoopClock()
 
 
 class Signal:
-    """Wakes everybody who waits for it, first come first; holds nothing of a loop while nobody
-    waits.
-    """
+    """Wakes all its waiters in order; holds nothing of a loop without waiters."""
 
     __slots__ = ("_waiters",)
 
@@ -92,15 +90,15 @@ class Signal:
         self._waiters: dict[asyncio.Future[None], None] = {}
 
     def join(self, waiter: asyncio.Future[None]) -> None:
-        """Wake this one too."""
+        """Add a waiter."""
         self._waiters[waiter] = None
 
     def leave(self, waiter: asyncio.Future[None]) -> None:
-        """Not this one any more."""
+        """Remove a waiter."""
         self._waiters.pop(waiter, None)
 
     def fire(self) -> None:
-        """Wake all who wait now."""
+        """Wake the current waiters."""
         for waiter in list(self._waiters):
             _wake(waiter)
 

@@ -30,9 +30,7 @@ class JudgesColumns(Protocol):
 
 
 def refused_columns(sink: object, schema: Any) -> dict[str, str]:
-    """The columns that `sink`, or a sink inside it which gets the same items, could never write,
-    and why.
-    """
+    """The columns that `sink`, or an inner sink of the same items, cannot write, and why."""
     if isinstance(sink, JudgesColumns):
         return dict(sink.refused_columns(schema))
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What every sink around a sink has in common.
+"""Base of the sinks that wrap another sink.
 
 A decorator stands around a transaction as it stands around its sink: `transaction` enters the
 wrapped sink's and puts a second view of the decorator, made by `around` with the state of the
@@ -29,9 +29,7 @@ T = TypeVar("T")
 
 
 class WrappingSink(Openable, ABC, Generic[T]):
-    """A sink around one sink: opens it, closes it, and passes on what it promises unless a subclass
-    knows better.
-    """
+    """A sink around one sink: opens and closes it, and has its capabilities unless overridden."""
 
     def __init__(self, inner: Sink[T]) -> None:
         self.inner = inner
@@ -54,16 +52,13 @@ class WrappingSink(Openable, ABC, Generic[T]):
         return None if classifier is None else classifier(error)
 
     def _make_state(self) -> None:
-        """Make now what is otherwise made at the first write, so that `around` can share it."""
+        """Create the state that is otherwise created at the first write, for `around` to share."""
 
     def around(self, inner: Sink[T]) -> Self:
-        """This decorator, with its settings and the state it shares with all batches, around
-        another sink; open while this one is.
-        """
+        """This decorator with its settings and shared state around another sink; open as long."""
         self._make_state()
         made = object.__new__(type(self))
-        vars(made).update(vars(self))
-        made.inner = inner
+        vars(made).update(vars(self), inner=inner)
         return made
 
     @asynccontextmanager

@@ -41,10 +41,22 @@ class _Opening:
         self.count = 0
         self.stack = AsyncExitStack()
 
+    def enter(self) -> None:
+        """Count an entry."""
+        self.count += 1
+
+    def leave(self) -> bool:
+        """Count an exit; return whether it is the last."""
+        self.count -= 1
+        return self.count == 0
+
+    def keep(self, stack: AsyncExitStack) -> None:
+        """Keep the open resources for the last exit."""
+        self.stack = stack
+
 
 class Openable:
-    """Base of everything that is opened and closed: `async with` opens at the first entry and
-    closes at the last exit.
+    """Base of objects with `async with`: the first entry opens, the last exit closes.
 
     A subclass overrides `_open`, and names in `_run_time` the attributes that hold what it makes
     there: they are `None` while it is closed, and are not pickled. Opening a second time on another
@@ -60,11 +72,11 @@ class Openable:
         """Open, and push onto `stack` whatever has to be closed again."""
 
     def _terminate(self) -> None:
-        """Let go at once of what could not be closed in time."""
+        """Drop at once the resources that could not be closed in time."""
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody has this open."""
+        """Whether this is open in this process."""
         opening = self._opening
         return opening is not None and opening.count > 0 and opening.process == os.getpid()
 
@@ -73,7 +85,7 @@ class Openable:
         async with opening.lock:
             if opening.count == 0:
                 await self._first_entry(opening)
-            opening.count += 1
+            opening.enter()
         return self
 
     async def __aexit__(
@@ -86,8 +98,7 @@ class Openable:
         if opening is None or opening.process != os.getpid():
             return
         async with opening.lock:
-            opening.count -= 1
-            if opening.count == 0:
+            if opening.leave():
                 await self._last_exit(opening)
 
     def _opening_here(self) -> _Opening:
@@ -114,7 +125,7 @@ class Openable:
         try:
             async with AsyncExitStack() as stack:
                 await self._open(stack)
-                opening.stack = stack.pop_all()
+                opening.keep(stack.pop_all())
         except BaseException:
             self._forget_state()
             raise

@@ -1,4 +1,4 @@
-"""How an accepted item can end, and which end is worse."""
+"""The final outcomes of items, and their order from good to bad."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ class Outcome(enum.Enum):
     UNSENT = "unsent"
     """Known not to be applied when the batcher stopped; handed back in the report."""
     UNKNOWN = "unknown"
-    """A write was cut off: applied or not, nobody can say."""
+    """A write was cut off: the item may have been applied."""
 
     is_success: bool
-    """Whether the item is safe somewhere, so that nobody needs to send it again. A plain attribute,
-    since every receipt reads it.
-    """
+    """Whether the item is safe somewhere and need not be sent again. Plain, for fast reads."""
 
     def __init__(self, value: str) -> None:
         self.is_success = value in {"delivered", "duplicate", "spooled", "dead_lettered"}

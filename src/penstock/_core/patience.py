@@ -1,5 +1,4 @@
-"""How long a batch waits before its next try once a shutdown has begun, and how long a destination
-may ask it to wait. Pure.
+"""Waits in a shutdown, and the longest wait that a destination may request. Pure.
 
 1. Before a shutdown a backoff is taken as it is. When a shutdown begins, a waiting batch tries at
    once.
@@ -18,31 +17,24 @@ import math
 from typing import SupportsFloat
 
 SHORTEST = 0.02
-"""Seconds: the least that is left when a try should have ended, and the shortest of the shortened
-waits.
-"""
+"""Seconds: the margin after the last try, and the shortest of the shortened waits."""
 SHARE = 0.25
 LONGEST_ASKED = 300.0
-"""Seconds: the most that a destination's own `Retry-After` is believed, unless a decorator says
-otherwise.
-"""
+"""Seconds: the default upper bound on a destination's own `Retry-After`."""
 
 
 def latest_try(cut_at: float, lasts: float) -> float:
-    """The last moment at which a try of so many seconds may begin, if writes are cut at
-    `cut_at`.
-    """
+    """The latest start of a try that lasts so many seconds, if writes are cut at `cut_at`."""
     return cut_at - lasts - SHORTEST
 
 
 def next_try(
     now: float, until: float, cut_at: float, *, not_before: float = 0.0, lasts: float = 0.0
 ) -> float | None:
-    """When a batch that would wait until `until` tries again, if writes are cut at `cut_at`; `None`
-    if no try fits any more.
+    """The time of the next try, planned for `until`, if writes are cut at `cut_at`; `None` if none
+    fits.
 
-    `not_before` is the time that the destination asked for, `lasts` how many seconds a try is
-    expected to take.
+    `not_before` is the time requested by the destination, `lasts` the expected seconds of a try.
     """
     latest = latest_try(cut_at, lasts)
     if now >= latest:
@@ -52,9 +44,7 @@ def next_try(
 
 
 def asked_wait(error: BaseException, longest: float) -> float | None:
-    """The seconds of an error's `retry_after`, from 0 to `longest`; `None` where it has none, or
-    one that is no number.
-    """
+    """An error's `retry_after` in seconds, from 0 to `longest`; `None` unless it is a number."""
     asked = getattr(error, "retry_after", None)
     if isinstance(asked, bool) or not isinstance(asked, SupportsFloat):
         return None

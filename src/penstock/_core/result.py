@@ -1,4 +1,4 @@
-"""What a sink may answer."""
+"""The answers of a sink to a write."""
 
 from __future__ import annotations
 

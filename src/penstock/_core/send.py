@@ -1,7 +1,7 @@
-"""The only way from one sink, or from the batcher, into another sink.
+"""Every write of the batcher, or of a sink, to a sink goes through `send`.
 
-1. What has been settled already is not sent again; an empty batch is not written.
-2. Successes are settled before `send` returns, so a caller deals in failures only.
+1. Settled items are not sent again; an empty batch is not written.
+2. Successes are settled before `send` returns, so a caller handles failures only.
 3. An exception becomes an error for every item that is still unsettled.
 4. An answer that does not fit its batch is `ResultMismatch` for every unsettled item of the write,
    whatever the sink raises or returns beside it. Items that an unreported one left in doubt are not
@@ -138,15 +138,13 @@ def _called(sink: Sink[T], batch: Batch[T]) -> Awaitable[object]:
 
 
 def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
-    """A client library made an error of its own of our cancellation; it does not say what the
-    destination did.
-    """
+    """The unknown outcome of a cancelled write whose client raised an error of its own."""
     message = f"the write was cut off, which ended in {repr_of(error)}"
     return caused(UnknownOutcomeError(message), error)
 
 
 def is_cut() -> bool:
-    """Whether somebody has asked the running task to end: what a write answers then says little."""
+    """Whether the running task is being cancelled; a write's own answer is then unreliable."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

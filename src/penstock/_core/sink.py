@@ -1,4 +1,4 @@
-"""The one interface of destinations, and what surrounds it."""
+"""The interface of sinks, and the optional abilities of a sink."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ class Sink(Protocol[T_contra]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a sink promises beyond the protocol. A sink without `capabilities` promises nothing of
-    it.
-    """
+    """The promises of a sink beyond the protocol; none for a sink without `capabilities`."""
 
     key_prefix_safe: bool = False
     """If an item fails, no later item of its key in that write took effect."""
@@ -65,9 +63,7 @@ class TransactionalSink(Protocol):
     """A sink whose writes can commit together. Enter it by `penstock.transaction(sink, unit)`."""
 
     def transaction(self, unit: Unit | None) -> AbstractAsyncContextManager[Transaction[Any]]:
-        """A sink whose writes commit when the context ends, and not at all if it ends by an
-        exception.
-        """
+        """A sink whose writes commit when the context ends, and not if it ends by an exception."""
         ...
 
 
@@ -122,7 +118,7 @@ SinkLike = Sink[T] | SinkFunction[T]
 
 
 def capabilities_of(sink: object) -> Capabilities:
-    """What a sink promises; nothing, where it does not say."""
+    """The sink's capabilities; no promises for a sink without any."""
     found = getattr(sink, "capabilities", None)
     return found if isinstance(found, Capabilities) else NOTHING_PROMISED
 

@@ -115,9 +115,7 @@ class StagingSink(Protocol):
 
 
 def check_staging(sink: Sink[Any]) -> StagingSink:
-    """The destination of a stack that can write into stages. Raises `ConfigError`, naming the part
-    that cannot and why.
-    """
+    """The staging destination of a stack. Raises `ConfigError` with the part that has no stages."""
     for part in walk(sink):
         if getattr(part, "inners", ()):
             rule = (
@@ -141,9 +139,7 @@ def check_staging(sink: Sink[Any]) -> StagingSink:
 
 @asynccontextmanager
 async def staged(sink: Sink[Any], epoch: Epoch) -> AsyncGenerator[OpenStage]:
-    """A new stage, with the open stack around it instead of around its destination. Raises and
-    suspends as the stage.
-    """
+    """A new stage inside the open stack, in place of its destination. Suspends as the stage."""
     around: list[WrappingSink[Any]] = []
     destination: Any = sink
     while isinstance(destination, WrappingSink):
