@@ -16,7 +16,7 @@ from penstock.batcher.gathering.numbers import Numbers
 from penstock.batcher.gathering.pack import Pack
 from penstock.batcher.gathering.plain import PlainGatherer
 from penstock.batcher.gathering.tenants import TenantGatherer, TenantRules
-from penstock.batcher.gathering.window import Window
+from penstock.batcher.gathering.window import AddWindow
 from penstock.batcher.setup import checked_setup
 from penstock.sinks import MemorySink
 
@@ -112,7 +112,7 @@ class Keyed(OneByOne, KeyedGatherer[T]):
         self.shape = Shape(max_items, max_bytes, max_delay, sized)
         self.ledger = Ledger(ROOMY, None)
         self.numbers = Numbers()
-        self.window = Window(self.ledger)
+        self.window = AddWindow(self.ledger)
         self.woken: list[bool] = []
         self.raised_errors: list[BaseException] = []
         super().__init__(
@@ -181,7 +181,7 @@ def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
         setup,
         ledger,
         Numbers(),
-        Window(ledger),
+        AddWindow(ledger),
         wake=lambda _: 0.0,
         on_error=lambda _: None,
     )

@@ -11,7 +11,7 @@ import pytest
 import test_keyed_failures
 import test_keyed_order
 
-import penstock.batcher.dispatch
+import penstock.batcher.landing
 import penstock.retry.retrying
 import penstock.sinks.decorators.dead_letter
 from penstock._core.order.lanes import Lane, Lanes
@@ -61,6 +61,8 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
         lane.length += 1
         self.waiting += 1
         self.waiting_size += entry.size
+        if self._arrivals is not None:
+            self._arrivals[entry] = None
 
     monkeypatch.setattr(Lanes, "wait", wait)
 
@@ -75,7 +77,7 @@ def what_is_put_back_comes_back_turned_round(monkeypatch: pytest.MonkeyPatch) ->
 
 def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no prefix rule: each error counts for its own item."""
-    monkeypatch.setattr(penstock.batcher.dispatch, "leaders", lambda batch, errors: {})
+    monkeypatch.setattr(penstock.batcher.landing, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(penstock.retry.retrying, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(
         penstock.sinks.decorators.dead_letter, "held_back", lambda batch, errors: errors

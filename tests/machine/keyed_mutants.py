@@ -120,6 +120,8 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
         lane.length += 1
         self.waiting += 1
         self.waiting_size += entry.size
+        if self._arrivals is not None:
+            self._arrivals[entry] = None
 
     monkeypatch.setattr(Lanes, "wait", wait)
 

@@ -3,7 +3,7 @@
 1. Inside is what is queued, in flight or handed back, plus room that was granted and is unused.
 2. Waiters are served in order; a later one never overtakes, however small it is.
 3. A waiter that leaves after its grant hands the room on.
-4. The fast path books nothing: while a window is open, the open batch is counted by its length.
+4. The fast path books nothing: while its window is open, it is counted by its length.
 5. A tenant's ledger is a child of the whole: what enters and leaves its queue is booked in both.
    The items of its batch leave the whole as they are settled, and the child when the write ends.
 """
@@ -51,7 +51,6 @@ class Ledger:
     """What is inside, and its bound. `max_bytes` is `None` for no bound."""
 
     __slots__ = (
-        "_counted",
         "_granted_bytes",
         "_granted_items",
         "_open",
@@ -81,7 +80,6 @@ class Ledger:
         self._whole = whole
         self._queued = 0
         self._open: Sized = ()
-        self._counted = 0
         self._waiters: deque[Waiter] = deque()
         self._granted_items = 0
         self._granted_bytes = 0
@@ -91,22 +89,17 @@ class Ledger:
     @property
     def queued(self) -> int:
         """Items that no worker has taken."""
-        return self._queued + len(self._open) - self._counted
+        return self._queued + len(self._open)
 
     @property
     def inside(self) -> int:
         """Items without an outcome."""
-        return self._queued + len(self._open) - self._counted + self.in_flight + self.handed_back
+        return self._queued + len(self._open) + self.in_flight + self.handed_back
 
     @property
     def settled(self) -> int:
         """Items with an outcome."""
         return sum(self.outcomes.values())
-
-    @property
-    def fresh(self) -> int:
-        """Items that the fast path has appended since the window was opened."""
-        return len(self._open) - self._counted
 
     def tally(self, backing_off: int) -> Tally:
         """The counts at this moment; `backing_off` of the items in flight wait in a backoff."""
@@ -121,15 +114,15 @@ class Ledger:
 
     # -- bookings ----------------------------------------------------------------------------------
 
-    def open_window(self, items: Sized) -> None:
-        """Count what is appended to `items` from now on by their length."""
-        self._open, self._counted = items, len(items)
+    def open_window(self, window: Sized) -> None:
+        """Count what the fast path appends from now on: its length."""
+        self._open = window
 
     def close_window(self) -> int:
         """Book what was appended meanwhile, and return how much: every other change comes after."""
-        fresh = len(self._open) - self._counted
+        fresh = len(self._open)
         self._queued += fresh
-        self._open, self._counted = (), 0
+        self._open = ()
         return fresh
 
     def entered(self, items: int, size: int) -> None:

@@ -77,7 +77,7 @@ class Bookkeeper(Generic[T]):
         elif outcome is Outcome.UNKNOWN and self._lifecycle.stopping:
             self.unknown.extend(flight.batch[i] for i in indices)
         if sealed.receipts:
-            self._resolve(flight, indices, outcome, details or {})
+            _resolve(flight, indices, outcome, details)
         if self.observers:
             self.observers.tell(
                 lambda observer: observer.on_outcome(flight.batch, outcome, indices)
@@ -91,19 +91,6 @@ class Bookkeeper(Generic[T]):
         ]
         self._from_flights += len(indices)
         self._ledger.hand_back(len(indices), from_flight=True)
-
-    @staticmethod
-    def _resolve(
-        flight: Flight[T],
-        indices: Sequence[int],
-        outcome: Outcome,
-        details: Mapping[int, object],
-    ) -> None:
-        for index in indices:
-            receipt = flight.sealed.receipts.get(index)
-            if receipt is not None:
-                cause = None if outcome.is_success else flight.cause(index)
-                receipt.resolve(outcome, cause, details.get(index))
 
     def stops_keys(self, flight: Flight[T], outcome: Outcome) -> bool:
         """Whether the items behind ones with this outcome have to wait."""
@@ -187,3 +174,18 @@ class Bookkeeper(Generic[T]):
                 except BaseException as raised:  # told to every producer
                     yield raised
                     exit_later(raised)
+
+
+def _resolve(
+    flight: Flight[Any],
+    indices: Sequence[int],
+    outcome: Outcome,
+    details: Mapping[int, object] | None,
+) -> None:
+    receipts = flight.sealed.receipts
+    is_success = outcome.is_success
+    for index in indices:
+        receipt = receipts.get(index)
+        if receipt is not None:
+            cause = None if is_success else flight.cause(index)
+            receipt.resolve(outcome, cause, details.get(index) if details else None)

@@ -21,7 +21,7 @@ from .._core.runtime.exits import exit_later
 from .._core.send import send
 from . import log
 from .adaptive.adaptive import Setting
-from .adaptive.tries import Tries
+from .adaptive.tries import TryWatch
 from .alarm import Alarm
 from .books import Bookkeeper
 from .fence import Fences
@@ -29,7 +29,7 @@ from .flights import Flights
 from .gathering.make import gathering_for
 from .gathering.numbers import Numbers
 from .gathering.tenants import TenantGatherer
-from .gathering.window import Window
+from .gathering.window import AddWindow
 from .landing import behind_failed, book_failures, errors_of
 from .lifecycle import Lifecycle
 from .monitor import Monitor
@@ -66,8 +66,8 @@ class Dispatcher(Generic[T]):
         self.fences = Fences(self.before)
         self.books: Bookkeeper[T] = Bookkeeper(setup, self.ledger, self.fences, self.lifecycle)
         self.monitor = Monitor(self, setup.sink)
-        self.tries = Tries(setup)
-        self.window = Window(self.ledger)
+        self.tries = TryWatch(setup)
+        self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
         self.gathering = gathering_for(
             setup,
@@ -111,12 +111,7 @@ class Dispatcher(Generic[T]):
     @property
     def keeps_slot(self) -> bool:
         """Whether a batch keeps its slot during a backoff: order would be lost with one worker."""
-        return self._is_ordered and not self.flights.any_lets_pass
-
-    @property
-    def _is_ordered(self) -> bool:
-        """Whether order rests on one batch after the other, and not on the gatherer."""
-        return self.setup.limits.workers == 1 and not self.setup.orders_itself
+        return self.setup.is_ordered and not self.flights.any_lets_pass
 
     def tally(self) -> Tally:
         """The counts at this moment."""
@@ -167,7 +162,7 @@ class Dispatcher(Generic[T]):
         while self.slots.free:
             if self.slots.grant():
                 continue
-            if self._is_ordered and not self.flights.all_let_pass:
+            if self.setup.is_ordered and not self.flights.all_let_pass:
                 return  # a batch in a backoff without a slot comes first
             if self.lifecycle.broken is not None:
                 return  # flights may come back from a backoff; nothing else starts

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .._core.errors import ErrorClass
     from .._core.outcome import Outcome
     from .adaptive.governor import Running
-    from .adaptive.tries import Tries
+    from .adaptive.tries import TryWatch
     from .gathering.pack import Sealed
     from .lifecycle import Lifecycle
     from .monitor import Monitor
@@ -33,7 +33,7 @@ class FlightHost(Protocol[T]):
     lifecycle: Lifecycle
     slots: FifoSlots
     monitor: Monitor
-    tries: Tries
+    tries: TryWatch
 
     @property
     def keeps_slot(self) -> bool:

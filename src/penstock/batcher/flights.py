@@ -67,7 +67,7 @@ class Flights(Generic[T]):
     @property
     def all_let_pass(self) -> bool:
         """Whether each lets later batches go first."""
-        return all(flight.batch.delivery.lets_pass for flight in self._flights)
+        return not self._flights or all(flight.batch.delivery.lets_pass for flight in self._flights)
 
     @property
     def any_lets_pass(self) -> bool:

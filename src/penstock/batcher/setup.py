@@ -109,6 +109,11 @@ class Setup(Generic[T]):
         return self.key is not None or self.tenant is not None
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether order rests on one batch after the other, and not on the gatherer."""
+        return self.limits.workers == 1 and self.key is None and self.tenant is None
+
+    @property
     def key_prefix_safe(self) -> bool:
         """Whether a batch may have several items of one key."""
         return capabilities_of(self.sink).key_prefix_safe

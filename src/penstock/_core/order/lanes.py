@@ -93,6 +93,12 @@ class Lanes(Generic[E]):
         """Of all that wait, what came in first. Needs `ages`."""
         return next(iter(self._arrivals), None) if self._arrivals else None
 
+    def firsts(self) -> list[E]:
+        """The oldest waiting entry, with `ages`; otherwise the first of each lane."""
+        if self._arrivals:
+            return [next(iter(self._arrivals))]
+        return [lane.first for _, lane in self.lanes() if lane.first is not None]
+
     # -- in and out --------------------------------------------------------------------------------
 
     def enter(self, entry: E) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FULL = frozenset({Reason.SIZE, Reason.BYTES})
 
 
-class Tries:
+class TryWatch:
     """The tries of one batcher; without `adaptive` it does nothing."""
 
     def __init__(self, setup: Setup[Any]) -> None:

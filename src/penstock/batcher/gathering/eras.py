@@ -15,8 +15,9 @@ from ..._core.order.lanes import Entry
 from .pack import Leftover, Sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Sequence
 
+    from ..._core.order.lanes import Lanes
     from ..receipt import ReceiptBase
 
 T = TypeVar("T")
@@ -83,11 +84,18 @@ class Eras(Generic[T]):
             if not self._waiting[era]:
                 del self._waiting[era]
 
-    def back_in_lane(self, entries: Iterable[Waiting[T]], last: int) -> None:
-        """Items wait in their lane again; eras up to `last` have ended."""
-        for entry in entries:
-            if entry.era <= last:
-                self._waiting[entry.era] = self._waiting.get(entry.era, 0) + 1
+    def put_back(
+        self, lanes: Lanes[Waiting[T]], batch: Sealed[T], indices: Sequence[int], last: int
+    ) -> None:
+        """Put items of a batch in front of their lanes again; eras up to `last` have ended."""
+        by_key: dict[Hashable, list[Waiting[T]]] = {}
+        for index in indices:
+            by_key.setdefault(batch.lanes[index], []).append(_waiting_again(batch, index))
+        for key, entries in by_key.items():
+            lanes.put_back(key, entries)
+            for entry in entries:
+                if entry.era <= last:
+                    self._waiting[entry.era] = self._waiting.get(entry.era, 0) + 1
 
     def add(self, group: list[Waiting[T]]) -> None:
         """A turn of a key has begun with these items of one era."""
@@ -157,7 +165,7 @@ class Eras(Generic[T]):
         return ready
 
 
-def waiting_again(batch: Sealed[T], index: int) -> Waiting[T]:
+def _waiting_again(batch: Sealed[T], index: int) -> Waiting[T]:
     """An item of a batch, to wait in its lane once more."""
     return Waiting(
         batch.lanes[index],

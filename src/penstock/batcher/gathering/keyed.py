@@ -1,11 +1,8 @@
 """Order per key: many keys in a batch, a key in at most one batch at a time.
 
-A pack gathers the items of idle keys; the items of busy ones wait in lanes.
-
-- `offer` puts an item into the pack if its key is idle; otherwise it waits in its key's lane, where
-  it neither starts the time of a batch nor fills one.
-- `done` ends the turns of a batch's keys, and the next items of their lanes join the pack. While a
-  batch backs off, only the keys of its unsettled items stay busy.
+A pack gathers the items of idle keys. The items of busy keys wait in lanes, where they neither start
+the time of a batch nor fill one, until `done` ends the turn of their key. While a batch backs off,
+only the keys of its unsettled items stay busy.
 
 1. A batch has one item of a key, or with `repeats` any number of them, in order.
 2. A fence ends an era (see `eras`).
@@ -23,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ..._core.errors import KeyFailedError
 from ..._core.lineage import Reason
 from ..._core.order.lanes import Lanes
-from .eras import FENCES, Eras, Waiting, waiting_again
+from .eras import FENCES, Eras, Waiting
 from .gatherer import Snapshot
 from .key_holds import LEFT, KeyHolds
 from .key_names import KeyNames
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from .gatherer import Shape, Wake
     from .numbers import Numbers
     from .pack import Leftover, Sealed
-    from .window import Window
+    from .window import AddWindow
 
 T = TypeVar("T")
 
@@ -57,7 +54,7 @@ class KeyedGatherer(Generic[T]):
         shape: Shape,
         ledger: Ledger,
         numbers: Numbers,
-        window: Window,
+        window: AddWindow,
         *,
         key: Callable[[T], object],
         repeats: bool,
@@ -86,10 +83,8 @@ class KeyedGatherer(Generic[T]):
     # -- keys --------------------------------------------------------------------------------------
 
     def identity(self, item: T) -> Hashable:
-        """What stands for the item's key.
-
-        Raises `TypeError` for an object that cannot be a key, `KeyFailedError` for a key that takes
-        no more items, and whatever the key function raises.
+        """What stands for the item's key. Raises `TypeError`, `KeyFailedError`, and what the key
+        function raises.
         """
         key = self.names.key_of(item)
         known = self.names.known(key)
@@ -146,21 +141,24 @@ class KeyedGatherer(Generic[T]):
 
     def _has_place(self, key: Hashable, size: int) -> bool:
         """Whether an item may join the open batch, which is sealed first if it is too full."""
-        is_full = self.pack.exceeds(self._shape.max_bytes, size)
-        if is_full and (key in self.pack.opened.open_keys or key not in self.active):
-            self.seal(Reason.BYTES, self._now)
-        if key in self.pack.opened.open_keys:
-            return True
-        if key in self.active:
+        if key in self.active and key not in self.pack.opened.open_keys:
             return False
+        if self.pack.exceeds(self._shape.max_bytes, size):
+            self.seal(Reason.BYTES, self._now)
+        if key in self.active:  # its items are in the open batch, or in the one just sealed
+            return key in self.pack.opened.open_keys
         self.active.add(key)
         return True
 
     def _join(
         self, item: T, size: int, receipt: ReceiptBase | None, at: float, key: Hashable
     ) -> None:
-        self.pack.join(item, size, receipt, at, key)
-        self._seal_full()
+        pack, shape = self.pack, self._shape
+        pack.join(item, size, receipt, at, key)
+        if len(pack.items) >= shape.max_items:
+            self.seal(Reason.SIZE, self._now)
+        elif shape.max_bytes is not None and pack.bytes >= shape.max_bytes:
+            self.seal(Reason.BYTES, self._now)
 
     def _join_all(self, entries: Sequence[Waiting[T]]) -> None:
         """As `_join` of one after the other, without sizes."""
@@ -168,12 +166,7 @@ class KeyedGatherer(Generic[T]):
             place = self._shape.max_items - len(self.pack.items)
             self.pack.join_all(entries[:place])
             entries = entries[place:]
-            self._seal_full()
-
-    def _seal_full(self) -> None:
-        reason = self.pack.full(self._shape.max_items, self._shape.max_bytes)
-        if reason is not None:
-            self.seal(reason, self._now)
+            self.seal(Reason.SIZE, self._now)
 
     def seal(self, reason: Reason, now: float) -> None:
         """End the open batch, if it holds anything; `SIZE` only a full one. A fence covers lanes."""
@@ -249,12 +242,7 @@ class KeyedGatherer(Generic[T]):
 
     def _put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None:
         """Put items in front of their lanes again; their keys' turns go on."""
-        by_key: dict[Hashable, list[Waiting[T]]] = {}
-        for index in indices:
-            by_key.setdefault(batch.lanes[index], []).append(waiting_again(batch, index))
-        for key, entries in by_key.items():
-            self._lanes.put_back(key, entries)
-            self._eras.back_in_lane(entries, self._numbers.last)
+        self._eras.put_back(self._lanes, batch, indices, self._numbers.last)
 
     # -- landing -----------------------------------------------------------------------------------
 
@@ -313,7 +301,7 @@ class KeyedGatherer(Generic[T]):
             self._go_late(entry)
             return
         key = entry.key
-        if self.pack.exceeds(self._shape.max_bytes, entry.size):
+        if self._shape.sized and self.pack.exceeds(self._shape.max_bytes, entry.size):
             self.seal(Reason.BYTES, self._now)
         self._join(entry.item, entry.size, entry.receipt, entry.at, key)
         if not self.repeats:
@@ -411,12 +399,7 @@ class KeyedGatherer(Generic[T]):
 
     def snapshot(self) -> Snapshot:
         """What it holds. Looks at every lane, unless `evicts`."""
-        ages = [*self._eras.ages()]
-        if (oldest := self._lanes.oldest) is not None:
-            ages.append(oldest.at)
-        else:
-            firsts = (lane.first for _, lane in self._lanes.lanes())
-            ages += [entry.at for entry in firsts if entry is not None]
+        ages = [*self._eras.ages(), *(entry.at for entry in self._lanes.firsts())]
         if (batched := oldest_of(self._queue, self.pack)) is not None:
             ages.append(batched)
         return Snapshot(len(self.pack.items), len(self._queue), min(ages, default=None))

@@ -106,7 +106,8 @@ class KeyedPack(Pack[T]):
         opened.keys.append(key)
         if self._repeats:
             opened.open_keys.add(key)
-        self.weigh(size)
+        if self.sizes is not None:
+            self.weigh(size)
 
     def join_all(self, entries: Sequence[Waiting[T]]) -> None:
         """As `join` of one after the other, without sizes; their keys are free or open."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..setup import Setup
     from .gatherer import Wake
     from .numbers import Numbers
-    from .window import Window
+    from .window import AddWindow
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def gathering_for(
     setup: Setup[T],
     ledger: Ledger,
     numbers: Numbers,
-    window: Window,
+    window: AddWindow,
     *,
     wake: Wake,
     on_error: Callable[[BaseException], object],

@@ -17,7 +17,7 @@ SLOW_PATH_WEIGHT = 8
 """Weight of an item added on the slow path, which takes at least that many times as long."""
 
 
-class Window:
+class AddWindow:
     """The limits of the fast path.
 
     While the open batch is shorter than `limit`, an item is simply appended. One comparison covers
@@ -25,7 +25,16 @@ class Window:
     producers, items to be measured, a turn for other tasks, and a closed batcher.
     """
 
-    __slots__ = ("_ledger", "_passed", "_unyielded", "items", "limit", "receipts", "try_limit")
+    __slots__ = (
+        "_base",
+        "_is_open",
+        "_ledger",
+        "_unyielded",
+        "items",
+        "limit",
+        "receipts",
+        "try_limit",
+    )
 
     def __init__(self, ledger: Ledger) -> None:
         self.items: list[Any] = []
@@ -35,33 +44,36 @@ class Window:
         self.try_limit = 0
         """As `limit` for `try_add`, which never yields."""
         self._ledger = ledger
-        self._passed = 0
+        self._is_open = False
+        self._base = 0
         self._unyielded = 0
 
     def __len__(self) -> int:
-        """Items in the open batch, and those that went past it into their lanes."""
-        return len(self.items) + self._passed
+        """Items that came by the fast path since it was opened."""
+        return len(self.items) - self._base
 
     def close(self) -> None:
         """Close the fast path and book what it appended: changes of state begin with this."""
-        self.limit = self.try_limit = 0
-        self._unyielded += self._ledger.close_window()
+        if self._is_open:
+            self._is_open = False
+            self.limit = self.try_limit = 0
+            self._unyielded += self._ledger.close_window()
 
     def open(self, pack: Pack[Any], spare: int) -> None:
         """Let the fast path append at most `spare` items: changes of state end with this."""
         items = self.items = pack.items
+        filled = self._base = len(items)
         self.receipts = pack.receipts
-        self._passed = 0
+        self._is_open = True
         self._ledger.open_window(self)
         if spare <= 0 or self._ledger.contended:
             return
-        filled = len(items)
         self.try_limit = filled + min(spare, self._ledger.left)
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
 
     def passed_by(self) -> None:
         """An item went past the open batch into its lane: it takes room all the same."""
-        self._passed += 1
+        self._base -= 1
         self.limit -= 1
         self.try_limit -= 1
 
@@ -72,8 +84,8 @@ class Window:
     @property
     def yield_due(self) -> bool:
         """Whether the running producer should let other tasks run before its next item."""
-        return self._unyielded + self._ledger.fresh >= YIELD_EVERY
+        return self._unyielded + (len(self) if self._is_open else 0) >= YIELD_EVERY
 
     def yielded(self) -> None:
         """Other tasks run, or are about to."""
-        self._unyielded = -self._ledger.fresh
+        self._unyielded = -len(self) if self._is_open else 0
