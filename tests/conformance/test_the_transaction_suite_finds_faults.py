@@ -69,7 +69,7 @@ class TakesLateWrites(Faultless):
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Any]:
         async with super().transaction(unit) as tx:
             yield tx
-        tx.is_over = False  # type: ignore[attr-defined]  # the destination's own
+        tx._is_over = False  # type: ignore[attr-defined]  # the destination's own
 
 
 class KeepsItToItself(Faultless):

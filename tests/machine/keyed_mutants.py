@@ -109,7 +109,7 @@ def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Dispatcher, "settled", settled)
 
 
-@mutant("order", kind="keys")
+@mutant("order", kind="keys", overflow="block")
 def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes last goes first."""
 

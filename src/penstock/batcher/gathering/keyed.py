@@ -45,8 +45,8 @@ T = TypeVar("T")
 class KeyedGatherer(Generic[T]):
     """Items in arrival order per key.
 
-    `key` gives an item's key; `repeats` lets a batch have several items of one key; `evicts` keeps
-    what `evict_oldest` needs; `on_error` hears what `key` raises on the fast path.
+    `repeats` lets a batch have several items of one key; `evicts` keeps what `evict_oldest` needs;
+    `on_error` gets what `key` raises on the fast path.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class KeyedGatherer(Generic[T]):
 
     @property
     def spare(self) -> int:
-        """Items that may be appended before anything follows from it."""
+        """Items that may be appended; none while keys may be refused, on the slow path only."""
         if self.holds.refuses:
-            return 0  # only the slow path finds keys that have failed
+            return 0
         return self._shape.max_items - 1 - len(self.pack.items)
 
     def begins(self) -> None:
@@ -203,10 +203,8 @@ class KeyedGatherer(Generic[T]):
                 self.seal(Reason.TIME, self._now)
         if not self._queue:
             return None
-        taken = self._queue.batches.popleft()
-        if len(taken.items) <= self._shape.max_items:
-            return taken
-        return self._cut(taken, self._shape.max_items)
+        taken, most = self._queue.batches.popleft(), self._shape.max_items
+        return taken if len(taken.items) <= most else self._cut(taken, most)
 
     def _take_spilled(self) -> Sealed[T] | None:
         entries = self.holds.take_spilled(self._shape.max_items)
@@ -233,8 +231,8 @@ class KeyedGatherer(Generic[T]):
         head_keys = set(batch.lanes[:at])
         rest: list[int] = []
         back: list[int] = []
-        for index in range(at, len(batch.lanes)):
-            (back if batch.lanes[index] in head_keys else rest).append(index)
+        for index, key in enumerate(batch.lanes[at:], at):
+            (back if key in head_keys else rest).append(index)
         self._put_back(batch, back)
         if rest:
             self._queue.batches.appendleft(batch.pick(rest))
@@ -368,15 +366,12 @@ class KeyedGatherer(Generic[T]):
 
     def clear(self, now: float) -> list[Leftover[T]]:
         """Give up everything queued; the items of each key in their order."""
-        late = self._eras.clear()
-        waiting = self._lanes.clear()
+        late, waiting = self._eras.clear(), self._lanes.clear()
         self.seal(Reason.SHUTDOWN, now)
-        free = {entry.key for entry in late}
         size = sum(entry.size for entry in (*late, *waiting))
-        for batch in self._queue.batches:
-            free.update(batch.lanes)
-            size += batch.bytes
-        for key in free:
+        size += sum(batch.bytes for batch in self._queue.batches)
+        batched = (key for batch in self._queue.batches for key in batch.lanes)
+        for key in {*(entry.key for entry in late), *batched}:
             self._lanes.leave(key)
         gone = [
             *(entry.leftover for entry in late),
