@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..._clients.postgres.access import Access
     from .plan.target import Target
     from .rows.items import RowFunction
-    from .transactions.ledger import Ledger
+    from .transactions.ledger import UnitLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Settings:
     access: Access
     row: RowFunction | None
     close_timeout: float
-    ledger: Ledger
+    ledger: UnitLedger
     stages: str
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from .plan.strategy import WriteStrategy
 from .plan.target import Target, names, optional_names
 from .settings import Settings
 from .staging.stages import Stages
-from .transactions.ledger import Ledger
+from .transactions.ledger import UnitLedger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -144,7 +144,7 @@ class PostgresSink(Openable):
             access=Access.of(dsn, pool, pool_size, connect_options, statement_timeout),
             row=row,
             close_timeout=checks.seconds("close_timeout", close_timeout),
-            ledger=Ledger(
+            ledger=UnitLedger(
                 table=ledger,
                 schema=schema if ledger_schema is None else ledger_schema,
                 versions=ledger_versions,

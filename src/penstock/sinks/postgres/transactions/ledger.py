@@ -59,7 +59,7 @@ _NO_TARGET = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class UnitLedger:
     """The ledger's table, and the number of versions that it keeps. Raises `ConfigError`."""
 
     table: str

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ...._core.transaction import Unit
     from ..batches import TableWriter
     from ..plan.plan import TablePlan
-    from .ledger import Ledger
+    from .ledger import UnitLedger
 
 _SERIALIZATION_FAILURE = "40001"
 _OF_THE_WHOLE = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.UNKNOWN})
@@ -59,7 +59,7 @@ class PostgresTransaction(Attempt):
         plan: TablePlan,
         writer: TableWriter,
         *,
-        ledger: Ledger,
+        ledger: UnitLedger,
         unit: Unit | None,
         target: str,
         confirm: Callable[[Unit, str, int], Awaitable[None]],
