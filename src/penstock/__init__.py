@@ -49,7 +49,7 @@ from ._core.public import publish
 from ._core.result import WriteResult
 from ._core.runtime.run import run
 from ._core.send import send
-from ._core.sink import Capabilities, Decorator, Sink, SinkLike, TransactionalSink
+from ._core.sink import Capabilities, Decorator, Sink, SinkLike
 from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
@@ -57,6 +57,7 @@ from ._core.transaction import (
     Committed,
     Counts,
     Transaction,
+    TransactionalSink,
     Unit,
     check_transactional,
     transaction,

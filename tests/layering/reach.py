@@ -62,13 +62,8 @@ SPECIAL = {
     "retry_after": "penstock._core.causes",
 }
 
-# Attributes that begin with an underscore and are documented all the same; and private ones of the
-# standard library that have no public twin.
-UNDERSCORED = {
-    "_asdict": "a named tuple's",
-    "_replace": "a named tuple's",
-    "_fields": "a named tuple's",
-}
+# Attributes that are public in spite of their underscore.
+UNDERSCORED = {"_replace": "a named tuple's, documented"}
 
 # Literal names that are probed although a class of ours has them too: why, and where.
 PROBES = {

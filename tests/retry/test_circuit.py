@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.retry.circuit import SLICES, Circuit, CircuitRules, Verdict, Window
+from penstock.retry.circuit import SLICES, CallWindow, Circuit, CircuitRules, Verdict
 
 OK, FAIL, NEUTRAL = Verdict.SUCCESS, Verdict.FAILURE, Verdict.NEUTRAL
 
@@ -200,7 +200,7 @@ def test_answers_of_calls_from_before_a_change_count_nowhere() -> None:
 def test_the_window_counts_what_a_list_of_all_calls_would(
     calls: list[tuple[float, bool, bool]],
 ) -> None:
-    window, naive, now = Window(10.0), deque[tuple[int, bool, bool]](), 0.0
+    window, naive, now = CallWindow(10.0), deque[tuple[int, bool, bool]](), 0.0
     for wait, failed, slow in calls:
         now += wait
         window.add(now, failed=failed, slow=slow)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from .sink import branches_of, inner_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -41,5 +43,5 @@ def refused_columns(sink: object, schema: Any) -> dict[str, str]:
 
 
 def _next(sink: object) -> Iterable[object]:
-    inner = getattr(sink, "inner", None)
-    return getattr(sink, "inners", ()) if inner is None else (inner,)
+    inner = inner_of(sink)
+    return branches_of(sink) if inner is None else (inner,)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from .errors import StoppedError, UnknownOutcomeError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -58,10 +56,3 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     seen = set(outcomes)
     answer = max(seen, key=_BADNESS.index)
     return Outcome.UNKNOWN if answer is Outcome.UNSENT and seen & SUCCESSES else answer
-
-
-def outcome_of(error: BaseException, *, maybe_applied: bool) -> Outcome:
-    """The outcome of an item whose series of tries ended with `error`."""
-    if maybe_applied or isinstance(error, UnknownOutcomeError):
-        return Outcome.UNKNOWN
-    return Outcome.UNSENT if isinstance(error, StoppedError) else Outcome.REJECTED

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from .batch import Batch
 from .errors import ErrorClass
 from .result import WriteResult
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from .transaction import Transaction, Unit
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -56,15 +51,6 @@ class Capabilities:
 
 
 NOTHING_PROMISED = Capabilities()
-
-
-@runtime_checkable
-class TransactionalSink(Protocol):
-    """A sink whose writes can commit together. Enter it by `penstock.transaction(sink, unit)`."""
-
-    def transaction(self, unit: Unit | None) -> AbstractAsyncContextManager[Transaction[Any]]:
-        """A sink whose writes commit when the context ends, and not if it ends by an exception."""
-        ...
 
 
 @runtime_checkable
@@ -138,11 +124,21 @@ def dead_letters_in(sink: object) -> TakesDeadLetters | None:
     return next((part for part in walk(sink) if isinstance(part, TakesDeadLetters)), None)
 
 
+def inner_of(sink: object) -> object | None:
+    """The sink that a decorator wraps; `None` for any other sink."""
+    return cast("object | None", getattr(sink, "inner", None))
+
+
+def branches_of(sink: object) -> Sequence[object]:
+    """The sinks of a combinator; empty for any other sink."""
+    return cast("Sequence[object]", getattr(sink, "inners", ()))
+
+
 def walk(sink: object) -> Iterator[object]:
     """A sink and all sinks inside it, outermost first, found by their `inner` and `inners`."""
     yield sink
-    inner = getattr(sink, "inner", None)
+    inner = inner_of(sink)
     if inner is not None:
         yield from walk(inner)
-    for branch in getattr(sink, "inners", ()):
+    for branch in branches_of(sink):
         yield from walk(branch)

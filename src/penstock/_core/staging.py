@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from .checks import bad
 from .decorator import WrappingSink
-from .sink import RefusesTransaction, walk
+from .sink import RefusesTransaction, branches_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -117,7 +117,7 @@ class StagingSink(Protocol):
 def check_staging(sink: Sink[Any]) -> StagingSink:
     """The staging destination of a stack. Raises `ConfigError` with the part that has no stages."""
     for part in walk(sink):
-        if getattr(part, "inners", ()):
+        if branches_of(part):
             rule = (
                 "would write to another destination before anything is committed; have dead "
                 'rows returned (dead_letters="return")'

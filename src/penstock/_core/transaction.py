@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 from . import checks
 from .checks import bad
@@ -30,7 +30,7 @@ from .errors import NonDeterministicReplay, TransactionLost, UnitRefused
 from .outcome import Outcome
 from .result import WriteResult
 from .send import send
-from .sink import RefusesTransaction, Sink, TransactionalSink, capabilities_of, classifier_of
+from .sink import RefusesTransaction, Sink, capabilities_of, classifier_of, inner_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,9 +65,7 @@ class Unit:
     """
 
     application: str
-    """Whose versions these are: a job's or a streaming query's own name, the same after a
-    restart.
-    """
+    """The name of a job or a streaming query, the same after a restart."""
     version: int
     """Which round of the application: a batch id, an epoch. Later ones are larger."""
     part: int = 0
@@ -77,9 +75,7 @@ class Unit:
     would hold other rows.
     """
     rule: str = ""
-    """How the parts are cut, as text. Another one under the same application and version is refused
-    as well.
-    """
+    """How the parts are cut, as text. Another rule under the same version is refused as well."""
     types: str = ""
     """The types of what the rule looks at, as text. Others are refused too: equal values of two
     types may fall into different parts. Empty: not known, and not compared.
@@ -168,9 +164,16 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
         ...
 
     async def wrote_letters(self, count: int) -> None:
-        """After the commit: so many of those that were held are written. Raises what the ledger
-        raises. Suspends.
-        """
+        """Record, after the commit, how many held letters are written. Raises and suspends."""
+        ...
+
+
+@runtime_checkable
+class TransactionalSink(Protocol):
+    """A sink whose writes can commit together. Enter it by `penstock.transaction(sink, unit)`."""
+
+    def transaction(self, unit: Unit | None) -> AbstractAsyncContextManager[Transaction[Any]]:
+        """A sink whose writes commit when the context ends, and not if it ends by an exception."""
         ...
 
 
@@ -215,7 +218,7 @@ def check_transactional(sink: object) -> None:
                 "destination that has, or do without"
             )
             raise bad("sink", part, rule)
-        inner = getattr(part, "inner", None)
+        inner = inner_of(part)
         if inner is None:
             return
         part = inner
@@ -389,9 +392,7 @@ class _Enlisted(Generic[T]):
 
 
 def enlisted(around: Callable[[Sink[T]], Sink[T]], within: Transaction[T]) -> Transaction[T]:
-    """The transaction with one more sink around its writes, which `around` makes of the sink that
-    is to be inside.
-    """
+    """The transaction with one more sink around its writes, which `around` makes."""
     if isinstance(within, _Enlisted):
         return _Enlisted(around(within.inner), within.within)
     return _Enlisted(around(within), within)

@@ -74,7 +74,7 @@ class _Slice:
         self.slow += slow
 
 
-class Window:
+class CallWindow:
     """Counts of the calls of the last seconds."""
 
     def __init__(self, seconds: float) -> None:
@@ -109,7 +109,7 @@ class Circuit:
         """When an open circuit may be tried again."""
         self._rules = rules
         self._era = 0
-        self._window = Window(rules.window)
+        self._window = CallWindow(rules.window)
         self._in_a_row = 0
         self._openings = 0
         self._out = 0
@@ -198,7 +198,7 @@ class Circuit:
     def _enter(self, state: CircuitState) -> None:
         self.state = state
         self._era += 1
-        self._window = Window(self._rules.window)
+        self._window = CallWindow(self._rules.window)
         self._in_a_row = 0
         self._out = 0
         self._succeeded = 0

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import StoppedError, UnknownOutcomeError
-from ..outcome import Outcome, outcome_of
+from ..outcome import Outcome
+from ..verdict import outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -37,9 +37,10 @@ from ..._core.errors import ErrorClass, KeyStopped, RefusedError
 from ..._core.lineage import Lineage
 from ..._core.order.keys import key_of
 from ..._core.order.prefix import held_back
-from ..._core.outcome import Outcome, outcome_of
+from ..._core.outcome import Outcome
 from ..._core.send import send
 from ..._core.sink import capabilities_of, classifier_of
+from ..._core.verdict import outcome_of
 from ...letters.letter import INTERRUPTED, PENDING, Selection
 from ...letters.store import Ending
 from .order import ReplayOrder

@@ -1,0 +1,13 @@
+"""The outcome of an item after the last error of its series."""
+
+from __future__ import annotations
+
+from .errors import StoppedError, UnknownOutcomeError
+from .outcome import Outcome
+
+
+def outcome_of(error: BaseException, *, maybe_applied: bool) -> Outcome:
+    """The outcome of an item whose series of tries ended with `error`."""
+    if maybe_applied or isinstance(error, UnknownOutcomeError):
+        return Outcome.UNKNOWN
+    return Outcome.UNSENT if isinstance(error, StoppedError) else Outcome.REJECTED
