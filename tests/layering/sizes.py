@@ -38,6 +38,7 @@ MEMBERS = 10
 # Classes that may have more attributes, and why.
 MANY_ATTRIBUTES = {
     ("penstock.batcher.report", "Stats"): "a frozen public snapshot: one field per figure",
+    ("penstock.batcher.setup", "BatcherOptions"): "the keywords of a batcher, named once",
     ("penstock.batcher.setup", "Setup"): "frozen: one field per argument, passed whole",
     ("penstock.letters.letter", "Letter"): "a frozen public record: one field per column",
     (
@@ -47,7 +48,12 @@ MANY_ATTRIBUTES = {
 }
 
 # Protocols that may have more members, and why.
-MANY_MEMBERS: dict[tuple[str, str], str] = {}
+MANY_MEMBERS: dict[tuple[str, str], str] = {
+    (
+        "penstock.batcher.gathering.gatherer",
+        "Gatherer",
+    ): "the seven questions, `seal`, and what fences, tenants and the fast path have to know",
+}
 
 
 def long_files(known: Sources) -> list[str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .._core.batch import Batch
     from .._core.order.parking import OnKeyFailure
     from .._core.sink import Sink
-    from .books import FailureHandler
+    from .failure_handler import FailureHandler
 
 T = TypeVar("T")
 

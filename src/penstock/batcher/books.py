@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._core.errors import DeadLetterLimit
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 T = TypeVar("T")
-
-FailureHandler = Callable[[list[Any], BaseException], object]
 
 
 class Bookkeeper(Generic[T]):

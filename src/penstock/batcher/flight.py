@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .._core.batch import RowBatch
+from .._core.causes import caused
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import TimedOutError, UnknownOutcomeError
 from .._core.lineage import Lineage
@@ -300,6 +301,5 @@ def _exit_of(task: asyncio.Task[Any]) -> UnknownOutcomeError | None:
     raised = None if task.cancelled() else task.exception()
     if raised is None:
         return None
-    error = UnknownOutcomeError(f"the sink raised {type(raised).__name__}, which ended the write")
-    error.__cause__ = raised
-    return error
+    message = f"the sink raised {type(raised).__name__}, which ended the write"
+    return caused(UnknownOutcomeError(message), raised)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._core.causes import caused
 from .._core.clock import LoopClock, Signal, wait_until
 from .._core.errors import BatcherBroken, ClosedError, ConfigError, ForkedError
 from .._core.runtime.loops import running_loop
@@ -87,11 +88,8 @@ class Lifecycle:
         """Why nothing is accepted."""
         if self.broken is None:
             return ClosedError(f"batcher {self.name!r} is closed and takes no more items")
-        error = BatcherBroken(
-            f"batcher {self.name!r} has stopped after a failure: {repr_of(self.broken)}"
-        )
-        error.__cause__ = self.broken
-        return error
+        message = f"batcher {self.name!r} has stopped after a failure: {repr_of(self.broken)}"
+        return caused(BatcherBroken(message), self.broken)
 
     # -- changes -----------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .._core.order.parking import OnKeyFailure
     from .._core.sink import Sink, SinkLike
     from .adaptive.adaptive import Adaptive
-    from .books import FailureHandler
+    from .failure_handler import FailureHandler
     from .gathering.pack import Sealed
     from .tenancy import Tenants
 
