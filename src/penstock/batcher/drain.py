@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LONGEST_RESERVE = 1.0
+_PHASES = ("drain", "cut", "last_resort", "close")
 
 
 class Drain(Generic[T]):
@@ -206,7 +207,7 @@ class _Spent:
         self._clock = dispatcher.clock
         self._monitor = dispatcher.monitor
         self._began = self._phase_began = began
-        self._phases = dict.fromkeys(("drain", "cut", "last_resort", "close"), 0.0)
+        self._phases: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
         self._troubled_before = self._monitor.seconds(began)
         self._retries_before = self._monitor.retries
 

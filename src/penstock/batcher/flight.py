@@ -143,7 +143,7 @@ class Flight(Generic[T]):
     def begin_try(self) -> None:
         """It has its slot, and goes to its destination."""
         if self.running is None:
-            self.running = self._host.tries.begins(self, self.clock.now())
+            self.running = self._host.tries.begins(self.left, self.sealed, self.clock.now())
 
     def end_try(self, *, rests: bool = False) -> None:
         """It backs off, or has ended."""

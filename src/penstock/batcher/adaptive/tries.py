@@ -10,7 +10,7 @@ from .governor import Governor
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..flight import Flight
+    from ..gathering.pack import Sealed
     from ..setup import Setup
     from .adaptive import Setting
     from .governor import Running
@@ -30,16 +30,12 @@ class TryWatch:
         """What the governor has found; `None` without one."""
         return None if self._governor is None else self._governor.setting
 
-    def begins(self, flight: Flight[Any], now: float) -> Running | None:
-        """A batch has its slot."""
+    def begins(self, items: int, sealed: Sealed[Any], now: float) -> Running | None:
+        """So many items of a batch go to their destination."""
         if self._governor is None:
             return None
-        return self._governor.begins(
-            flight.left,
-            now,
-            of_tenant=flight.sealed.owner is not None,
-            full=flight.sealed.reason in _FULL,
-        )
+        of_tenant, is_full = sealed.owner is not None, sealed.reason in _FULL
+        return self._governor.begins(items, now, of_tenant=of_tenant, full=is_full)
 
     def heard(self, running: Running | None, errors: Iterable[BaseException]) -> None:
         """A try has met errors."""

@@ -336,7 +336,6 @@ class TenantGatherer(Generic[T]):
 
 def owner_of(batch: Sealed[T]) -> TenantQueue[T]:
     """The tenant that a batch belongs to."""
-    assert isinstance(batch.owner, TenantQueue)
     return cast("TenantQueue[T]", batch.owner)
 
 
