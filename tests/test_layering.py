@@ -14,7 +14,6 @@ second one that only points into the first, since Spark looks for data sources i
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 import tomllib
@@ -22,7 +21,6 @@ from pathlib import Path
 
 import pytest
 from tests.layering import imports, reach, sizes
-from tests.layering.pending import PENDING
 from tests.layering.sources import PACKAGE, SOURCE, Rule, edges, sources
 from tests.layering.sources import imports as imports_of
 from tests.surface import surface
@@ -65,13 +63,7 @@ def named(value: object) -> str:
 def test_the_sources_keep_every_rule(rule: Rule) -> None:
     known = sources()
     assert len(known) > 20, "the sources were not found"
-    assert [each for each in rule(known) if not is_pending(rule, each)] == []
-
-
-def is_pending(rule: Rule, message: str) -> bool:
-    """Whether the part is listed in `PENDING`, until it has been brought into line."""
-    parts = set(re.findall(r"penstock\.\w+", message))
-    return not parts.isdisjoint(PENDING.get(named(rule), ()))
+    assert rule(known) == []
 
 
 def test_every_listed_deferral_is_still_made() -> None:

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 
 PAGE = DOCS / "explanation" / "inside.md"
 PACKAGE = ROOT / "src" / "penstock"
-pytestmark = pytest.mark.skipif(
-    not (PACKAGE / "batcher" / "intake.py").exists(),
-    reason="the page describes the batcher's new inside, which is not there yet",
-)
 NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\(\))?`")
 
 
