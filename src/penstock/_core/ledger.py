@@ -1,4 +1,4 @@
-"""The ledger: how much is inside, the bound on it, every outcome, and the producers that wait.
+"""The ledger: the items inside, their bound, every outcome, and the waiting producers.
 
 1. Inside is what is queued, in flight or handed back, plus room that was granted and is unused.
 2. Waiters are served in order; a later one never overtakes, however small it is.
@@ -33,22 +33,21 @@ class Waiter:
     granted: bool = False
 
     def grant(self) -> None:
-        """Give it the room."""
         self.granted = True
         self.future.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """There will be no room."""
+        """End the wait without room."""
         if not self.future.done():
             self.future.set_exception(error)
 
     def use(self) -> None:
-        """The grant is used, or handed on."""
+        """End the grant: its room is used, or handed on."""
         self.granted = False
 
 
 class Ledger:
-    """What is inside, and its bound. `max_bytes` is `None` for no bound."""
+    """The items inside, and their bound. `max_bytes` is `None` for no bound."""
 
     __slots__ = (
         "_granted_bytes",
@@ -88,8 +87,7 @@ class Ledger:
 
     @property
     def queued(self) -> int:
-        """Items that no worker has taken."""
-        return self._queued + len(self._open)
+        return self._queued + len(self._open)  # items that no worker has taken
 
     @property
     def inside(self) -> int:
@@ -102,7 +100,7 @@ class Ledger:
         return sum(self.outcomes.values())
 
     def tally(self, backing_off: int) -> Tally:
-        """The counts at this moment; `backing_off` of the items in flight wait in a backoff."""
+        """Return the current counts; `backing_off` of the items in flight wait in a backoff."""
         return Tally(
             accepted=self.settled + self.inside,
             queued=self.queued + self.handed_back,
@@ -115,18 +113,17 @@ class Ledger:
     # -- bookings ----------------------------------------------------------------------------------
 
     def open_window(self, window: Sized) -> None:
-        """Count what the fast path appends from now on: its length."""
+        """From now on, count the items of the fast path by the window's length."""
         self._open = window
 
     def close_window(self) -> int:
-        """Book what was appended meanwhile, and return how much: every other change comes after."""
+        """Book and return the items of the window; every other change comes after."""
         fresh = len(self._open)
         self._queued += fresh
         self._open = ()
         return fresh
 
     def entered(self, items: int, size: int) -> None:
-        """Items were accepted."""
         self._queued += items
         self.bytes += size
         self.queued_bytes += size
@@ -134,7 +131,7 @@ class Ledger:
             self._whole.entered(items, size)
 
     def left_queue(self, items: int, size: int) -> None:
-        """Queued items were given up; the caller books their outcome."""
+        """Remove evicted items; the caller books their outcome."""
         self._queued -= items
         self.bytes -= size
         self.queued_bytes -= size
@@ -142,7 +139,6 @@ class Ledger:
             self._whole.left_queue(items, size)
 
     def taken(self, items: int, size: int) -> None:
-        """A worker has taken queued items."""
         self._queued -= items
         self.queued_bytes -= size
         self.in_flight += items
@@ -150,22 +146,21 @@ class Ledger:
             self._whole.taken(items, size)
 
     def put_back(self, items: int, size: int) -> None:
-        """Items in flight wait in the queue again."""
         self.taken(-items, -size)
 
     def settle(self, items: int, size: int, outcome: Outcome) -> None:
-        """Items in flight have an outcome."""
+        """Book the outcome of items in flight."""
         self.in_flight -= items
         self.bytes -= size
         self.outcomes[outcome] += items
 
     def landed(self, items: int, size: int) -> None:
-        """The write of a tenant's items has ended."""
+        """Remove a tenant's items after their write."""
         self.in_flight -= items
         self.bytes -= size
 
     def ended(self, items: int, outcome: Outcome) -> None:
-        """Items that are in no batch have an outcome."""
+        """Book the outcome of items that are in no batch."""
         self.outcomes[outcome] += items
 
     def hand_back(self, items: int, *, from_flight: bool = False) -> None:
@@ -175,18 +170,17 @@ class Ledger:
             self.in_flight -= items
 
     def take_handed_back(self, items: int) -> None:
-        """The last resort has answered for items; the caller books their outcome."""
+        """Remove items after the last resort's answer; the caller books their outcome."""
         self.handed_back -= items
 
     def refuse(self, items: int) -> None:
-        """Items were not accepted."""
         self.refused += items
 
     # -- room --------------------------------------------------------------------------------------
 
     @property
     def contended(self) -> bool:
-        """Whether a producer waits without a grant: newcomers queue behind it."""
+        """Whether a producer waits without a grant: later ones queue behind it."""
         return bool(self._waiters)
 
     @property
@@ -201,7 +195,6 @@ class Ledger:
 
     @property
     def left(self) -> int:
-        """Items that still fit."""
         return self.max_items - self.inside - self._granted_items
 
     @property
@@ -228,7 +221,6 @@ class Ledger:
         return items <= self.max_items and (self.max_bytes is None or size <= self.max_bytes)
 
     def join(self, waiter: Waiter) -> None:
-        """Queue up for room."""
         self._waiters.append(waiter)
 
     def grant(self) -> None:
@@ -242,7 +234,7 @@ class Ledger:
             waiter.grant()
 
     def leave(self, waiter: Waiter) -> None:
-        """A waiter has used its grant, or gives up before or after it."""
+        """Remove a waiter that has used its grant, or gives up before or after it."""
         if waiter.granted:
             self._granted_items -= waiter.items
             self._granted_bytes -= waiter.bytes
@@ -251,7 +243,7 @@ class Ledger:
             self._waiters.remove(waiter)
 
     def turn_away(self) -> list[Waiter]:
-        """All waiters without a grant, no longer in the queue."""
+        """Remove and return all waiters without a grant."""
         waiters = list(self._waiters)
         self._waiters.clear()
         return waiters
