@@ -26,9 +26,7 @@ INTERRUPTS = 1000
 class EndsAtExit(Protocol):
     """An object to end at the interpreter's exit."""
 
-    def end_at_exit(self) -> None:
-        """End, within a time limit of its own."""
-        ...
+    def end_at_exit(self) -> None: ...
 
 
 _running: dict[int, EndsAtExit] = {}

@@ -59,7 +59,6 @@ class LoopCall(Generic[R]):
             self._arrived.release()
 
     def abandon(self) -> None:
-        """Note that the thread has stopped waiting."""
         self.is_abandoned = True
 
     def cancel(self) -> None:
@@ -130,7 +129,6 @@ class LoopThread:
 
     @property
     def is_this(self) -> bool:
-        """Whether the caller runs on this thread."""
         return self._thread is threading.current_thread()
 
     @property

@@ -15,9 +15,7 @@ from weakref import WeakSet
 class ForkAware(Protocol):
     """An object with a running part, which a forked child does not have."""
 
-    def after_fork(self) -> None:
-        """Start over in the child: its loop and threads are gone, and locks may stay held."""
-        ...
+    def after_fork(self) -> None: ...
 
 
 _running: WeakSet[ForkAware] = WeakSet()
