@@ -1,8 +1,8 @@
-"""Who is first, where times change more often than anybody asks. Pure.
+"""A priority queue ordered by time, for times that change often. Pure.
 
-A heap whose entries may be stale. Everybody stands in it at a time that is not after his true one;
-the true one is asked for when he comes to the front. So a time that moves later costs nothing until
-then, and one that moves earlier is noted again.
+A heap of entries that may be stale. An entry's noted time is never after its true time, which is
+read when the entry reaches the front. So a time that moves later costs nothing until then, and one
+that moves earlier is noted again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SMALL = 64
 
 
 class Agenda(Generic[E]):
-    """`time_of` gives somebody's time now, or `None` for whoever has none any more."""
+    """Priority queue; `time_of` gives an entry's current time, `None` if it has none any more."""
 
     def __init__(self, time_of: Callable[[E], float | None]) -> None:
         self._time_of = time_of
@@ -30,11 +30,11 @@ class Agenda(Generic[E]):
         self._count = itertools.count()
 
     def __len__(self) -> int:
-        """How many entries it has, stale ones included."""
+        """The number of entries, stale ones included."""
         return len(self._heap)
 
     def note(self, one: E, time: float) -> None:
-        """Somebody has a time, or an earlier one than before."""
+        """Note a time, or an earlier one than before."""
         if time < self._noted.get(one, float("inf")):
             self._noted[one] = time
             if len(self._heap) > 2 * len(self._noted) + _SMALL:
@@ -44,13 +44,11 @@ class Agenda(Generic[E]):
                 heapq.heappush(self._heap, (time, next(self._count), one))
 
     def drop(self, one: E) -> None:
-        """Somebody has no time, until it is noted again."""
+        """Forget the time of `one` until it is noted again."""
         self._noted.pop(one, None)
 
     def first(self) -> tuple[float, E] | None:
-        """Whose time is first, and that time; of equal ones, who was noted first. `None` if nobody
-        has any.
-        """
+        """The earliest time and its entry; of equal times, the one noted first."""
         while self._heap:
             noted, _, one = self._heap[0]
             if self._noted.get(one) != noted:

@@ -1,7 +1,6 @@
 """Batches whose items are the rows of an Arrow record batch.
 
-Nothing here imports pyarrow: whoever makes an `ArrowBatch` has it, and everything else is asked of
-the record batch itself.
+Nothing here imports pyarrow: the record batch answers everything itself.
 """
 
 from __future__ import annotations
@@ -20,15 +19,13 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 TIME_ZONE = b"penstock.time_zone"
-"""In the metadata of a record batch's schema: the zone in which a date or a timestamp without a
-zone becomes an instant, and an instant a date or a timestamp without a zone. Without it the zone is
-UTC.
+"""Key in a schema's metadata: the zone between instants and dates or timestamps without a zone;
+UTC if missing.
 """
 
 
 class ArrowBatch(Batch[Row]):
-    """A batch of columns. A sink that understands columns takes `record_batch`; one that iterates
-    gets a dictionary per row.
+    """A batch of columns: `record_batch` for sinks of columns, iteration for a dictionary per row.
 
     Rows are made once, all together, at the first iteration or index. That raises `UnreadableRows`
     where Python has no object for a value of one of them; `send` then refuses these rows and sends
@@ -70,23 +67,16 @@ class ArrowBatch(Batch[Row]):
 
     @property
     def rows(self) -> list[Row]:
-        """Every row as a dictionary; about a hundred times as expensive as the columns. Raises
-        `UnreadableRows`.
-        """
+        """Every row as a dictionary, 100 times as costly as columns. Raises `UnreadableRows`."""
         rows = self._made()
         if self._unreadable:
             first = next(iter(self._unreadable.values()))
-            message = (
-                f"{len(self._unreadable)} of {len(rows)} rows cannot be made into "
-                f"Python's objects; the first: {first}"
-            )
-            raise UnreadableRows(message)
+            many = f"{len(self._unreadable)} of {len(rows)} rows"
+            raise UnreadableRows(f"{many} cannot be made into Python's objects; the first: {first}")
         return rows
 
     def unreadable(self) -> Mapping[int, PermanentError]:
-        """The rows that hold a value which Python has no object for, each with its error. Makes the
-        rows.
-        """
+        """The rows with a value that Python has no object for, and their errors. Makes the rows."""
         self._made()
         return self._unreadable
 

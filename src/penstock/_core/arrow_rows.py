@@ -25,9 +25,7 @@ class UnreadableRows(PermanentError):
 
 
 def values_of(column: Any) -> tuple[list[Any], dict[int, str]]:
-    """A column's values, and the reason for each that is unreadable; a text that shows it stands in
-    its place.
-    """
+    """A column's values, unreadable ones as text, and the reason for each of those."""
     try:
         return column.to_pylist(), {}
     except Exception:
@@ -35,9 +33,7 @@ def values_of(column: Any) -> tuple[list[Any], dict[int, str]]:
 
 
 def rows_of(record_batch: Any) -> tuple[list[dict[str, Any]], dict[int, PermanentError]]:
-    """Every row as a dictionary, and the error of each that is unreadable; such a row shows its
-    values as text.
-    """
+    """Every row as a dictionary, unreadable values as text, and the error of each such row."""
     try:
         return record_batch.to_pylist(), {}
     except Exception:
@@ -76,7 +72,7 @@ def _reason(scalar: Any, error: Exception) -> str:
 
 
 def _shown(scalar: Any) -> Any:
-    """An unreadable value as text, or as a list or dictionary of what is in it."""
+    """An unreadable value as text, or as a list or dictionary of its parts."""
     kind = str(scalar.type)
     if hasattr(scalar, "as_buffer"):
         return scalar.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
@@ -101,17 +97,13 @@ def _moment(value: int, unit: str) -> str:
 
 
 def _date(days: int) -> str:
-    """The date so many days after 1970-01-01 in the proleptic Gregorian calendar, in ISO 8601; the
-    year before 1 is 0.
-    """
-    cycles, day = divmod(
-        days + 719_468, _DAYS_OF_CYCLE
-    )  # from 0000-03-01 on, so that a leap day is a year's last
+    """ISO 8601 of days since 1970-01-01, proleptic Gregorian; the year before 1 is 0."""
+    # from 0000-03-01 on, so that a leap day is a year's last
+    cycles, day = divmod(days + 719_468, _DAYS_OF_CYCLE)
     years = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * years + years // 4 - years // 100
     month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
     year = years + 400 * cycles + (month > 9)
     sign = "-" if year < 0 else ""
-    return (
-        f"{sign}{abs(year):04d}-{(month + 2) % 12 + 1:02d}-{day - (153 * month + 2) // 5 + 1:02d}"
-    )
+    return f"{sign}{abs(year):04d}-{(month + 2) % 12 + 1:02d}-{day + 1:02d}"

@@ -1,7 +1,6 @@
 """Batches: immutable, ordered groups of items, each on its way through one delivery.
 
-1. A sealed batch never changes; a retry, a bisection or a combiner sends a new batch *derived* from
-   it.
+1. A sealed batch never changes; retry, bisection and combiner send new batches *derived* from it.
 2. Every derived batch knows its `origins`: for each item the index in the sealed batch, or a group
    of indices. Outcomes are booked by origin, whatever the number of picks in between.
 3. Indices in a batch's own methods are that batch's own; only `origins` refers to the sealed batch.
@@ -34,10 +33,9 @@ U = TypeVar("U")
 
 
 class Batch(Sequence[T_co], ABC, Generic[T_co]):
-    """An immutable, ordered group of items sealed for one write.
+    """An immutable, ordered group of items sealed for one write; a sequence like a tuple.
 
-    Length, indexing and iteration are those of a tuple of items. `attempt` counts from 1; `keys`
-    holds the items' keys in keyed mode.
+    `attempt` counts from 1; `keys` holds the items' keys in keyed mode.
     """
 
     __slots__ = ("_groups", "_lineage", "_origins", "attempt", "delivery", "keys", "sizes")
@@ -63,7 +61,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @abstractmethod
     def _select(self, indices: Sequence[int], attempt: int) -> Self:
-        """A batch of the items at `indices`, with everything that belongs to them."""
+        """A batch of the items at `indices`, with their keys, sizes and origins."""
 
     @abstractmethod
     def _on(self, delivery: Delivery, attempt: int | None = None) -> Self:
@@ -150,14 +148,13 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             return self if number == self.attempt else self._on(self.delivery, number)
         self._check_own(chosen, "pick")
         if type(chosen) is not range and len(set(chosen)) != len(chosen):
-            message = f"pick({chosen!r}): an index stands there twice; pick each item at most once"
-            raise ValueError(message)
+            twice = f"pick({chosen!r}): an index stands there twice"
+            raise ValueError(f"{twice}; pick each item at most once")
         return self._select(chosen, number)
 
     def _check_own(self, indices: Sequence[int], call: str) -> None:
         if indices and not (min(indices) >= 0 and max(indices) < len(self)):
-            message = f"{call}({indices!r}): this batch has {len(self)} items"
-            raise IndexError(message)
+            raise IndexError(f"{call}({indices!r}): this batch has {len(self)} items")
 
     def derive(self, items: Iterable[U], groups: Iterable[Iterable[int]]) -> RowBatch[U]:
         """The batch that a combiner writes: each new item stands for a group of this batch's items.
@@ -169,14 +166,10 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         given = sorted(i for group in own for i in group)
         if len(made) != len(own) or given != list(range(len(self))):
             found = f"{len(made)} items with {len(own)} groups"
-            message = f"derive: {found} that must partition {len(self)} items"
-            raise ValueError(message)
+            raise ValueError(f"derive: {found} that must partition {len(self)} items")
+        behind = [tuple(self.roots(group)) for group in own]
         return RowBatch(
-            made,
-            lineage=self._lineage,
-            delivery=self.delivery,
-            groups=[tuple(self.roots(group)) for group in own],
-            attempt=self.attempt,
+            made, lineage=self._lineage, delivery=self.delivery, groups=behind, attempt=self.attempt
         )
 
     @property
@@ -323,10 +316,8 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         )
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({len(self)} items, id={self.id!r}, "
-            f"reason={self.reason.value!r}, attempt={self.attempt})"
-        )
+        told = f"{len(self)} items, id={self.id!r}, reason={self.reason.value!r}"
+        return f"{type(self).__name__}({told}, attempt={self.attempt})"
 
 
 class RowBatch(Batch[T_co]):

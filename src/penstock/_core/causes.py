@@ -30,9 +30,7 @@ def caused(
     summary: str | None = None,
     retry_after: float | None = None,
 ) -> ErrorT:
-    """Return `made` as if raised from `cause`; `summary` is a sink error's text for log lines, and
-    `retry_after` the delay in seconds of an outage.
-    """
+    """Return `made` as raised from `cause`, with a `summary` for logs and an outage's delay."""
     made.__cause__ = cause
     if summary is not None and isinstance(made, SinkError):
         summarized(made, summary)
@@ -42,6 +40,6 @@ def caused(
 
 
 def summarized(made: SinkErrorT, summary: str) -> SinkErrorT:
-    """Return `made` with a text for log lines that stands in for its message."""
+    """Return `made` with a text for log lines in place of its message."""
     made.summary = summary
     return made

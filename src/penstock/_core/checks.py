@@ -1,7 +1,4 @@
-"""Validation at construction: one place for the form of its messages.
-
-Every message gives the argument's name, the value received and the rule.
-"""
+"""Validation at construction. Every message gives the argument's name, its value and the rule."""
 
 from __future__ import annotations
 
@@ -24,9 +21,7 @@ def bad(name: str, value: object, rule: str) -> ConfigError:
 
 
 def seconds(name: str, value: object, *, zero: bool = False) -> float:
-    """A duration as float seconds; takes a number of seconds or a `timedelta`. Raises
-    `ConfigError`.
-    """
+    """A number of seconds or a `timedelta` as float seconds. Raises `ConfigError`."""
     rule = f"must be {'at least 0' if zero else 'more than 0'} seconds (a number or a timedelta)"
     if isinstance(value, timedelta):
         value = value.total_seconds()

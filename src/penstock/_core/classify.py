@@ -47,14 +47,10 @@ def first_answer(error: BaseException, *classifiers: Classifier | None) -> Error
 
 
 def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
-    """The class of an error by these classifiers, or else by our own types, or else the network's.
-
-    `UNLISTED` for an error that none of them knows.
-    """
+    """The class by these classifiers, else our own types, else the network's, else `UNLISTED`."""
     if isinstance(error, KeyStopped):
         return ErrorClass.STOPPED
-    answer = first_answer(error, *classifiers)
-    if answer is not None:
+    if (answer := first_answer(error, *classifiers)) is not None:
         return answer
     own = classify(error)
     if own is not ErrorClass.UNLISTED:
@@ -64,7 +60,6 @@ def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorCl
 
 def _first_answer(classifiers: Iterable[Classifier], error: BaseException) -> ErrorClass | None:
     for classifier in classifiers:
-        answer = classifier(error)
-        if answer is not None:
+        if (answer := classifier(error)) is not None:
             return answer
     return None

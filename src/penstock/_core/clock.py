@@ -1,8 +1,8 @@
 """Time as an argument.
 
-Nothing outside this module asks the operating system for the time, sleeps, or sets a timer. The
-default clock only delegates to the running loop, so a loop with a time of its own (the one of
-`penstock.testing.FakeClock`) makes everything above it virtual as well.
+Only this module reads the operating system's time, sleeps or sets timers. The default clock
+delegates to the running loop, so a loop with virtual time (that of `penstock.testing.FakeClock`)
+makes everything above it virtual as well.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class TimerHandle(Protocol):
-    """What `Clock.call_at` returns."""
+    """A scheduled call, returned by `Clock.call_at`."""
 
     def cancel(self) -> None:
-        """Take the call back; harmless if it has been made already."""
+        """Cancel the call; no effect if it has been made already."""
 
 
 class Clock(Protocol):
-    """Where Penstock takes the time from. All durations are float seconds."""
+    """The source of time. All durations are float seconds."""
 
     def now(self) -> float:
         """Monotonic seconds, on the scale of the running loop's `time()`."""
@@ -47,9 +47,7 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The default clock: the running event loop's, or that of `loop`. Only then can it be read off
-    the loop, by `now` and `wall_time`.
-    """
+    """The clock of `loop`, by default the running one; outside a loop, `now` needs `loop`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._loop = loop
@@ -104,9 +102,7 @@ class Signal:
 
 
 async def wait_until(clock: Clock, until: float, *signals: Signal) -> None:
-    """Suspend until the clock reads `until` (which may be infinite) or one of `signals` fires.
-    Cancellation leaves nothing behind.
-    """
+    """Suspend until `until` (may be infinite) or a signal; cancellation leaves nothing behind."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     timer = clock.call_at(until, lambda: _wake(waiter)) if until < math.inf else None
     for signal in signals:

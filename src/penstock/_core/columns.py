@@ -1,11 +1,9 @@
-"""Which columns a sink could never write: asked before the first row is sent.
+"""Columns that a sink could never write, found before the first row is sent.
 
-1. The question goes the way of the items: a decorator passes it to the sink that it wraps, a
-   combinator to each of its branches. Dead-letter targets get records and no items, and are not
-   asked.
-2. A closed sink answers from the types alone. An open one also knows what it has read of its
-   destination.
-3. No answer costs I/O, and a sink that has no opinion takes everything.
+1. The check follows the items: through a decorator to its sink, through a combinator to each
+   branch, but not to dead-letter targets, which get records and no items.
+2. A closed sink answers from the types alone, an open one also from its destination's known schema.
+3. No answer costs I/O, and a sink without `refused_columns` takes everything.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ class JudgesColumns(Protocol):
     """A sink that knows which columns it can write."""
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
-        """For each column of a `pyarrow.Schema` that this sink could never write, or needs and does
-        not find: why, and what to do.
+        """The columns of a `pyarrow.Schema` that this sink cannot write, or misses, and the remedy.
 
         Does not suspend, and may be called whether the sink is open or not.
         """

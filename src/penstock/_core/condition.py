@@ -1,12 +1,11 @@
-"""What a decorator has learnt about its destination, as it is told to the batcher, and from there
-to logs, metrics and `stats()`.
-"""
+"""The condition of a destination, from decorators to logs, metrics and `stats()`."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
+from .causes import causes
 from .errors import ErrorClass, RefusedError
 from .told import for_log
 
@@ -16,15 +15,13 @@ class DestinationState(enum.Enum):
 
     AVAILABLE = "available"
     THROTTLED = "throttled"
-    """It asked for a pause, which has not ended or has not been followed by a success."""
+    """It requested a pause, which has not ended or was not followed by a success."""
     CIRCUIT_OPEN = "circuit_open"
     """A circuit breaker keeps calls away from it."""
     UNAVAILABLE = "unavailable"
     """It cannot be reached. One batch at a time probes it."""
     REFUSED = "refused"
-    """It can be reached and refuses every write. An operator has to repair it; one batch at a time
-    probes it.
-    """
+    """Reachable, but refuses every write until an operator repairs it. One batch at a time probes."""
 
 
 SEVERITY = {state: place for place, state in enumerate(DestinationState)}
@@ -37,20 +34,16 @@ STATE_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A state other than available, and why. It holds text, never the error, whose traceback would
-    keep a batch's items alive.
-    """
+    """A state other than available, and why: text, since an error's traceback keeps items alive."""
 
     state: DestinationState
     reason: str
     """One line without items' values."""
     repair: str = ""
-    """What an operator has to do, where the destination refuses."""
+    """The operator's remedy, where the destination refuses."""
 
     @classmethod
     def after(cls, state: DestinationState, error: BaseException) -> Condition:
-        """The condition that `error` tells of."""
-        link: BaseException | None = error
-        while link is not None and not isinstance(link, RefusedError):
-            link = link.__cause__
-        return cls(state, for_log(error), link.repair if link is not None else "")
+        """The condition after `error`."""
+        repairs = (link.repair for link in causes(error) if isinstance(link, RefusedError))
+        return cls(state, for_log(error), next(repairs, ""))

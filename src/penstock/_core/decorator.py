@@ -1,8 +1,7 @@
 """Base of the sinks that wrap another sink.
 
-A decorator stands around a transaction as it stands around its sink: `transaction` enters the
-wrapped sink's and puts a second view of the decorator, made by `around` with the state of the
-first, around what is written in it.
+A decorator wraps a transaction as it wraps its sink: `transaction` enters the wrapped sink's and
+puts a second view of the decorator, made by `around` with the same state, around its writes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class WrappingSink(Openable, ABC, Generic[T]):
 
     @abstractmethod
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Write by way of the wrapped sink."""
+        """Write through the wrapped sink."""
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await stack.enter_async_context(opened(self.inner))
@@ -63,8 +62,6 @@ class WrappingSink(Openable, ABC, Generic[T]):
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
-        """The wrapped sink's transaction, with this decorator around what is written in it. Raises
-        and suspends as that does.
-        """
+        """The wrapped sink's transaction, its writes decorated. Raises and suspends as that."""
         async with transaction(self.inner, unit) as within:
             yield enlisted(self.around, within)

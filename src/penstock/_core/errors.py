@@ -55,30 +55,26 @@ class PenstockError(Exception):
 
 
 class ConfigError(PenstockError, ValueError):
-    """A bad argument. The message names the argument, the value received and the rule; nothing has
-    been started.
-    """
+    """A bad argument: the message names it, its value and the rule. Nothing has been started."""
 
 
 class UnitRefused(ConfigError):
-    """The ledger does not take a unit: its version was cut into other parts, by another rule or by
-    other types, is older than what the ledger keeps, or was committed to a table that was since
-    dropped and made anew.
+    """The ledger refuses a unit.
+
+    Its version was cut into other parts, by another rule or by other types, is older than the
+    ledger's oldest, or was committed to a table that was since dropped and created again.
     """
 
 
 class NonDeterministicReplay(PenstockError):
-    """A unit that is committed came again with another number of rows, or with other rows: what
-    makes the rows does not give the same ones each time.
-    """
+    """A committed unit was replayed with other rows: their source is not deterministic."""
 
 
 class StagesLost(PenstockError):
-    """What was staged is not what is there: rows were lost (a crash, a failover), changed, or no
-    longer fit the target. Nothing was published.
+    """Staged rows were lost (a crash, a failover), changed, or no longer fit the target.
 
-    No error of one write: publishing again does not help, and only running the whole write again
-    does. The message names the stages.
+    Nothing was published, and publishing again does not help: run the whole write again. The
+    message names the stages.
     """
 
 
@@ -87,13 +83,11 @@ class MissingExtra(PenstockError, ImportError):
 
 
 class MissingJars(PenstockError, RuntimeError):
-    """Jars that Maven fetches cannot be had here. The message says why, and what would help."""
+    """Maven cannot provide the jars. The message gives the reason and the remedy."""
 
 
 class NotPicklableError(PenstockError, TypeError):
-    """A sink's description holds an argument that cannot be pickled. The message names it and the
-    form that can.
-    """
+    """An argument of a sink cannot be pickled. The message names it and the form that can."""
 
 
 class ForkedError(PenstockError):
@@ -105,24 +99,19 @@ class ClosedError(PenstockError):
 
 
 class BatcherBroken(ClosedError):
-    """The batcher stopped for good: `on_failure="crash"` met a failure, whose error is the
-    `__cause__`.
-    """
+    """Stopped for good: `on_failure="crash"` met a failure, whose error is the `__cause__`."""
 
 
 class KeyFailedError(PenstockError):
-    """An earlier item of this key has failed for good, and `on_key_failure="fail"`: later ones fail
-    too, until `resume(key)`.
+    """An item of the key failed for good, and `on_key_failure="fail"`: later ones fail too.
 
-    `tenant` is the key's tenant, where the batcher has tenants; `None` otherwise.
+    `resume(key)` ends that. `tenant` is the key's tenant, where the batcher has tenants; `None`
+    otherwise.
     """
 
     def __init__(self, key: object, tenant: object = ...) -> None:
-        whose, call = (
-            ("", "resume(key)")
-            if tenant is ...
-            else (f" of tenant {repr_of(tenant)}", "resume(key, tenant=...)")
-        )
+        whose = "" if tenant is ... else f" of tenant {repr_of(tenant)}"
+        call = "resume(key)" if tenant is ... else "resume(key, tenant=...)"
         super().__init__(
             f"an earlier item of the key {repr_of(key)}{whose} has failed for good; later ones "
             f"are not taken until {call}"
@@ -132,9 +121,7 @@ class KeyFailedError(PenstockError):
 
 
 class AddTimeout(PenstockError, TimeoutError):
-    """No room within the timeout; the item was not accepted. `retry_after` is the wait in seconds
-    to suggest to a client.
-    """
+    """No room in time; the item was not accepted. Suggest `retry_after` seconds to a client."""
 
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
@@ -146,13 +133,11 @@ class LedgerFull(AddTimeout):
 
 
 class ItemTooLarge(PenstockError, ValueError):
-    """An item that can never be taken: it is larger than the whole ledger, or than `max_bytes` with
-    `oversize="reject"`.
-    """
+    """An item larger than the whole ledger, or than `max_bytes` with `oversize="reject"`."""
 
 
 class DrainTimeout(PenstockError, TimeoutError):
-    """A shutdown ended with items left. `report` says how many, which, and in what state."""
+    """A shutdown ended with items left; `report` counts and lists them by state."""
 
     def __init__(self, report: object) -> None:
         super().__init__(f"the batcher could not drain by its deadline: {report}")
@@ -160,20 +145,17 @@ class DrainTimeout(PenstockError, TimeoutError):
 
 
 class ItemFailed(PenstockError):
-    """An item did not reach its destination. `outcome` says how it ended; the `__cause__` is the
-    error, if one is known.
-    """
+    """An item did not reach its destination: its `outcome`; the `__cause__` is a known error."""
 
     def __init__(self, outcome: Outcome, cause: BaseException | None = None) -> None:
-        super().__init__(
-            f"item ended {outcome.value}" + (f": {repr_of(cause)}" if cause is not None else "")
-        )
+        why = f": {repr_of(cause)}" if cause is not None else ""
+        super().__init__(f"item ended {outcome.value}{why}")
         self.outcome = outcome
         self.__cause__ = cause
 
 
 class SinkError(PenstockError):
-    """Something the destination did, or that was done in its name.
+    """An error of the destination, or on its behalf.
 
     `summary` is the text for log lines where the message may hold an item's values (a server's
     DETAIL, an answer's body); `None` where the message itself is safe to log. Dead letters and
@@ -196,22 +178,18 @@ class TransientError(SinkError):
 
 
 class UnavailableError(TransientError):
-    """The destination is not there (refused, DNS, starting up); nothing was applied. Does not count
-    as an attempt.
-    """
+    """Not reachable (refused, DNS, starting up); nothing was applied. Not counted as an attempt."""
 
     retry_after: float | None = None
 
 
 class RefusedError(UnavailableError):
-    """The destination refuses every write for a reason that no item is to blame for: a login, a
-    permission, a missing table, a full disk.
+    """The destination refuses every write: a login, a permission, a missing table, a full disk.
 
     Nothing was applied. Handled as an outage: it uses up no attempts, one batch at a time probes,
-    and producers wait. `repair` says in one sentence what an operator has to do, such as `grant
-    INSERT on table "events" to role "app"`; logs show it. `of_item` says that the destination has
-    answered for each item, so that others of the batch may have been accepted, and no retry
-    searches the batch for the cause.
+    and producers wait. `repair` is the operator's remedy in one sentence, such as `grant INSERT on
+    table "events" to role "app"`; logs show it. `of_item` means that the destination has answered
+    for each item: others may have been accepted, and no retry searches the batch for the cause.
     """
 
     def __init__(self, message: str, *, repair: str = "", of_item: bool = False) -> None:
@@ -221,9 +199,7 @@ class RefusedError(UnavailableError):
 
 
 class CircuitOpenError(UnavailableError):
-    """A circuit breaker is open, so the destination was not called. `retry_after` in seconds tells
-    when it may be.
-    """
+    """The destination was not called: a circuit breaker is open for `retry_after` seconds."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -231,9 +207,7 @@ class CircuitOpenError(UnavailableError):
 
 
 class ThrottledError(SinkError):
-    """The destination asks to slow down. `retry_after` in seconds is a floor on the wait, where it
-    gave one.
-    """
+    """The destination throttles. Its `retry_after` in seconds, if any, is a floor on the wait."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -249,12 +223,10 @@ class TimedOutError(UnknownOutcomeError):
 
 
 class ResultMismatch(UnknownOutcomeError):
-    """A sink's answer does not fit its batch, so nothing is known of its unsettled items. Never
-    sent again by itself.
+    """A sink's answer does not fit its batch; unsettled items are unknown, and not sent again.
 
-    The answer is a return value of `write`, or a call of `settle`: with an index that is none of
-    the batch's or stands there twice, with an outcome that is no success, or with an error that is
-    no exception.
+    The answer is a return value of `write`, or a call of `settle`: with an index outside the batch
+    or repeated, with an outcome that is no success, or with an error that is no exception.
     """
 
 
@@ -263,27 +235,19 @@ class StoppedError(SinkError):
 
 
 class DeadLetterLimit(StoppedError):
-    """Too many items failed for good, so the batcher stops instead of emptying a good stream into
-    the dead letters.
-    """
+    """Too many items failed for good: the batcher stops instead of dead-lettering a good stream."""
 
 
 class TransactionLost(StoppedError):
-    """The transaction that this was written in is gone, and nothing of it was applied. Only a new
-    transaction can try again.
-    """
+    """The transaction is gone, and nothing of it was applied. Retry in a new transaction."""
 
 
 class KeyStopped(StoppedError):
-    """Left out, because an earlier item of its key failed, which is the `__cause__`. Not applied,
-    and not at fault.
-    """
+    """Not applied, since an earlier item of its key failed, whose error is the `__cause__`."""
 
 
 class ParkedBehind(PermanentError):
-    """Goes to the dead letters behind an earlier item of its key, to be written after that one. The
-    `__cause__` is that one's error.
-    """
+    """Dead-lettered behind an earlier item of its key, whose error is the `__cause__`."""
 
 
 class ErrorClass(enum.Enum):
@@ -298,7 +262,7 @@ class ErrorClass(enum.Enum):
     UNKNOWN = "unknown"
     STOPPED = "stopped"
     UNLISTED = "unlisted"
-    """An exception nobody knows: transient, with a small number of attempts."""
+    """An unknown exception: transient, with a small number of attempts."""
 
 
 _CLASSES: tuple[tuple[type[BaseException], ErrorClass], ...] = (

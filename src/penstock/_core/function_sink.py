@@ -33,9 +33,8 @@ class FunctionSink(Openable, Generic[T]):
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         """Call the function with the batch."""
-        answer: Any = (
-            self._function(batch) if self._is_async else await in_thread(self._function, batch)
-        )
+        call = self._function
+        answer: Any = call(batch) if self._is_async else await in_thread(call, batch)
         if inspect.isawaitable(answer):
             answer = await answer
         return cast("WriteResult | None", answer)
@@ -45,9 +44,8 @@ class FunctionSink(Openable, Generic[T]):
 
 
 def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004
-    )
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _takes_a_batch(function: Callable[..., object]) -> bool:
@@ -55,8 +53,8 @@ def _takes_a_batch(function: Callable[..., object]) -> bool:
         inspect.signature(function).bind(None)
     except TypeError:
         return False
-    except ValueError:  # built in, and does not say
-        return True
+    except ValueError:  # a built-in without a signature
+        pass
     return True
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
 
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
 
 def takes(
     options: type,
@@ -42,12 +44,9 @@ def takes(
 
         @wraps(function)
         def checked(*args: Any, **keywords: Any) -> Any:
-            if rest is None:
-                for name in keywords:
-                    if name not in known:
-                        raise TypeError(
-                            f"{function.__qualname__}() got an unexpected keyword argument {name!r}"
-                        )
+            if rest is None and (unknown := [name for name in keywords if name not in known]):
+                called = f"{function.__qualname__}()"
+                raise TypeError(f"{called} got an unexpected keyword argument {unknown[0]!r}")
             return function(*args, **keywords)
 
         checked.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature reads
@@ -58,15 +57,11 @@ def takes(
 
 def _parameters(options: type, defaults_of: Callable[..., object]) -> dict[str, inspect.Parameter]:
     defaults = inspect.signature(defaults_of).parameters
-    return {
-        name: inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=defaults[name].default,
-            annotation=getattr(hint, "__forward_arg__", hint),
-        )
-        for name, hint in options.__annotations__.items()
-    }
+    shared: dict[str, inspect.Parameter] = {}
+    for name, hint in options.__annotations__.items():
+        shown, default = getattr(hint, "__forward_arg__", hint), defaults[name].default
+        shared[name] = inspect.Parameter(name, _KEYWORD, default=default, annotation=shown)
+    return shared
 
 
 def _signature(

@@ -1,10 +1,10 @@
 """The ledger: the items inside, their bound, every outcome, and the waiting producers.
 
-1. Inside is what is queued, in flight or handed back, plus room that was granted and is unused.
+1. Inside are items queued, in flight or handed back, plus granted room that is unused.
 2. Waiters are served in order; a later one never overtakes, however small it is.
 3. A waiter that leaves after its grant hands the room on.
 4. The fast path books nothing: while its window is open, it is counted by its length.
-5. A tenant's ledger is a child of the whole: what enters and leaves its queue is booked in both.
+5. A tenant's ledger is a child of the whole: its queue's entries and exits are booked in both.
    The items of its batch leave the whole as they are settled, and the child when the write ends.
 """
 
@@ -37,17 +37,16 @@ class Waiter:
         self.future.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """End the wait without room."""
         if not self.future.done():
             self.future.set_exception(error)
 
     def use(self) -> None:
-        """End the grant: its room is used, or handed on."""
+        """Use the grant, or hand it on."""
         self.granted = False
 
 
 class Ledger:
-    """The items inside, and their bound. `max_bytes` is `None` for no bound."""
+    """Counts of the items inside, and their bound. `max_bytes` is `None` for no bound."""
 
     __slots__ = (
         "_granted_bytes",
@@ -113,11 +112,11 @@ class Ledger:
     # -- bookings ----------------------------------------------------------------------------------
 
     def open_window(self, window: Sized) -> None:
-        """From now on, count the items of the fast path by the window's length."""
+        """Count the fast path's appends by the window's length from now on."""
         self._open = window
 
     def close_window(self) -> int:
-        """Book and return the items of the window; every other change comes after."""
+        """Book and return the number of appends since; every other change comes after."""
         fresh = len(self._open)
         self._queued += fresh
         self._open = ()
@@ -205,19 +204,19 @@ class Ledger:
         return self.max_bytes - self.bytes - self._granted_bytes
 
     def fits(self, items: int, size: int) -> bool:
-        """Whether so much fits now, if waiters are disregarded."""
+        """Whether this fits now, waiters disregarded."""
         return items <= self.left and size <= self.left_bytes
 
     def admits(self, items: int, size: int) -> bool:
-        """Whether so much fits now without overtaking a waiter."""
+        """Whether this fits now without overtaking a waiter."""
         return not self._waiters and self.fits(items, size)
 
     def would_fit(self, items: int, size: int) -> bool:
-        """Whether so much would fit if everything queued were given up."""
+        """Whether this would fit if everything queued were given up."""
         return self.fits(items - self.queued, size - self.queued_bytes)
 
     def could_ever_fit(self, items: int, size: int) -> bool:
-        """Whether so much fits into an empty ledger."""
+        """Whether this fits into an empty ledger."""
         return items <= self.max_items and (self.max_bytes is None or size <= self.max_bytes)
 
     def join(self, waiter: Waiter) -> None:
@@ -234,7 +233,7 @@ class Ledger:
             waiter.grant()
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove a waiter that has used its grant, or gives up before or after it."""
+        """Remove a waiter that used its grant, or gave up before or after it."""
         if waiter.granted:
             self._granted_items -= waiter.items
             self._granted_bytes -= waiter.bytes

@@ -27,16 +27,15 @@ class Observer:
     """
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """A batcher of this name has opened; `stats()`, a method of it, gives its `Stats` at any
-        time and from any thread.
+        """The batcher `name` has opened; its method `stats()` returns `Stats` from any thread.
 
         Hold it weakly (`WeakMethod`): a batcher that is dropped with items inside must be able to
-        say so. From another thread than the batcher's it may meet it in the middle of a step: be
-        ready for counts that do not add up.
+        report it. Another thread than the batcher's may see the middle of a step: be ready for
+        counts that do not add up.
         """
 
     def on_sealed(self, batch: Batch[Any]) -> None:
-        """A sealed batch is given to a worker; its `sealed_at` says when it was sealed."""
+        """A worker takes a sealed batch; its `sealed_at` is the time of sealing."""
 
     def on_flush_start(self, batch: Batch[Any]) -> None:
         """The write of the batch begins."""
@@ -44,23 +43,16 @@ class Observer:
     def on_flushed(
         self, batch: Batch[Any], seconds: float, errors: Mapping[int, BaseException]
     ) -> None:
-        """The batch's write has ended after `seconds`, backoffs included; `errors` is empty when
-        all went well.
-        """
+        """The write has ended after `seconds`, backoffs included; no `errors` means success."""
 
     def on_outcome(self, batch: Batch[Any], outcome: Outcome, indices: Sequence[int]) -> None:
-        """These items (indices of the sealed batch) have their outcome; at most once per outcome
-        and settling.
-        """
+        """Items (indices of the sealed batch) have their outcome; once per outcome and settling."""
 
     def on_retry(self, batch: Batch[Any], error_class: str, items: int, delay: float) -> None:
-        """So many items of the sealed batch will be sent again in `delay` seconds at the earliest,
-        because of errors of this class.
-        """
+        """`items` of the sealed batch failed by `error_class`; resent in `delay` seconds or later."""
 
     def on_destination(self, name: str, state: str, reason: str) -> None:
-        """The destination is now `available`, `throttled`, `circuit_open`, `unavailable` or
-        `refused`.
+        """`state` is `available`, `throttled`, `circuit_open`, `unavailable` or `refused`.
 
         `reason` is the error's type and text without items' values, empty when it is available.
         """
@@ -76,7 +68,7 @@ class Observer:
 
 
 class Observers:
-    """Several observers as one, each kept from hurting the batcher."""
+    """Several observers as one; their errors never reach the batcher."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         self._observers = tuple(observers)
@@ -86,24 +78,16 @@ class Observers:
         return bool(self._observers)
 
     def tell(self, call: Callable[[Observer], None]) -> None:
-        """Make one call on every observer; log the first error of each."""
+        """Call every observer; log the first error of each."""
         for observer in self._observers:
             try:
                 call(observer)
-            # also what no `except Exception` catches: it would end a step of the
-            # batcher halfway
-            except BaseException as error:
+            except BaseException as error:  # even an exit must not end a batcher's step halfway
                 exit_later(error)
                 self._complain(observer, error)
 
     def _complain(self, observer: Observer, error: BaseException) -> None:
-        if id(observer) in self._complained:
-            return
-        self._complained.add(id(observer))
-        say(
-            logger,
-            logging.ERROR,
-            "the observer %s raised; further errors of it are not logged",
-            repr_of(observer),
-            error=error,
-        )
+        if id(observer) not in self._complained:
+            self._complained.add(id(observer))
+            line = "the observer %s raised; further errors of it are not logged"
+            say(logger, logging.ERROR, line, repr_of(observer), error=error)

@@ -1,13 +1,13 @@
-"""Opening and closing what is otherwise only a description.
+"""Counted opening and closing of sinks, which are otherwise only descriptions.
 
-1. Constructing does no I/O and needs no loop. `async with` opens an object and what it wraps, and
-   closes in reverse.
+1. Constructing does no I/O and needs no loop. `async with` opens an object and the sinks that it
+   wraps, and closes in reverse.
 2. Opening is counted per object and running loop, under a lock: the first entry opens, the last
    exit closes. So one sink may serve two stacks, or be its own dead-letter target.
 3. A failed opening leaves the count at 0 and nothing open. A second live loop is a `ConfigError`;
-   what a dead loop left is discarded.
+   the state of a dead loop is discarded.
 4. Run-time state is named by the class, made at opening, gone at closing, and never pickled.
-5. In a forked child nothing is open: what the parent has open is left to the parent, and the
+5. In a forked child nothing is open: the parent's resources are left to the parent, and the
    description may be opened again.
 """
 
@@ -42,7 +42,6 @@ class _Opening:
         self.stack = AsyncExitStack()
 
     def enter(self) -> None:
-        """Count an entry."""
         self.count += 1
 
     def leave(self) -> bool:
@@ -51,25 +50,22 @@ class _Opening:
         return self.count == 0
 
     def keep(self, stack: AsyncExitStack) -> None:
-        """Keep the open resources for the last exit."""
         self.stack = stack
 
 
 class Openable:
     """Base of objects with `async with`: the first entry opens, the last exit closes.
 
-    A subclass overrides `_open`, and names in `_run_time` the attributes that hold what it makes
-    there: they are `None` while it is closed, and are not pickled. Opening a second time on another
-    living loop raises `ConfigError`; pickling raises `NotPicklableError` for an argument that
-    cannot travel.
+    A subclass overrides `_open`, and names in `_run_time` the attributes of its run-time state:
+    they are `None` while it is closed, and are not pickled. Opening a second time on another living
+    loop raises `ConfigError`; pickling raises `NotPicklableError` for an argument that cannot.
     """
 
     _run_time: ClassVar[tuple[str, ...]] = ()
-    """The attributes that hold run-time state; `None` while closed."""
     _opening: _Opening | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        """Open, and push onto `stack` whatever has to be closed again."""
+        """Open, and push onto `stack` the resources to close."""
 
     def _terminate(self) -> None:
         """Drop at once the resources that could not be closed in time."""
@@ -110,11 +106,8 @@ class Openable:
             opening = None
         if opening is not None and opening.loop is not loop:
             if opening.count and not opening.loop.is_closed():
-                message = (
-                    f"{self!r} is open on another running event loop; give each loop a "
-                    "sink of its own"
-                )
-                raise ConfigError(message)
+                where = f"{self!r} is open on another running event loop"
+                raise ConfigError(f"{where}; give each loop a sink of its own")
             self._forget()
             opening = None
         if opening is None:
@@ -148,9 +141,7 @@ class Openable:
             setattr(self, name, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The description alone. Raises `NotPicklableError` naming the argument that cannot
-        travel.
-        """
+        """The description alone. Raises `NotPicklableError`, naming the argument at fault."""
         state = {name: value for name, value in vars(self).items() if name != "_opening"}
         state.update(dict.fromkeys((name for name in self._run_time if name in state), None))
         for name, value in state.items():
@@ -169,19 +160,14 @@ def _check_picklable(owner: object, name: str, value: object) -> None:
         told = text_of(error)
         if "lambda" in told or "local object" in told:
             return
-        message = (
-            f"{type(owner).__name__}: the argument {name.strip('_')}={type(value).__name__} "
-            f"cannot be pickled ({told}); "
-            "pass a function that makes it instead"
-        )
-        raise NotPicklableError(message) from error
+        given = f"{type(owner).__name__}: the argument {name.strip('_')}={type(value).__name__}"
+        rule = f"cannot be pickled ({told}); pass a function that makes it instead"
+        raise NotPicklableError(f"{given} {rule}") from error
 
 
 @asynccontextmanager
 async def opened(thing: object) -> AsyncGenerator[None]:
-    """Open `thing` for the duration of the context if it can be opened (`async with`); otherwise do
-    nothing.
-    """
+    """Keep `thing` open in the context if it has `async with`; otherwise do nothing."""
     if not hasattr(type(thing), "__aenter__"):
         yield
         return

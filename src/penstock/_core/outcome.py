@@ -14,7 +14,7 @@ class Outcome(enum.Enum):
 
     DELIVERED = "delivered"
     DUPLICATE = "duplicate"
-    """The destination had it already, from an earlier try of ours."""
+    """Already applied by an earlier try of ours."""
     SPOOLED = "spooled"
     DEAD_LETTERED = "dead_lettered"
     REJECTED = "rejected"
@@ -27,7 +27,7 @@ class Outcome(enum.Enum):
     """A write was cut off: the item may have been applied."""
 
     is_success: bool
-    """Whether the item is safe somewhere and need not be sent again. Plain, for fast reads."""
+    """Whether the item is safe and need not be sent again. A plain attribute, for fast reads."""
 
     def __init__(self, value: str) -> None:
         self.is_success = value in {"delivered", "duplicate", "spooled", "dead_lettered"}
@@ -48,10 +48,9 @@ _BADNESS = (
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """The outcome of an item that went several ways at once.
+    """The worst of an item's outcomes on several branches.
 
-    The worst way wins. `unsent` promises that nothing was applied anywhere, so beside a success it
-    becomes `unknown`.
+    `unsent` promises that nothing was applied anywhere, so beside a success it becomes `unknown`.
     """
     seen = set(outcomes)
     answer = max(seen, key=_BADNESS.index)

@@ -1,14 +1,11 @@
 """Waits in a shutdown, and the longest wait that a destination may request. Pure.
 
-1. Before a shutdown a backoff is taken as it is. When a shutdown begins, a waiting batch tries at
-   once.
-2. After that, each wait is at most a quarter of the time that is left, so the tries come closer
-   together towards the deadline and the time is used to its end. With 24 s left that is at most 24
-   waits.
-3. A wait that the destination asked for (`Retry-After`) is kept whole if a try still fits behind
-   it.
+1. Before a shutdown a backoff is kept. When a shutdown begins, a waiting batch tries at once.
+2. After that, each wait is at most a quarter of the time left, so the tries come closer together
+   towards the deadline and use the time to its end. With 24 s left there are at most 24 waits.
+3. A wait that the destination requested (`Retry-After`) is kept whole if a try fits behind it.
 4. A try fits while the time left is longer than the last try took. Once none fits, none is made:
-   what is cut off at the destination would be unknown instead of unsent.
+   items cut off at the destination would be unknown instead of unsent.
 """
 
 from __future__ import annotations
@@ -24,15 +21,14 @@ LONGEST_ASKED = 300.0
 
 
 def latest_try(cut_at: float, lasts: float) -> float:
-    """The latest start of a try that lasts so many seconds, if writes are cut at `cut_at`."""
+    """The latest start of a try of `lasts` seconds, if writes are cut at `cut_at`."""
     return cut_at - lasts - SHORTEST
 
 
 def next_try(
     now: float, until: float, cut_at: float, *, not_before: float = 0.0, lasts: float = 0.0
 ) -> float | None:
-    """The time of the next try, planned for `until`, if writes are cut at `cut_at`; `None` if none
-    fits.
+    """The time of the next try, planned for `until`, before the cut; `None` if none fits.
 
     `not_before` is the time requested by the destination, `lasts` the expected seconds of a try.
     """

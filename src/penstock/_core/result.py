@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """A sink's answer for each item of a batch, by position. Make one with `from_outcomes` or
-    `failed`.
+    """A sink's answer per item of a batch. Make one with `from_outcomes` or `failed`.
 
-    It is checked when `write` has returned it. One that does not fit the batch (see
-    `ResultMismatch`), or was made for another batch of a batcher, leaves every unsettled item
-    `unknown`.
+    It is checked when `write` has returned it. One that does not fit the batch (`ResultMismatch`),
+    or was made for another batch of a batcher, leaves every unsettled item `unknown`.
     """
 
     size: int
@@ -36,9 +34,7 @@ class WriteResult:
     details: Mapping[int, object] = field(default_factory=dict[int, object])
     """Something per item for its receipt: a returned row, an offset, an id."""
     lineage: Lineage | None = field(default=None, repr=False, compare=False)
-    """The lineage of the batch that it was made for, where a batcher sealed that; `None`
-    otherwise.
-    """
+    """The lineage of its batch, if a batcher sealed that."""
 
     @classmethod
     def from_outcomes(
@@ -48,20 +44,17 @@ class WriteResult:
         *,
         details: Mapping[int, object] | None = None,
     ) -> WriteResult:
-        """For destinations that answer by position: per item `None` or a success outcome, or the
-        error it failed with.
+        """From answers by position: `None`, a success outcome or the item's error.
 
-        Raises `ResultMismatch` unless there is exactly one answer per item: then nothing can be
-        said of any of them.
+        Raises `ResultMismatch` unless there is exactly one answer per item: otherwise the outcome
+        of every item is unknown.
         """
         size = len(batch)
         answers = _listed(outcomes, size)
         if len(answers) != size:
             many = len(answers) if len(answers) <= size else f"more than {size}"
-            message = (
-                f"{many} answers for a batch of {size} items; the outcome of every item is unknown"
-            )
-            raise ResultMismatch(message)
+            given = f"{many} answers for a batch of {size} items"
+            raise ResultMismatch(f"{given}; the outcome of every item is unknown")
         errors: dict[int, BaseException] = {}
         others: dict[int, Outcome] = {}
         for index, answer in enumerate(answers):
@@ -70,14 +63,10 @@ class WriteResult:
             elif isinstance(answer, Outcome) and answer.is_success:
                 others[index] = answer
             elif answer is not None:
-                message = (
-                    f"answer {index} is {repr_of(answer)}; expected None, a success "
-                    "outcome or an exception"
-                )
-                raise ResultMismatch(message)
-        return cls(
-            size, errors, others, checked_details(details or {}, size), _sealed_lineage(batch)
-        )
+                given = f"answer {index} is {repr_of(answer)}"
+                raise ResultMismatch(f"{given}; expected None, a success outcome or an exception")
+        told = checked_details(details or {}, size)
+        return cls(size, errors, others, told, _sealed_lineage(batch))
 
     @classmethod
     def failed(
@@ -89,66 +78,43 @@ class WriteResult:
     ) -> WriteResult:
         """For sinks that *know* that every item without an error here was delivered.
 
-        Raises `ResultMismatch` for an index outside the batch, and for an error that is no
-        exception.
+        Raises `ResultMismatch` for an index outside the batch or an error that is no exception.
         """
         size = len(batch)
-        return cls(
-            size,
-            checked_errors(errors, size),
-            {},
-            checked_details(details or {}, size),
-            _sealed_lineage(batch),
-        )
+        failures, told = checked_errors(errors, size), checked_details(details or {}, size)
+        return cls(size, failures, {}, told, _sealed_lineage(batch))
 
 
 def checked_result(
     result: WriteResult, batch: Batch[object]
 ) -> tuple[dict[int, BaseException], dict[int, Outcome], dict[int, object]]:
-    """Copies of a result's errors, outcomes and details, which fit the batch. Raises
-    `ResultMismatch`.
-    """
+    """Copies of a result's mappings, which fit the batch. Raises `ResultMismatch`."""
     size = len(batch)
-    told = cast("object", result.size)  # whatever a sink has put there
+    told = cast("object", result.size)  # a sink may give anything
     if not isinstance(told, int) or told != size:
-        message = (
-            f"a result for {repr_of(told)} items answers a batch of {size}; the outcome "
-            "of every item is unknown"
-        )
-        raise ResultMismatch(message)
+        given = f"a result for {repr_of(told)} items answers a batch of {size}"
+        raise ResultMismatch(f"{given}; the outcome of every item is unknown")
     if result.lineage is not None and result.lineage is not batch.lineage:
-        message = (
-            f"a result for batch {result.lineage.id} answers batch {batch.id}; make a "
-            "new one for every write"
-        )
-        raise ResultMismatch(message)
+        given = f"a result for batch {result.lineage.id} answers batch {batch.id}"
+        raise ResultMismatch(f"{given}; make a new one for every write")
     errors, outcomes = checked_errors(result.errors, size), checked_outcomes(result.outcomes, size)
-    both = errors.keys() & outcomes.keys()
-    if both:
-        message = (
-            f"items {sorted(both)[:5]} have an error and an outcome; give each item one of them"
-        )
-        raise ResultMismatch(message)
+    if both := errors.keys() & outcomes.keys():
+        given = f"items {sorted(both)[:5]} have an error and an outcome"
+        raise ResultMismatch(f"{given}; give each item one of them")
     return errors, outcomes, checked_details(result.details, size)
 
 
 def _listed(outcomes: Iterable[Outcome | BaseException | None], size: int) -> list[object]:
-    """At most one answer more than there should be, since an iterable may have no end."""
-    try:
-        return (
-            list(outcomes)
-            if isinstance(outcomes, (list, tuple))
-            else list(islice(outcomes, size + 1))
-        )
+    is_sized = isinstance(outcomes, (list, tuple))
+    try:  # one surplus answer is enough: an iterable may have no end
+        return list(outcomes if is_sized else islice(outcomes, size + 1))
     except TypeError as error:
-        message = f"the answers are {repr_of(outcomes)}; give one for each item of the batch"
-        raise ResultMismatch(message) from error
+        given = f"the answers are {repr_of(outcomes)}"
+        raise ResultMismatch(f"{given}; give one for each item of the batch") from error
 
 
 def _sealed_lineage(batch: Sized) -> Lineage | None:
-    """The lineage of a batch that a batcher sealed. A sink may answer with the result for a batch
-    that it made of its own.
-    """
-    return (
-        batch.lineage if isinstance(batch, Batch) and batch.lineage.sealed_at is not None else None
-    )
+    """The lineage of a sealed batch only: a sink may answer with the result of one of its own."""
+    if isinstance(batch, Batch) and batch.lineage.sealed_at is not None:
+        return batch.lineage
+    return None

@@ -1,8 +1,4 @@
-"""Logging that never raises.
-
-A filter or a handler of the program's may raise, and `logging` lets what a filter raises through.
-No batcher ends because of it.
-"""
+"""Logging that never raises: an error of the program's filter or handler ends no batcher."""
 
 from __future__ import annotations
 
@@ -19,16 +15,12 @@ if TYPE_CHECKING:
 def say(
     logger: Logger, level: int, message: str, *args: object, error: BaseException | None = None
 ) -> None:
-    """Log a line, with the traceback of `error` if one is given. What logging raises goes to
-    stderr, with the line.
-    """
+    """Log a line, with the traceback of `error`. An error of logging goes to stderr instead."""
     try:
         logger.log(level, message, *args, exc_info=error, stacklevel=3)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as broken:
         if logging.raiseExceptions and sys.stderr is not None:
-            sys.stderr.write(
-                f"penstock: logging raised {repr_of(broken)}; the line was: {message} "
-                f"{repr_of(args)}\n"
-            )
+            line = f"{message} {repr_of(args)}"
+            sys.stderr.write(f"penstock: logging raised {repr_of(broken)}; the line was: {line}\n")

@@ -4,14 +4,12 @@
 2. Successes are settled before `send` returns, so a caller handles failures only.
 3. An exception becomes an error for every item that is still unsettled.
 4. An answer that does not fit its batch is `ResultMismatch` for every unsettled item of the write,
-   whatever the sink raises or returns beside it. Items that an unreported one left in doubt are not
-   sent.
-5. Cancellation passes through, and leaves the items that were at the destination marked as perhaps
-   applied. A foreign exception that comes instead of it means the same; only our own error classes
-   are believed then.
+   whatever else the sink raises or returns. Items in doubt after an unreported one are not sent.
+5. Cancellation passes through, and leaves the items at the destination marked as perhaps applied.
+   A foreign exception in its place means the same; only our own error classes are believed then.
 6. After a cut nothing is sent, even where a sink has swallowed its cancellation.
-7. Items that a batch of columns cannot hand out are refused when a sink first asks for one of them;
-   the others are sent again without them.
+7. Unreadable items of a batch of columns are refused when a sink first reads one of them; the
+   others are sent again without them.
 """
 
 from __future__ import annotations
@@ -39,10 +37,9 @@ T = TypeVar("T")
 
 
 async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
-    """Write `batch` to `sink`; return an error for each item that failed, by this batch's index.
-    Suspends as long as the write.
+    """Write `batch` to `sink`; return the errors of failed items by this batch's indices.
 
-    Raises `CancelledError` only: the caller's own, or on a delivery that has been closed.
+    Suspends. Raises `CancelledError` only: the caller's own, or on a delivery that was closed.
     """
     indices = batch.unsettled()
     if len(indices) == len(batch):
@@ -90,34 +87,24 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
 async def _without_unreadable(
     sink: Sink[T], batch: Batch[T], raised: UnreadableRows
 ) -> dict[int, BaseException]:
-    """Refuse the items that cannot be handed out, and send the others; nothing of them was sent,
-    since all are made at once.
+    """Refuse the unreadable items and send the others. None was sent, since all are made at once.
 
-    A sink that leaves out what is behind a failed item of its key does not see these fail, so their
-    followers are left out here.
+    A sink that leaves out the followers of a failed item of a key does not see these fail, so they
+    are left out here.
     """
-    left, unreadable = batch.unsettled(), batch.unreadable()
-    errors: dict[int, BaseException] = {
-        index: unreadable.get(index, raised)
-        for index in left
-        if index in unreadable or not unreadable
-    }
+    left, bad = batch.unsettled(), batch.unreadable()
+    errors: dict[int, BaseException] = {i: bad.get(i, raised) for i in left if i in bad or not bad}
     if capabilities_of(sink).key_prefix_safe:
         errors.update(stopped_behind(batch.keys, errors))
-    batch.delivery.failed(
-        {root: error for index, error in errors.items() for root in batch.roots((index,))}
-    )
-    readable = [index for index in left if index not in errors]
-    if readable:
+    batch.delivery.failed({root: e for i, e in errors.items() for root in batch.roots((i,))})
+    if readable := [i for i in left if i not in errors]:
         found = await _write(sink, batch.pick(readable))
-        errors.update((readable[place], error) for place, error in found.items())
+        errors.update((readable[i], error) for i, error in found.items())
     return errors
 
 
 def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseException]:
-    """Fail every unsettled item with an error that a `settle` of this write, or of an earlier one,
-    left behind.
-    """
+    """Fail every unsettled item with the error of a mismatched `settle`, now or earlier."""
     delivery = batch.delivery
     errors: dict[int, BaseException] = dict.fromkeys(batch.unsettled(), doubt)
     roots = batch.roots(errors)
@@ -129,11 +116,8 @@ def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseExcepti
 def _called(sink: Sink[T], batch: Batch[T]) -> Awaitable[object]:
     answer: object = sink.write(batch)
     if not inspect.isawaitable(answer):
-        message = (
-            f"{repr_of(sink)}.write is not an async function (it returned "
-            f"{repr_of(answer)}); make it `async def write(self, batch)`"
-        )
-        raise ResultMismatch(message)
+        given = f"{repr_of(sink)}.write is not an async function (it returned {repr_of(answer)})"
+        raise ResultMismatch(f"{given}; make it `async def write(self, batch)`")
     return answer
 
 
@@ -150,23 +134,19 @@ def is_cut() -> bool:
 
 
 def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, BaseException]:
-    """Settle successes; return the errors of failures. Raises `ResultMismatch` for an answer that
-    does not fit, of which nothing is booked.
-    """
+    """Settle successes; return the failures. Books nothing of an answer with `ResultMismatch`."""
     delivery = batch.delivery
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         raise doubt
     if result is None:
         if delivery.states.is_fresh:
             delivery.settle(roots, Outcome.DELIVERED)
-        elif delivery.left:  # a sink within may have booked it all
+        elif delivery.left:  # an inner sink may have booked all
             batch.book(batch.unsettled(), Outcome.DELIVERED)
         return {}
     if not isinstance(result, WriteResult):
-        message = (
-            f"a sink returned {repr_of(result)}; expected None (all delivered) or a WriteResult"
-        )
-        raise ResultMismatch(message)
+        given = f"a sink returned {repr_of(result)}"
+        raise ResultMismatch(f"{given}; expected None (all delivered) or a WriteResult")
     errors, outcomes, details = checked_result(result, batch)
     explicit: dict[Outcome, list[int]] = {}
     for index, outcome in outcomes.items():

@@ -15,17 +15,14 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Sink(Protocol[T_contra]):
-    """Anything that writes a batch: a destination, a decorator around one sink, or a combinator of
-    several.
-    """
+    """A writer of batches: a destination, a decorator of one sink or a combinator of several."""
 
     async def write(self, batch: Batch[T_contra]) -> WriteResult | None:
         """Write every item, once, in order.
 
-        `None` says that every item was delivered. A `WriteResult` answers per item. Raising fails
-        every item that was not settled before; the exception's class decides whether it may be
-        tried again. The same batch may come again: `write` must not keep state of it. Cancellation
-        must pass through.
+        `None` means that every item was delivered. A `WriteResult` answers per item. Raising fails
+        every unsettled item; the exception's class decides about a retry. The same batch may be
+        written again: `write` must not keep state of it. Cancellation must pass through.
         """
         ...
 
@@ -43,11 +40,9 @@ class Capabilities:
     columnar: bool = False
     """It writes columns without making rows."""
     several_destinations: bool = False
-    """Different items go to different places, so an accepted item says nothing about a refused
-    one.
-    """
+    """Different items go to different places: an accepted one proves nothing for a refused one."""
     max_concurrency: int | None = None
-    """How many writes it can take at once; `None` is no limit."""
+    """The most writes at once; `None` is no limit."""
 
 
 NOTHING_PROMISED = Capabilities()
@@ -137,8 +132,7 @@ def branches_of(sink: object) -> Sequence[object]:
 def walk(sink: object) -> Iterator[object]:
     """A sink and all sinks inside it, outermost first, found by their `inner` and `inners`."""
     yield sink
-    inner = inner_of(sink)
-    if inner is not None:
+    if (inner := inner_of(sink)) is not None:
         yield from walk(inner)
     for branch in branches_of(sink):
         yield from walk(branch)

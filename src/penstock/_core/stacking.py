@@ -16,21 +16,16 @@ T = TypeVar("T")
 def stack(base: SinkLike[T], *decorators: Decorator[T]) -> Sink[T]:
     """Wrap `base` in `decorators`, the first innermost; each application has state of its own.
 
-    `base` is a sink or a function of a batch. Raises `ConfigError` for a base that is no sink and a
-    decorator that is none.
+    `base` is a sink or a function of a batch. Raises `ConfigError` for a bad base or decorator.
     """
     sink = as_sink(base)
-    for place, decorator in enumerate(decorators, 1):
+    for place, decorator in enumerate(decorators):
+        name = f"decorators[{place}]"
         if isinstance(decorator, type) or not callable(decorator):
-            raise bad(
-                f"decorators[{place - 1}]",
-                decorator,
-                "must be a decorator, already called: Timeout(5.0), not Timeout",
-            )
+            rule = "must be a decorator, already called: Timeout(5.0), not Timeout"
+            raise bad(name, decorator, rule)
         made = decorator(sink)
         if not callable(getattr(made, "write", None)):
-            raise bad(
-                f"decorators[{place - 1}]", decorator, f"returned {made!r}, which has no `write`"
-            )
+            raise bad(name, decorator, f"returned {made!r}, which has no `write`")
         sink = made
     return sink

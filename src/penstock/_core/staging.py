@@ -1,18 +1,17 @@
 """Writes of many processes that become visible together.
 
-1. Each attempt of a task writes into a *stage* of its own, which nobody reads. What an attempt that
-   has died leaves there is an orphan.
-2. The driver *publishes* the stages of the attempts that have succeeded, in one transaction with
-   the epoch's row in the ledger. Published again, the epoch is found there, and nothing happens.
+1. Each attempt of a task writes into an invisible *stage* of its own. That of a dead attempt is an
+   orphan.
+2. The driver *publishes* the stages of the successful attempts, in one transaction with the epoch's
+   row in the ledger. Publishing again finds that row and changes nothing.
 3. Orphans are found by the names of their application and version: at the begin of the same
    version, and after a later one was published.
-4. Sinks around the destination stand around the stage (`staged`). Those that write to a second
-   destination are refused: a task does not know whether its epoch will be published.
-5. A destination may lose what is staged: in a crash, in a failover, by a hand. So a task takes its
-   stage's *inventory* when it has written everything, and publishing compares it with what is
-   there. Rows that were lost before that, where their number proves nothing, are told from the
-   *mark* that beginning has left. Nothing is published then (`StagesLost`), and the tasks have to
-   run again, from `begin`.
+4. Sinks around the destination wrap the stage (`staged`). Those that write to a second destination
+   are refused: a task does not know whether its epoch will be published.
+5. A destination may lose staged rows: in a crash, in a failover, by a manual change. So a task
+   takes its stage's *inventory* after its last write, and publishing compares the stage with it.
+   Rows lost before that, where their number proves nothing, are detected by the *mark* that `begin`
+   leaves. Nothing is published then (`StagesLost`), and the tasks must run again, from `begin`.
 """
 
 from __future__ import annotations
@@ -35,24 +34,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """What is published at once, once."""
+    """One atomic publication, made once."""
 
     unit: Unit
     """Its name in the ledger; one part."""
     overwrite: bool = False
-    """Whether it takes the place of everything that is there."""
+    """Whether it replaces the target's contents."""
     ordered: bool = False
-    """Whether the rows of a stage are published in the order in which they were written."""
+    """Whether a stage's rows are published in the order of their writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A stage that is complete, with its inventory: what `publish` must find in it."""
+    """A complete stage and its inventory, which `publish` checks."""
 
     name: str
     rows: int
     digest: str
-    """A hash of all rows, whatever their order, as the destination makes it."""
+    """The destination's hash of all rows in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +59,11 @@ class OpenStage:
     """A stage that is being written."""
 
     sink: Sink[Any]
-    """What writes into it."""
+    """The sink of the stage's writes."""
     inventory: Callable[[], Awaitable[Stage]]
-    """Take the inventory, after the last write has ended. Suspends; may be called again where the
-    destination was not there.
+    """Take the inventory after the last write. Suspends; repeatable after an outage.
 
-    Raises `StagesLost` where the stage is gone, or does not hold the rows that were written, as far
-    as their number tells.
+    Raises `StagesLost` where the stage is gone, or holds another number of rows than were written.
     """
 
 
@@ -75,37 +72,34 @@ class Begun:
     """The beginning of an epoch."""
 
     before: Committed | None
-    """What was published of it before."""
+    """The earlier publication, if any."""
     mark: str = ""
-    """For `publish`, which finds by it that the destination may have lost rows since; empty where
-    there is nothing to find out by.
-    """
+    """Lets `publish` detect that the destination may have lost rows since; empty if none can."""
 
 
 @runtime_checkable
 class StagingSink(Protocol):
-    """A destination with stages. `stage` is called in the tasks, the rest on the driver; open it
-    before.
-    """
+    """An open destination with stages. Tasks call `stage`, the driver the rest."""
 
     def stage(self, epoch: Epoch) -> AbstractAsyncContextManager[OpenStage]:
         """A new stage. Left by an exception or cancelled, it is dropped."""
         ...
 
     async def begin(self, epoch: Epoch) -> Begun:
-        """Collect orphans, and leave a mark unless the epoch was published before. Raises
-        `ConfigError` for what cannot be overwritten.
+        """Collect orphans, and leave a mark unless the epoch was published before.
+
+        Raises `ConfigError` for a target that cannot be overwritten.
         """
         ...
 
     async def publish(
         self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
     ) -> Committed | None:
-        """Make these stages visible, and nothing else; drop them and what `mark` stands for.
+        """Make these stages visible, and nothing else; drop them and the mark.
 
-        Returns what another had published of this epoch; then nothing changed. Raises `StagesLost`,
-        with nothing published, where a stage is not as its inventory says, does not fit the target
-        any more, or may have lost rows since `mark` was left.
+        Returns an earlier publication of this epoch; then nothing changed. Raises `StagesLost`,
+        with nothing published, where a stage differs from its inventory, no longer fits the target,
+        or may have lost rows since `mark` was left.
         """
         ...
 
@@ -118,23 +112,16 @@ def check_staging(sink: Sink[Any]) -> StagingSink:
     """The staging destination of a stack. Raises `ConfigError` with the part that has no stages."""
     for part in walk(sink):
         if branches_of(part):
-            rule = (
-                "would write to another destination before anything is committed; have dead "
-                'rows returned (dead_letters="return")'
-            )
-            raise bad("sink", part, rule)
+            early = "would write to another destination before anything is committed"
+            raise bad("sink", part, f'{early}; have dead rows returned (dead_letters="return")')
         if isinstance(part, StagingSink):
             return part
         if isinstance(part, RefusesTransaction):
             raise bad("sink", part, f"cannot write into a stage: {part.refuses_transaction}")
         if not isinstance(part, WrappingSink):
             break
-    raise bad(
-        "sink",
-        sink,
-        "has no stages that become visible at once; use a destination that has, such as "
-        "PostgresSink",
-    )
+    rule = "has no stages that become visible at once; use a destination that has"
+    raise bad("sink", sink, f"{rule}, such as PostgresSink")
 
 
 @asynccontextmanager

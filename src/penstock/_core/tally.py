@@ -9,7 +9,7 @@ from .outcome import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many items were accepted and where each of them is: they add up at every moment.
+    """Counts of accepted items by state, which add up at every moment.
 
     Items refused at `add` were never accepted; `refused` counts them apart.
     """
@@ -24,7 +24,7 @@ class Tally:
     unsent: int = 0
     unknown: int = 0
     queued: int = 0
-    """In the open batch or in sealed ones that no worker has taken."""
+    """In the open batch, or in sealed ones without a worker."""
     in_flight: int = 0
     backing_off: int = 0
     refused: int = 0
@@ -41,9 +41,7 @@ class Tally:
 
     @property
     def enqueued(self) -> int:
-        """Accepted and not dropped by overflow; equals `flushed_ok + flushed_fail +
-        dropped_on_shutdown + inside`.
-        """
+        """Accepted, not dropped: `flushed_ok + flushed_fail + dropped_on_shutdown + inside`."""
         return self.accepted - self.dropped
 
     @property
@@ -68,23 +66,12 @@ class Tally:
     def verify(self) -> None:
         """Raise `AssertionError` unless the counts add up."""
         if self.accepted != self.settled + self.inside:
-            message = (
-                f"the tally does not add up: {self.accepted} accepted, {self.settled} "
-                f"settled, {self.inside} inside: {self}"
-            )
-            raise AssertionError(message)
+            counts = f"{self.accepted} accepted, {self.settled} settled, {self.inside} inside"
+            raise AssertionError(f"the tally does not add up: {counts}: {self}")
 
     def __str__(self) -> str:
-        names = [
-            *(outcome.value for outcome in Outcome),
-            "queued",
-            "in_flight",
-            "backing_off",
-            "refused",
-        ]
-        parts = [
-            f"{getattr(self, name)} {name.replace('_', ' ')}"
-            for name in names
-            if getattr(self, name)
-        ]
+        names = [outcome.value for outcome in Outcome]
+        names += ["queued", "in_flight", "backing_off", "refused"]
+        counts = ((name, getattr(self, name)) for name in names)
+        parts = [f"{count} {name.replace('_', ' ')}" for name, count in counts if count]
         return f"{self.accepted} accepted" + (": " + ", ".join(parts) if parts else "")

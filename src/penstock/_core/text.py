@@ -10,10 +10,8 @@ def text_of(thing: object) -> str:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as broken:
-        return (
-            f"<{type(thing).__name__}, whose text cannot be shown: its __str__ raised "
-            f"{type(broken).__name__}>"
-        )
+        why = f"its __str__ raised {type(broken).__name__}"
+        return f"<{type(thing).__name__}, whose text cannot be shown: {why}>"
 
 
 def repr_of(thing: object) -> str:

@@ -1,4 +1,4 @@
-"""Blocking work in a thread, without losing sight of it."""
+"""Blocking work in a thread that a cut does not lose."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ R = TypeVar("R")
 
 
 async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call `function` in the loop's thread pool and return what it returns. Suspends until it has
-    ended, even when cancelled.
+    """Call `function` in the loop's thread pool; suspend until it has ended, even when cancelled.
 
-    A thread cannot be stopped: what runs there is still writing. Cancellation is raised when it has
-    ended, so no second write starts beside it; the result is lost then, and the outcome of the
-    write unknown.
+    A thread cannot be stopped: it is still writing. Cancellation is raised when it has ended, so no
+    second write starts beside it; the result is lost then, and the outcome of the write unknown.
     """
-    context = contextvars.copy_context()
-    call = asyncio.get_running_loop().run_in_executor(
-        None, partial(context.run, function, *args, **kwargs)
-    )
+    work = partial(contextvars.copy_context().run, function, *args, **kwargs)
+    call = asyncio.get_running_loop().run_in_executor(None, work)
     cancelled: asyncio.CancelledError | None = None
     while not call.done():
         try:
@@ -33,6 +29,6 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        call.exception()  # looked at, so that it is not reported as never retrieved
+        call.exception()  # retrieved, so that asyncio does not report it
         raise cancelled
     return call.result()

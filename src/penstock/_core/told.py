@@ -2,11 +2,10 @@
 
 1. `str()` and `repr()` of a foreign exception may raise, may hold a newline or a terminal's control
    characters, and may be long. Nothing here raises.
-2. Log lines hold no item's values. A database's message quotes the row that it refuses (SQLSTATE
-   classes 21, 22, 23, 44, 54, P0, and whatever a trigger raises), and its DETAIL does so for
-   others: such an error is shown by type, SQLSTATE and the names that its fields give. A client's
-   error about an argument quotes the argument, so it is shown by type alone. An error of ours says
-   by its `summary` what a log may show instead of its message.
+2. Log lines hold no item's values. A database's message quotes the refused row (SQLSTATE classes
+   21, 22, 23, 44, 54, P0, and any error of a trigger), for others its DETAIL does: such an error
+   is shown by type, SQLSTATE and the names in its fields. A client's error about an argument quotes
+   it, so it is shown by type alone. The `summary` of our errors replaces their message in logs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .text import repr_of, text_of
 __all__ = ["LONGEST", "for_log", "repr_of", "text_of"]
 
 LONGEST = 500
-"""Characters of one message that a log line shows."""
+"""The most characters of one message in a log line."""
 
 _QUOTES_ROWS = frozenset({"21", "22", "23", "44", "54", "P0"})
 _RAISED = "exec_stmt_raise"
@@ -31,18 +30,13 @@ def storable(text: str) -> str:
 
 
 def for_log(error: BaseException) -> str:
-    """One line of at most `LONGEST` characters for a log: the error's type, and as much of its
-    message as holds no item's values.
-    """
+    """One line of at most `LONGEST` characters: the error's type and message, without values."""
     name = type(error).__name__
     try:
-        told = (
-            error.summary
-            if isinstance(error, SinkError) and error.summary is not None
-            else _without_values(error)
-        )
+        told = error.summary if isinstance(error, SinkError) else None
+        told = _without_values(error) if told is None else told
         return f"{name}: {_on_one_line(told)}" if told else name
-    except Exception as broken:  # a property of a foreign exception, say
+    except Exception as broken:  # raised by a property of a foreign exception, for example
         return f"{name}, which cannot be shown: looking at it raised {type(broken).__name__}"
 
 
@@ -61,13 +55,9 @@ def _without_values(error: BaseException) -> str:
 
 
 def _is_about_argument(error: BaseException) -> bool:
-    """Whether a database's client refused a value before it sent anything (asyncpg's `DataError`,
-    which has no SQLSTATE then).
-    """
-    return (
-        type(error).__name__ == "DataError"
-        and type(error).__module__.partition(".")[0] == "asyncpg"
-    )
+    """Whether the client refused a value unsent (asyncpg's `DataError`, without SQLSTATE then)."""
+    kind = type(error)
+    return kind.__name__ == "DataError" and kind.__module__.partition(".")[0] == "asyncpg"
 
 
 def _on_one_line(text: str) -> str:

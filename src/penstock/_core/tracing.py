@@ -1,4 +1,4 @@
-"""Where the traces of a batch's items are known to whoever writes about them."""
+"""The traces of a batch's items, for dead letters and observers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ITEM_TRACES: ContextVar[Mapping[int, str]] = ContextVar("penstock item traces")
-"""The trace id of each item of the batch that is being written, by its index in the sealed
-batch.
-"""
+"""The trace ids of the current write's items, by index in the sealed batch."""
 
 
 def trace_of(root: int) -> str | None:
-    """The trace id of an item, by its index in the sealed batch; `None` where nobody traces."""
+    """The trace id of an item, by its index in the sealed batch; `None` without tracing."""
     return ITEM_TRACES.get({}).get(root)
