@@ -314,7 +314,7 @@ class Batcher(Generic[T]):
 
         `timeout` in seconds (default: none) bounds the wait; the report then says how many
         remained. On a closed batcher it returns what remained at once. Raises `BatcherBroken` on a
-        broken one. Cancellation leaves the batches on their way.
+        broken one. Cancellation leaves the batches in flight.
         """
         return await flushed(self._dispatcher, _seconds(timeout))
 
@@ -350,7 +350,7 @@ class Batcher(Generic[T]):
 
     @property
     def limits(self) -> Limits:
-        """The limits. What an adaptive batcher has found below them is in `stats()`."""
+        """The limits. `stats()` has the values in force of an adaptive batcher."""
         return self._setup.limits
 
     def tally(self) -> Tally:

@@ -1,8 +1,8 @@
 """Shutting down, bounded by a deadline, with every item accounted for.
 
-1. Nothing more is accepted; producers that wait for room get `ClosedError`, or are admitted as room
-   comes free (`admit_waiting`).
-2. Everything open is sealed at once, whatever the linger.
+1. Nothing more is accepted. Waiting producers get `ClosedError`, or are admitted as room comes free
+   (`admit_waiting`).
+2. Open batches are sealed at once.
 3. Backoffs end with an immediate try. Further tries follow after shortened waits, and an outage is
    probed, for as long as another try fits (see `_core.patience`): the time is used.
 4. Shortly before the deadline (a fifth of the time, at most a second) queued items are given up as

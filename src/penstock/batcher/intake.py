@@ -83,10 +83,7 @@ class Intake(Generic[T]):
     def group(
         self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...] | None = None
     ) -> AddGroup[T]:
-        """The items with sizes and keys.
-
-        Raises `ItemTooLarge`, `KeyFailedError`, and what the functions of an item raise.
-        """
+        """Measure and key the items; `ItemTooLarge`, `KeyFailedError` and user errors pass."""
         try:
             return self.measured(items, receipts)
         except (ItemTooLarge, KeyFailedError):
@@ -96,7 +93,7 @@ class Intake(Generic[T]):
     def measured(
         self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...] | None
     ) -> AddGroup[T]:
-        """As `group`, but refused items are not counted. May be called in any thread."""
+        """As `group`, without counting refused items. May be called in any thread."""
         measure, identity = self._setup.measure, self._dispatcher.gathering.identity
         sizes = keys = None
         try:

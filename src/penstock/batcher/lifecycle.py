@@ -60,17 +60,15 @@ class Lifecycle:
     def check_here(self) -> None:
         """Raise unless this is the batcher's own process and loop."""
         if self.state == "forked":
-            message = (
+            raise ForkedError(
                 f"batcher {self.name!r} was opened by the parent of this forked process; make a "
                 "new Batcher here (its sink may be used again)"
             )
-            raise ForkedError(message)
         if self.is_running and running_loop() is not self._loop:
-            message = (
+            raise ConfigError(
                 f"batcher {self.name!r} is open on another event loop, and may be used only "
                 "there; for threads, use a BlockingBatcher"
             )
-            raise ConfigError(message)
 
     def check_entered(self) -> None:
         """Raise unless it was opened."""

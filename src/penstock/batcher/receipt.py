@@ -100,8 +100,7 @@ _JOINING = threading.RLock()
 
 
 class BlockingReceipt(ReceiptBase):
-    """The receipt of `BlockingBatcher.submit`: `result()` waits for the item's outcome, in any number
-    of threads.
+    """The receipt of `BlockingBatcher.submit`; any number of threads may wait in `result()`.
 
     Threads and loop share raw locks only: an interrupted thread must not keep a lock that the loop
     needs.

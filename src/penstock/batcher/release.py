@@ -36,7 +36,7 @@ def release(
 
 
 def _known(dispatcher: Dispatcher[Any], call: str, key: object, tenant: object) -> Hashable:
-    """What the gatherer knows the key by."""
+    """The identity of the key, as the gatherer has it."""
     if dispatcher.setup.tenant is None:
         if tenant is not ...:
             rule = f"{call}() takes none, since the batcher has no tenant="

@@ -163,21 +163,20 @@ class TimeSpent:
     """The last error of a write during the shutdown: type and text without items' values."""
 
     def __str__(self) -> str:
-        phases = [
+        parts = [
             f"{name.replace('_', ' ')} {seconds:.3f} s"
             for name in ("drain", "cut", "last_resort", "close")
             if (seconds := getattr(self, name)) >= SHOWN_FROM
         ]
         states = [
-            f"{state.replace('_', ' ')} for {seconds:.3f} s"
-            for state, seconds in self.destination.items()
+            f"{state.replace('_', ' ')} for {s:.3f} s" for state, s in self.destination.items()
         ]
-        parts = [
-            *phases,
-            *([f"destination {', '.join(states)}"] if states else ()),
-            *([f"{self.retries} retries"] if self.retries else ()),
-            *([f"last error {self.last_error}"] if self.last_error else ()),
-        ]
+        if states:
+            parts.append(f"destination {', '.join(states)}")
+        if self.retries:
+            parts.append(f"{self.retries} retries")
+        if self.last_error:
+            parts.append(f"last error {self.last_error}")
         return "; ".join(parts)
 
 
@@ -218,9 +217,6 @@ class ShutdownReport(Generic[T]):
             raise DrainTimeout(self)
 
     def __str__(self) -> str:
-        state = "complete" if self.complete else "INCOMPLETE"
-        spent = str(self.spent)
-        return (
-            f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s: {self.tally}"
-            + (f" (spent on: {spent})" if spent else "")
-        )
+        state, spent = "complete" if self.complete else "INCOMPLETE", str(self.spent)
+        line = f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s: {self.tally}"
+        return f"{line} (spent on: {spent})" if spent else line

@@ -37,18 +37,18 @@ class Reservation(Protocol):
 
     @property
     def may_fit(self) -> bool:
-        """Whether there would be room if everything queued were given up."""
+        """Whether there would be room if all queued items were evicted."""
         ...
 
     def evict(self) -> Evicted[Any] | None:
-        """Give up the oldest queued item here; `None` if there is none."""
+        """Evict the oldest queued item here; `None` if there is none."""
         ...
 
     def join(self, waiter: Waiter) -> None:
         """Have the waiter granted the room, now or when it comes free."""
 
     def leave(self, waiter: Waiter) -> None:
-        """End the wait, used or not; unused room goes to others."""
+        """End the wait; unused room goes to the next waiters."""
 
 
 class WholeReservation(Generic[T]):
@@ -74,11 +74,11 @@ class WholeReservation(Generic[T]):
 
     @property
     def may_fit(self) -> bool:
-        """Whether there would be room if everything queued were given up."""
+        """Whether there would be room if all queued items were evicted."""
         return self._ledger.would_fit(self.items, self.size)
 
     def evict(self) -> Evicted[T] | None:
-        """Give up the oldest queued item of all."""
+        """Evict the oldest queued item of all."""
         return self._gathering.gatherer.evict_oldest()
 
     def join(self, waiter: Waiter) -> None:
@@ -126,7 +126,7 @@ class TenantReservation(Generic[T]):
 
     @property
     def may_fit(self) -> bool:
-        """Whether there would be room if everything queued were given up."""
+        """Whether there would be room if all queued items were evicted."""
         queue = self._tenants.known(self.key)
         return queue is None or queue.ledger.would_fit(self.items, self.size)
 
@@ -139,7 +139,7 @@ class TenantReservation(Generic[T]):
         raise ItemTooLarge(f"{group} can never fit for tenant {self._shown}: tenants' {caps}")
 
     def evict(self) -> Evicted[T] | None:
-        """Give up the tenant's oldest queued item."""
+        """Evict the tenant's oldest queued item."""
         queue = self._tenants.known(self.key)
         return None if queue is None else self._tenants.evict_from(queue)
 

@@ -44,7 +44,7 @@ class Waiting(Entry, Generic[T]):
     @property
     def leftover(self) -> Leftover[T]:
         """The item as evicted."""
-        return Leftover(self.item, self.receipt, self.era, self.size)
+        return Leftover(self.item, self.receipt, self.era)
 
 
 class Eras(Generic[T]):

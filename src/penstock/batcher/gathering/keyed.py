@@ -323,7 +323,7 @@ class KeyedGatherer(Generic[T]):
             group.append(behind)
         self._eras.add(group)
 
-    # -- given up ----------------------------------------------------------------------------------
+    # -- evicted -----------------------------------------------------------------------------------
 
     def evict_oldest(self) -> Evicted[T] | None:
         """Evict the first item of the oldest batch, or of an older lane."""

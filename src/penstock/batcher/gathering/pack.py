@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Evicted(NamedTuple, Generic[T]):
-    """A queued item that was given up to make room."""
+    """A queued item removed to make room."""
 
     item: T
     size: int
@@ -32,7 +32,6 @@ class Leftover(NamedTuple, Generic[T]):
     receipt: ReceiptBase | None
     number: int
     """The number of its batch."""
-    size: int = 0
     tenant: object = None
 
 
@@ -107,7 +106,7 @@ class Sealed(Generic[T]):
         )
 
     def pop_first(self) -> Evicted[T]:
-        """Give up the first item."""
+        """Evict the first item."""
         evicted = _pop_first(self.items, self.receipts, self.sizes)
         self.bytes -= evicted.size
         for column in (self.keys, self.lanes):
@@ -178,7 +177,7 @@ class Pack(Generic[T]):
         return Sealed(items, reason, number, self.oldest_at, now, receipts, sizes, size)
 
     def pop_first(self) -> Evicted[T]:
-        """Give up the first item."""
+        """Evict the first item."""
         evicted = _pop_first(self.items, self.receipts, self.sizes)
         self.bytes -= evicted.size
         return evicted
@@ -209,7 +208,7 @@ class Queue(Generic[T]):
         return sum(len(batch.items) for batch in self.batches if batch.number <= number)
 
     def pop_item(self) -> Evicted[T]:
-        """Give up the first item of the first batch."""
+        """Evict the first item of the first batch."""
         batch = self.batches[0]
         evicted = batch.pop_first()
         if not batch.items:
@@ -217,7 +216,7 @@ class Queue(Generic[T]):
         return evicted
 
     def clear(self) -> list[Leftover[T]]:
-        """Give up everything."""
+        """Evict all items."""
         gone = [leftover for batch in self.batches for leftover in batch.leftovers()]
         self.batches.clear()
         return gone

@@ -88,7 +88,7 @@ class TenantGatherer(Generic[T]):
         self._ages: Agenda[TenantQueue[T]] | None = Agenda(_oldest_at) if rules.evicts else None
         self._now = 0.0
         self._failed: list[Leftover[T]] = []
-        self.is_stopping = False
+        self._is_stopping = False
 
     spare = 0
     """There is no fast path: each item's tenant must be looked up."""
@@ -140,7 +140,7 @@ class TenantGatherer(Generic[T]):
             ledger = self.rules.ledger(self._ledger)
             queue = TenantQueue(key.tenant, key.weight, self.rules.make(ledger), ledger)
             self._queues[key.tenant] = queue
-            if self.is_stopping and queue.holds is not None:
+            if self._is_stopping and queue.holds is not None:
                 queue.holds.begin_stop()
         return queue
 
@@ -263,7 +263,7 @@ class TenantGatherer(Generic[T]):
         queue.grant(self._now)
         self.changed(queue)
 
-    # -- given up ----------------------------------------------------------------------------------
+    # -- evicted -----------------------------------------------------------------------------------
 
     def evict_oldest(self) -> Evicted[T] | None:
         """Evict the oldest queued item of all tenants; `None` if there is none."""
@@ -292,7 +292,7 @@ class TenantGatherer(Generic[T]):
 
     def begin_stop(self) -> None:
         """Hand held items back from now on, also those of later tenants."""
-        self.is_stopping = True
+        self._is_stopping = True
         for queue in self.queues():
             if queue.holds is not None:
                 queue.holds.begin_stop()
