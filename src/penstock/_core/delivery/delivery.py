@@ -96,7 +96,7 @@ class Delivery:
 
     @property
     def was_cut(self) -> bool:
-        """Whether this delivery itself is closed, whatever its parents are."""
+        """Whether this delivery itself is closed, independent of its parents."""
         return self._closed
 
     @property
@@ -133,7 +133,7 @@ class Delivery:
     # -- writes ------------------------------------------------------------------------------------
 
     def begin(self, indices: Sequence[int]) -> None:
-        """Record the start of a write. Raises `CancelledError` once closed: after a cut, no send."""
+        """Record the start of a write. Raises `CancelledError` once closed: no send after a cut."""
         if self.closed:
             raise asyncio.CancelledError
         self.states.move(indices, SENDING)

@@ -146,7 +146,7 @@ class ItemStates:
         return indices
 
     def verdict(self, index: int, forked: Outcome | None = None) -> Outcome:
-        """The item's outcome, or its outcome if everything were cut now; `forked` is the branches'."""
+        """The item's outcome, or its verdict; `forked` is the verdict of its branches."""
         code = self._codes[index]
         answer = TABLE[code].verdict
         if code >= SETTLED:

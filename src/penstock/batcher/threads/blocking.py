@@ -156,7 +156,7 @@ class BlockingBatcher(Generic[T]):
         one shutdown runs, all get its report, and the earliest deadline wins. Threads that wait for
         room get `ClosedError`, or with `admit_waiting` are let in as room comes free. It never
         raises for the deadline; see `report.complete`. Blocks until the shutdown has ended. Raises
-        `BatcherBroken` if the loop does not answer 2 s after the deadline, because a sink blocks it.
+        `BatcherBroken` if the loop has not answered 2 s after the deadline: a sink blocks it.
         """
         default = self._run.batcher.deadline
         seconds = default if deadline is None else checks.seconds("deadline", deadline, zero=True)
