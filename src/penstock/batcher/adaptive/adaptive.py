@@ -72,7 +72,7 @@ class Adaptive:
                 raise checks.bad(f"start_{kind}", start, f"must be at least min_{kind}={least}")
 
     def check_against(self, limits: Limits) -> None:
-        """Raise `ConfigError` for a value above its limit, not for `min_items`: it fits any."""
+        """Raise `ConfigError` for a value above its limit; `min_items` is capped instead."""
         for name, value, most in (
             ("start_items", self.start_items, limits.max_items),
             ("min_workers", self.min_workers, limits.workers),
