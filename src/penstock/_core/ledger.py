@@ -49,21 +49,9 @@ class Ledger:
     """Counts of the items inside, and their bound. `max_bytes` is `None` for no bound."""
 
     __slots__ = (
-        "_granted_bytes",
-        "_granted_items",
-        "_open",
-        "_queued",
-        "_waiters",
-        "_whole",
-        "bytes",
-        "handed_back",
-        "in_flight",
-        "max_bytes",
-        "max_items",
-        "outcomes",
-        "queued_bytes",
-        "refused",
-    )
+        "_granted_bytes", "_granted_items", "_open", "_queued", "_waiters", "_whole", "bytes",
+        "handed_back", "in_flight", "max_bytes", "max_items", "outcomes", "queued_bytes", "refused",
+    )  # fmt: skip
 
     def __init__(self, max_items: int, max_bytes: int | None, whole: Ledger | None = None) -> None:
         self.max_items = max_items
@@ -209,7 +197,7 @@ class Ledger:
         return self.max_bytes - self.bytes - self._granted_bytes
 
     def fits(self, items: int, size: int) -> bool:
-        """Whether this fits now, waiters disregarded."""
+        """Whether this fits now, regardless of waiters."""
         return items <= self.left and size <= self.left_bytes
 
     def admits(self, items: int, size: int) -> bool:
@@ -225,7 +213,6 @@ class Ledger:
         return items <= self.max_items and (self.max_bytes is None or size <= self.max_bytes)
 
     def join(self, waiter: Waiter) -> None:
-        """Queue up for room."""
         self._waiters.append(waiter)
 
     def grant(self) -> None:
@@ -249,6 +236,5 @@ class Ledger:
 
     def turn_away(self) -> list[Waiter]:
         """All waiters without a grant, no longer in the queue."""
-        waiters = list(self._waiters)
-        self._waiters.clear()
+        waiters, self._waiters = list(self._waiters), deque()
         return waiters
