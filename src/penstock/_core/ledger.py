@@ -74,8 +74,7 @@ class Ledger:
 
     @property
     def queued(self) -> int:
-        """Items that no worker has taken."""
-        return self._queued + len(self._open)
+        return self._queued + len(self._open)  # items that no worker has taken
 
     @property
     def inside(self) -> int:
@@ -88,7 +87,7 @@ class Ledger:
         return sum(self.outcomes.values())
 
     def tally(self, backing_off: int) -> Tally:
-        """The counts at this moment; `backing_off` of the items in flight wait in a backoff."""
+        """Return the current counts; `backing_off` of the items in flight wait in a backoff."""
         return Tally(
             accepted=self.settled + self.inside,
             queued=self.queued + self.handed_back,
@@ -112,7 +111,6 @@ class Ledger:
         return fresh
 
     def entered(self, items: int, size: int) -> None:
-        """Items were accepted."""
         self._queued += items
         self.bytes += size
         self.queued_bytes += size
@@ -120,7 +118,7 @@ class Ledger:
             self._whole.entered(items, size)
 
     def left_queue(self, items: int, size: int) -> None:
-        """Queued items were given up; the caller books their outcome."""
+        """Remove evicted items; the caller books their outcome."""
         self._queued -= items
         self.bytes -= size
         self.queued_bytes -= size
@@ -128,7 +126,6 @@ class Ledger:
             self._whole.left_queue(items, size)
 
     def taken(self, items: int, size: int) -> None:
-        """A worker has taken queued items."""
         self._queued -= items
         self.queued_bytes -= size
         self.in_flight += items
@@ -136,22 +133,21 @@ class Ledger:
             self._whole.taken(items, size)
 
     def put_back(self, items: int, size: int) -> None:
-        """Items in flight wait in the queue again."""
         self.taken(-items, -size)
 
     def settle(self, items: int, size: int, outcome: Outcome) -> None:
-        """Items in flight have an outcome."""
+        """Book the outcome of items in flight."""
         self.in_flight -= items
         self.bytes -= size
         self.outcomes[outcome] += items
 
     def landed(self, items: int, size: int) -> None:
-        """The write of a tenant's items has ended."""
+        """Remove a tenant's items after their write."""
         self.in_flight -= items
         self.bytes -= size
 
     def ended(self, items: int, outcome: Outcome) -> None:
-        """Items that are in no batch have an outcome."""
+        """Book the outcome of items that are in no batch."""
         self.outcomes[outcome] += items
 
     def hand_back(self, items: int, *, from_flight: bool = False) -> None:
@@ -161,7 +157,7 @@ class Ledger:
             self.in_flight -= items
 
     def take_handed_back(self, items: int) -> None:
-        """The last resort has answered for items; the caller books their outcome."""
+        """Remove items after the last resort's answer; the caller books their outcome."""
         self.handed_back -= items
 
     def refuse(self, items: int) -> None:
@@ -171,7 +167,7 @@ class Ledger:
 
     @property
     def contended(self) -> bool:
-        """Whether a producer waits without a grant: newcomers queue behind it."""
+        """Whether a producer waits without a grant: later ones queue behind it."""
         return bool(self._waiters)
 
     @property
@@ -186,7 +182,6 @@ class Ledger:
 
     @property
     def left(self) -> int:
-        """Items that still fit."""
         return self.max_items - self.inside - self._granted_items
 
     @property
@@ -235,6 +230,6 @@ class Ledger:
             self._waiters.remove(waiter)
 
     def turn_away(self) -> list[Waiter]:
-        """All waiters without a grant, no longer in the queue."""
+        """Remove and return all waiters without a grant."""
         waiters, self._waiters = list(self._waiters), deque()
         return waiters

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Alarm:
-    """Calls `ring` at the earliest time that was asked for."""
+    """Calls `ring` at the earliest time that was set."""
 
     __slots__ = ("_at", "_ring", "_timer")
 
@@ -21,7 +21,7 @@ class Alarm:
         self._at = 0.0
 
     def set(self, clock: Clock, when: float) -> None:
-        """Ring at `when`, or earlier if that was asked for before."""
+        """Ring at `when`, unless an earlier time is set."""
         if self._timer is not None:
             if self._at <= when:
                 return

@@ -1,7 +1,4 @@
-"""The arguments of a batcher, looked at before anything is started.
-
-Every refusal is a `ConfigError` that gives the argument, the value received and the rule.
-"""
+"""Checks of a batcher's arguments; each refusal is a `ConfigError` with name, value and rule."""
 
 from __future__ import annotations
 
@@ -33,9 +30,7 @@ T = TypeVar("T")
 
 
 def refuse_misplaced(owner: type, given: Mapping[str, object]) -> None:
-    """Refuse keywords that `owner` does not have: say where the first of them belongs, or what was
-    meant.
-    """
+    """Refuse keywords that `owner` does not have, with the right place or name of the first."""
     for name, value in given.items():
         if name in inspect.signature(Limits).parameters:
             raise checks.bad(name, value, f"is one of the limits; pass limits=Limits({name}=...)")
@@ -46,23 +41,20 @@ def refuse_misplaced(owner: type, given: Mapping[str, object]) -> None:
 
 
 def checked_name(name: object) -> str:
-    """A name that can be seen."""
+    """Check that the name is a string and not empty."""
     if not isinstance(name, str) or not name:
         raise checks.bad("name", name, "must be a string that is not empty")
     return name
 
 
 def checked_limits(limits: object, sink: object) -> Limits:
-    """Limits that go with what the sink says of itself."""
+    """Check the limits against the sink's own."""
     if not isinstance(limits, Limits):
         raise checks.bad("limits", limits, "must be a Limits(...)")
     most = capabilities_of(sink).max_concurrency
     if most is not None and limits.workers > most:
-        raise checks.bad(
-            "workers",
-            limits.workers,
-            f"the sink takes at most {most} writes at once (its max_concurrency)",
-        )
+        rule = f"the sink takes at most {most} writes at once (its max_concurrency)"
+        raise checks.bad("workers", limits.workers, rule)
     for stretch in stretch_limits(sink):
         if stretch >= limits.stretch:
             rule = (
@@ -74,7 +66,7 @@ def checked_limits(limits: object, sink: object) -> Limits:
 
 
 def checked_adaptive(adaptive: object, limits: Limits) -> Adaptive | None:
-    """Rules that lie below the limits."""
+    """Check the adaptive rules against the limits."""
     if adaptive is None:
         return None
     if not isinstance(adaptive, Adaptive):
@@ -84,27 +76,21 @@ def checked_adaptive(adaptive: object, limits: Limits) -> Adaptive | None:
 
 
 def checked_key(name: str, function: Callable[[T], object] | None) -> Callable[[T], object] | None:
-    """The function that tells an item's key, or its tenant."""
+    """Check the function from an item to its key or tenant."""
     given: object = function
     if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
-        raise checks.bad(
-            name,
-            given,
-            f"must be a function of an item that returns its {name}, and not an async one",
-        )
+        rule = f"must be a function of an item that returns its {name}, and not an async one"
+        raise checks.bad(name, given, rule)
     return function
 
 
 def checked_tenants(tenants: object, tenant: object, *, sized: bool) -> Tenants:
-    """What each tenant may have."""
+    """Check the shares and caps of tenants."""
     if tenants is None:
         return Tenants()
     if tenant is None:
-        raise checks.bad(
-            "tenants",
-            tenants,
-            "has no meaning without tenant, the function from an item to its tenant",
-        )
+        rule = "has no meaning without tenant, the function from an item to its tenant"
+        raise checks.bad("tenants", tenants, rule)
     if not isinstance(tenants, Tenants):
         raise checks.bad("tenants", tenants, "must be a Tenants(...)")
     if tenants.max_pending_bytes is not None and not sized:
@@ -117,38 +103,34 @@ def checked_tenants(tenants: object, tenant: object, *, sized: bool) -> Tenants:
 
 
 def checked_key_failure(policy: OnKeyFailure, key: object) -> OnKeyFailure:
-    """What a failed item does to its key."""
+    """Check the policy for keys of failed items."""
     if policy != "skip" and key is None:
         raise checks.bad("on_key_failure", policy, "has no effect without key=")
     return checks.choice("on_key_failure", policy, POLICIES)
 
 
 def checked_most_parked(most: int | None, policy: OnKeyFailure) -> int:
-    """How many items of a key are parked at most."""
+    """Check the maximum of parked items of a key."""
     if most is not None and policy != "park":
         raise checks.bad("max_parked_items", most, "has no effect without on_key_failure='park'")
     return MOST_PARKED if most is None else checks.count("max_parked_items", most)
 
 
 def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Callable[[T], int]:
-    """The function that measures an item."""
+    """Check the function that measures an item, or choose the default."""
     if size_of is None:
         return cast("Callable[[T], int]", _size_of_bytes)
     if not callable(size_of):
-        raise checks.bad(
-            "size_of", size_of, "must be a function of an item that returns its size in bytes"
-        )
+        rule = "must be a function of an item that returns its size in bytes"
+        raise checks.bad("size_of", size_of, rule)
     if not sized:
-        raise checks.bad(
-            "size_of", size_of, "has no effect without max_bytes or max_pending_bytes in limits"
-        )
+        rule = "has no effect without max_bytes or max_pending_bytes in limits"
+        raise checks.bad("size_of", size_of, rule)
     return size_of
 
 
 def checked_size(size: object) -> int:
-    """What `size_of` says of an item. Raises `TypeError` for what is no whole number, and
-    `ValueError` for one below 0.
-    """
+    """Check a result of `size_of`: `TypeError` if it is no whole number, `ValueError` below 0."""
     try:
         found = index(cast("SupportsIndex", size))
     except TypeError:
@@ -174,34 +156,28 @@ def _size_of_bytes(item: Any) -> int:
 
 
 def checked_handler(handler: str | FailureHandler) -> str | FailureHandler:
-    """What to do about failures."""
+    """Check the failure handler."""
     given: object = handler
     if given in ("log", "crash") or (callable(given) and not inspect.iscoroutinefunction(given)):
         return handler
-    raise checks.bad(
-        "on_failure",
-        given,
-        "must be 'log', 'crash' or a function of (items, error), and not an async one",
-    )
+    rule = "must be 'log', 'crash' or a function of (items, error), and not an async one"
+    raise checks.bad("on_failure", given, rule)
 
 
 def checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
-    """Observers, made."""
+    """Check that all observers are instances."""
     if isinstance(observers, (Observer, type)):
         raise checks.bad("observers", observers, "must be a list of observers")
     watchers = tuple(observers)
     for watcher in watchers:
         if isinstance(watcher, type):
-            raise checks.bad(
-                "observers", watcher, f"holds a class; pass an instance: {watcher.__name__}(...)"
-            )
+            rule = f"holds a class; pass an instance: {watcher.__name__}(...)"
+            raise checks.bad("observers", watcher, rule)
     return watchers
 
 
 def dead_letters_of(sink: Sink[T]) -> Sink[T]:
-    """What writes an item that is too large to the dead letters of the stack, whatever it would
-    have done to it otherwise.
-    """
+    """A sink that writes too large items to the dead letters of the stack."""
 
     async def refuse(batch: Batch[T]) -> None:
         message = f"an item of {batch.size_bytes} bytes is larger than max_bytes"
@@ -211,18 +187,14 @@ def dead_letters_of(sink: Sink[T]) -> Sink[T]:
 
 
 def parked_dead_letters_of(sink: Sink[T]) -> Sink[T]:
-    """What writes items that were parked behind a failed one of their key to the dead letters of
-    the stack.
-    """
+    """A sink that writes parked items to the dead letters of the stack."""
 
     async def refuse(batch: Batch[T]) -> None:
+        if not batch.keys:
+            raise ParkedBehind("parked")
+        key = repr_of(batch.keys[0])
         whose = "" if batch.tenant is None else f" of tenant {repr_of(batch.tenant)}"
-        message = (
-            f"parked behind an earlier failed item of its key {repr_of(batch.keys[0])}{whose}"
-            if batch.keys
-            else "parked"
-        )
-        raise ParkedBehind(message)
+        raise ParkedBehind(f"parked behind an earlier failed item of its key {key}{whose}")
 
     return _dead_letters_around(sink, refuse, "on_key_failure", "park")
 

@@ -1,4 +1,4 @@
-"""The batcher's public face: how it is opened and closed, how items get in, and what it tells."""
+"""The batcher's public face: opening, closing, adding items, state."""
 
 from __future__ import annotations
 
@@ -176,20 +176,16 @@ class Batcher(Generic[T]):
         Cancellation means *now*: the deadline becomes the present, the shutdown ends, then the
         cancellation goes on.
         """
-        seconds = (
-            self._setup.shutdown_deadline
-            if deadline is None
-            else checks.seconds("deadline", deadline, zero=True)
-        )
+        default = self._setup.shutdown_deadline
+        seconds = checks.seconds("deadline", default if deadline is None else deadline, zero=True)
         self._lifecycle.check_here()
         self._lifecycle.check_entered()
         if self.report is not None:
             return self.report
         if self._drain is None:
             self._enter("closing")
-            self._drain = Drain(
-                self._dispatcher, self._close_sink, seconds, admit_waiting=admit_waiting
-            )
+            close = self._close_sink
+            self._drain = Drain(self._dispatcher, close, seconds, admit_waiting=admit_waiting)
         else:
             self._drain.hasten(seconds)
         return await self._wait_for(self._drain)
@@ -225,7 +221,7 @@ class Batcher(Generic[T]):
             await self._opened.aclose()
 
     def after_fork(self) -> None:
-        """This is a forked child: what is inside belongs to the parent."""
+        """Start empty in a forked child: the items inside belong to the parent."""
         process_fork.leave_to_parent(self._dispatcher, self._drain, self._opened)
         self._opened = None
         self._renew()
@@ -268,9 +264,7 @@ class Batcher(Generic[T]):
     async def add_many(
         self, items: Iterable[T], *, timeout: float | timedelta | None = None
     ) -> None:
-        """Accept all of `items`, in order and together, or none; wait while they do not fit. Raises
-        and suspends as `add`.
-        """
+        """Accept all of `items` together and in order, or none; waits and raises as `add`."""
         together = tuple(items)
         if together:
             await self._intake.add(together, None, _seconds(timeout))
@@ -295,9 +289,7 @@ class Batcher(Generic[T]):
         return added
 
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
-        """As `add`, and return a receipt: `await receipt` gives the item's outcome or raises
-        `ItemFailed`.
-        """
+        """As `add`; `await` the returned receipt for the item's outcome, or `ItemFailed`."""
         receipt = Receipt()
         window = self._window
         items = window.items
@@ -318,8 +310,7 @@ class Batcher(Generic[T]):
         return await (await self.submit(item, timeout=timeout))
 
     async def flush(self, timeout: float | timedelta | None = None) -> FlushReport:
-        """Write everything accepted before this call, and wait for its outcomes; later items are
-        not dragged in.
+        """Write all items accepted before this call, no later ones, and wait for their outcomes.
 
         `timeout` in seconds (default: none) bounds the wait; the report then says how many
         remained. On a closed batcher it returns what remained at once. Raises `BatcherBroken` on a
@@ -363,12 +354,11 @@ class Batcher(Generic[T]):
         return self._setup.limits
 
     def tally(self) -> Tally:
-        """The counts of all outcomes and of what is inside, at this moment."""
+        """The current counts of all outcomes and of the items inside."""
         return self._dispatcher.tally()
 
     def stats(self) -> Stats:
-        """A snapshot of the batcher. Never suspends; works before opening and after closing, and
-        from any thread.
+        """A snapshot. Never suspends; works before opening, after closing, and from any thread.
 
         From another thread than the loop's it may catch the batcher in the middle of a step: then
         its counts need not add up.

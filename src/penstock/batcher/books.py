@@ -38,7 +38,7 @@ class Bookkeeper(Generic[T]):
         self.observers = Observers(setup.observers)
         self.unlisted = log.Unlisted(setup.name, setup.sink)
         self.unsent: list[T] = []
-        """Items handed back: those of batches stand before those that no worker had taken."""
+        """Items handed back: those of batches before those that no worker had taken."""
         self.unknown: list[T] = []
         """Items whose outcome became unknown since a shutdown began."""
         self.held: list[Leftover[T]] | None = None
@@ -48,7 +48,7 @@ class Bookkeeper(Generic[T]):
         self._from_flights = 0
 
     def keep_for_last_resort(self) -> None:
-        """Hold items that are handed back, until the last resort has been asked."""
+        """Hold items that are handed back until the last resort has taken or left them."""
         self.held = []
 
     # -- items of a batch --------------------------------------------------------------------------
@@ -76,9 +76,7 @@ class Bookkeeper(Generic[T]):
         if sealed.receipts:
             _resolve(flight, indices, outcome, details)
         if self.observers:
-            self.observers.tell(
-                lambda observer: observer.on_outcome(flight.batch, outcome, indices)
-            )
+            self.observers.tell(lambda seen: seen.on_outcome(flight.batch, outcome, indices))
 
     def _hold(self, flight: Flight[T], indices: Sequence[int], held: list[Leftover[T]]) -> None:
         sealed, place = flight.sealed, self._from_flights
@@ -112,7 +110,7 @@ class Bookkeeper(Generic[T]):
         self._fences.count_items([item.number for item in items], outcome)
 
     def hand_back(self, items: list[Leftover[T]], cause: BaseException, parked: int) -> None:
-        """Items that no worker had taken are unsent, or kept for the last resort."""
+        """Book queued items as unsent, or keep them for the last resort."""
         self.parked += parked if self._holds_keys else 0
         if self.held is None:
             self.end(items, Outcome.UNSENT, cause)
@@ -121,22 +119,20 @@ class Bookkeeper(Generic[T]):
             self._ledger.hand_back(len(items))
 
     def answered(self, items: Sequence[Leftover[T]], taken: set[int], cause: BaseException) -> None:
-        """The last resort has taken some of the first held items; the others are unsent."""
+        """Book the first held items: dead-lettered if the last resort took them, or unsent."""
         if self.held is not None:
             del self.held[: len(items)]
         self._ledger.take_handed_back(len(items))
-        is_taken = [place in taken for place in range(len(items))]
-        took = [item for item, is_its in zip(items, is_taken, strict=True) if is_its]
-        left = [item for item, is_its in zip(items, is_taken, strict=True) if not is_its]
-        self.end(took, Outcome.DEAD_LETTERED, None)
+        left = [item for place, item in enumerate(items) if place not in taken]
+        self.end([items[place] for place in sorted(taken)], Outcome.DEAD_LETTERED, None)
         self.end(left, Outcome.UNSENT, cause)
 
     def stop_holding(self) -> None:
-        """The last resort has been asked: items that are handed back later are unsent."""
+        """From now on, items that are handed back are unsent."""
         self.held = None
 
     def drop(self, items: Sequence[Leftover[T]]) -> None:
-        """Book items that are given up for newer ones, or because there is no room."""
+        """Book items dropped for newer ones, or for lack of room."""
         self._ledger.ended(len(items), Outcome.DROPPED)
         for item in items:
             if item.receipt is not None:
@@ -154,10 +150,9 @@ class Bookkeeper(Generic[T]):
     ) -> Generator[BaseException]:
         """Log failed items and follow `on_failure`; yields errors that break the batcher."""
         log.failed_flush(flight.batch, failed)
-        limits = (error for error in failed.values() if isinstance(error, DeadLetterLimit))
-        limit = next(limits, None)
-        if limit is not None:
-            yield limit
+        limits = [error for error in failed.values() if isinstance(error, DeadLetterLimit)]
+        if limits:
+            yield limits[0]
         elif self._on_failure == "crash":
             yield next(iter(failed.values()))
         elif callable(self._on_failure):

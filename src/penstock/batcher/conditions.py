@@ -60,11 +60,8 @@ class Conditions:
     @property
     def worst(self) -> Trouble | None:
         """The trouble of the worst state."""
-        return max(
-            self.troubles.values(),
-            key=lambda trouble: SEVERITY[trouble.condition.state],
-            default=None,
-        )
+        troubles = self.troubles.values()
+        return max(troubles, key=lambda each: SEVERITY[each.condition.state], default=None)
 
     @property
     def state(self) -> DestinationState:
@@ -85,12 +82,8 @@ class Conditions:
         was_told = known is not None and not known.is_quiet
         is_quiet = not was_told and now < (told + EVERY if is_throttle else ended + FLAP)
         due = told + EVERY if is_throttle else min(now + FLAP, told + EVERY)
-        trouble = Trouble(
-            condition,
-            now if known is None else known.since,
-            due if is_quiet else now + EVERY,
-            is_quiet,
-        )
+        since = now if known is None else known.since
+        trouble = Trouble(condition, since, due if is_quiet else now + EVERY, is_quiet)
         self.troubles[source] = trouble
         if is_quiet:
             return None
@@ -120,9 +113,7 @@ class Conditions:
         return due
 
     def seconds(self, now: float) -> Mapping[DestinationState, float]:
-        """Total seconds of each worst state, without those in which all destinations were
-        available.
-        """
+        """Total seconds in each worst state other than available."""
         self._count(now)
         return dict(self._seconds)
 

@@ -1,8 +1,8 @@
-"""The dispatcher: takes batches from the gatherer, gives them slots, and acts on what follows.
+"""The dispatcher: takes batches from the gatherer, gives them slots, and acts on their outcomes.
 
-1. State changes in one stretch without `await`. Each begins by closing the window of the fast path
-   and ends with `advance`, which starts ready batches, sets the timer and opens the window again.
-2. Counts are kept per batch, never per item: how many were accepted follows from the lengths.
+1. Each change of state is one stretch without `await`. It begins by closing the window of the fast
+   path and ends with `advance`, which starts ready batches, sets the timer and reopens the window.
+2. Counts are kept per batch, never per item: the accepted ones follow from the lengths.
 3. A flight's items leave the ledger when they are settled; its slot is free when its write has
    ended. A sink that ignores its cancellation keeps its slot: a second write beside it would break
    order and concurrency.
@@ -53,7 +53,7 @@ T = TypeVar("T")
 class Dispatcher(Generic[T]):
     """The running part of a batcher, made when it opens.
 
-    `on_room` is called after every change of state; a batcher for threads lends its room then.
+    `on_room` is called after every change of state; the threads' batcher then lends its room.
     """
 
     def __init__(self, setup: Setup[T], on_room: Callable[[], object] | None = None) -> None:
@@ -110,7 +110,7 @@ class Dispatcher(Generic[T]):
 
     @property
     def keeps_slot(self) -> bool:
-        """Whether a batch keeps its slot during a backoff: order would be lost with one worker."""
+        """Whether a batch keeps its slot during a backoff, for the total order of one worker."""
         return self.setup.is_ordered and not self.flights.any_lets_pass
 
     def tally(self) -> Tally:
@@ -120,14 +120,14 @@ class Dispatcher(Generic[T]):
     # -- in ----------------------------------------------------------------------------------------
 
     def accept(self, group: AddGroup[T]) -> None:
-        """Take items in, in one stretch."""
+        """Accept items, in one stretch."""
         now = self.clock.now()
         self.window.close()
         self._fail(self.gathering.gatherer.offer(group, now))
         self.advance(now)
 
     def advance(self, now: float) -> None:
-        """Start ready batches, set the timer, open the window. Every change of state ends here."""
+        """End a change of state: start ready batches, set the timer, open the window."""
         self.window.close()
         self._pump(now)
         if self.lifecycle.accepting:
@@ -153,7 +153,7 @@ class Dispatcher(Generic[T]):
         return now
 
     def slot_given(self) -> None:
-        """A slot may be free, or something due."""
+        """Advance: a slot may be free, or a batch due."""
         self.advance(self.clock.now())
 
     # -- out ---------------------------------------------------------------------------------------
@@ -173,11 +173,10 @@ class Dispatcher(Generic[T]):
             self._launch(sealed)
 
     def _take_early(self, now: float) -> Sealed[T] | None:
-        """The open batch before it is due: the batcher closes, or a producer waits for room while
-        a worker is idle.
+        """The open batch before its time, if the batcher closes or a producer waits for room.
 
-        Granted room will fill the batch, so it is waited for: sealing on every free slot would make
-        batches of one for ever.
+        Not while granted room is unused: sealing then on every free slot would end in batches of
+        one item for ever.
         """
         gatherer = self.gathering.gatherer
         if not self.ledger.queued:
@@ -205,7 +204,7 @@ class Dispatcher(Generic[T]):
         return await send(self.setup.sink_for(flight.sealed), flight.batch)
 
     def _landed(self, flight: Flight[T], task: asyncio.Task[dict[int, BaseException]]) -> None:
-        """A write has ended, however that came about: even before its task had its first step."""
+        """End a flight after its write, or after its task's cancellation before the first step."""
         flight.ended(task)
         try:
             flight.end_try()
@@ -229,28 +228,26 @@ class Dispatcher(Generic[T]):
         self.notify()
 
     def notify(self) -> None:
-        """A flight has ended, or a producer waits no longer."""
+        """Advance after a flight has ended, or a producer has stopped waiting."""
         self.advance(self.clock.now())
         self.flights.changed.fire()
 
     def _put_back(
         self, flight: Flight[T], errors: dict[int, BaseException]
     ) -> dict[int, BaseException]:
-        """Have items that only stand behind a failed one of their key wait again; return the other
-        errors.
-        """
+        """Requeue items that only stand behind a failed one of their key; return other errors."""
         back = behind_failed(flight, errors)
         if self.lifecycle.gave_up:
             flight.batch.delivery.finish(back, Outcome.UNSENT)
         elif back:
             flight.batch.delivery.withdraw(back)
             self.gathering.gatherer.done(flight.sealed, (), back)
-            if flight.left == 0:  # nothing more of it is to be settled
+            if flight.left == 0:
                 self._pass_fences(flight)
         gone = set(back)
         return {i: error for i, error in errors.items() if i not in gone} if gone else errors
 
-    # -- what a flight tells -----------------------------------------------------------------------
+    # -- a flight's calls --------------------------------------------------------------------------
 
     def settled(
         self,
@@ -259,7 +256,7 @@ class Dispatcher(Generic[T]):
         outcome: Outcome,
         details: Mapping[int, object] | None,
     ) -> None:
-        """Items of a flight have an outcome: book it, and act on what follows."""
+        """Book an outcome of a flight's items, hold failed keys, grant the freed room."""
         self.books.settle(flight, indices, outcome, details)
         holds = self.gathering.holds
         if holds is not None and self.books.stops_keys(flight, outcome):
@@ -269,10 +266,7 @@ class Dispatcher(Generic[T]):
             self._pass_fences(flight)
 
     def backs_off(self, flight: Flight[T]) -> None:
-        """A flight is not at its destination: keys whose items have ended are free.
-
-        Unless a best-effort branch may still have to write them.
-        """
+        """Free the keys of settled items, unless a best-effort branch may still write them."""
         delivery = flight.batch.delivery
         if not self.setup.orders_itself or delivery.is_fresh or delivery.has_stragglers:
             return
@@ -282,13 +276,13 @@ class Dispatcher(Generic[T]):
         self.refresh()
 
     def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None:
-        """A try has met errors."""
+        """Note the errors of a try."""
         self.monitor.heard(errors)
         self.books.unlisted.look_at(errors)
         self.tries.heard(flight.running, errors)
 
     def adapt(self) -> None:
-        """Apply a setting: batches that are queued are cut when they are taken."""
+        """Apply a setting; queued batches are cut when they are taken."""
         before = Setting(self.slots.limit, self.gathering.shape.max_items)
         setting = self.tries.setting or before
         log.adapted(self.name, before, setting)
@@ -299,16 +293,15 @@ class Dispatcher(Generic[T]):
         self.refresh()
 
     def _resize(self) -> None:
-        setting = self.tries.setting
-        if setting is not None:
-            workers, max_items = setting
+        if self.tries.setting is not None:
+            workers, max_items = self.tries.setting
             self.slots.resize(workers)
             self.gathering.shape.resize(max_items)
 
-    # -- keys, room, fences -----------------------------------------------------------------------------
+    # -- keys, room, fences ------------------------------------------------------------------------
 
     def _fail(self, items: Sequence[Leftover[T]]) -> None:
-        """Items have failed with an earlier one of their key."""
+        """Reject items behind a failed one of their key."""
         if not items:
             return
         error = StoppedError("not sent: an earlier item of its key has failed for good")
@@ -318,7 +311,7 @@ class Dispatcher(Generic[T]):
         self.check_fences()
 
     def room_freed(self) -> None:
-        """Give waiting producers the room."""
+        """Grant free room to waiting producers."""
         if self.lifecycle.accepting or self.lifecycle.admitting:
             self.ledger.grant()
             self.refresh()
@@ -335,14 +328,14 @@ class Dispatcher(Generic[T]):
             self.check_fences()
 
     def check_fences(self) -> None:
-        """Open the fences that have nothing in front of them."""
+        """Open the fences with no items in front."""
         if self.fences:
             self.fences.check(self.ledger.settled, holding=bool(self.gathering.held_keys))
 
     # -- stopping ----------------------------------------------------------------------------------
 
     def stop_accepting(self, *, admit_waiting: bool = False) -> None:
-        """Accept no more items; waiting producers are turned away unless `admit_waiting`."""
+        """Accept no more items; turn waiting producers away unless `admit_waiting`."""
         self.lifecycle.stop_accepting(admit_waiting=admit_waiting)
         self._alarm.cancel()
         if not admit_waiting:
@@ -350,16 +343,16 @@ class Dispatcher(Generic[T]):
         self.refresh()
 
     def turn_away(self) -> None:
-        """Tell waiting producers that there will be no room."""
+        """Fail the waits of all producers."""
         self.lifecycle.stop_accepting()
         waiters = self.ledger.turn_away()
         if isinstance(self.gathering.gatherer, TenantGatherer):
             waiters += self.gathering.gatherer.turn_away()
-        for waiter in waiters:
+        for waiter in waiters:  # each with an error of its own
             waiter.fail(self.lifecycle.closed_error())
 
     def begin_stop(self, reason: Reason) -> None:
-        """Seal what is open, and end every backoff with an immediate try."""
+        """Seal open batches, and end every backoff with an immediate try."""
         now = self.clock.now()
         self.window.close()
         self.gathering.gatherer.seal(reason, now)
@@ -369,7 +362,7 @@ class Dispatcher(Generic[T]):
         self.advance(now)
 
     def give_up(self, cause: BaseException) -> None:
-        """End everything queued as unsent, or keep it for the last resort."""
+        """Hand back all queued items: unsent, or kept for the last resort."""
         self.lifecycle.give_up()
         self.window.close()
         parked = self.gathering.held_items
@@ -378,7 +371,7 @@ class Dispatcher(Generic[T]):
         self.refresh()
 
     def break_down(self, error: BaseException) -> None:
-        """Stop for good: nothing more is accepted or started, and queued items are handed back."""
+        """Stop for good: accept and start nothing more, and hand back queued items."""
         if self.lifecycle.broken is not None:
             return
         self.lifecycle.breaks(error)

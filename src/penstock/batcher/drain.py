@@ -14,7 +14,7 @@
 7. At the deadline the report is final. A write that ignored its cancellation is left behind, and a
    late completion changes nothing.
 
-The earliest deadline asked for wins.
+The earliest deadline wins.
 """
 
 from __future__ import annotations
@@ -63,16 +63,18 @@ class Drain(Generic[T]):
         self._close_sink = close_sink
         self._admit_waiting = admit_waiting
         self._last_resort: Sink[T] | None = dispatcher.setup.last_resort
+        longest_reserve = LONGEST_RESERVE
+        if self._last_resort is not None:
+            longest_reserve = math.inf
+            dispatcher.books.keep_for_last_resort()
         self._countdown = Countdown(
             dispatcher.clock,
             seconds,
-            longest_reserve=LONGEST_RESERVE if self._last_resort is None else math.inf,
+            longest_reserve=longest_reserve,
             on_move=dispatcher.lifecycle.move_cut,
             changed=dispatcher.flights.changed,
         )
         self._spent = _Spent(dispatcher, self._countdown.began)
-        if self._last_resort is not None:
-            dispatcher.books.keep_for_last_resort()
         dispatcher.lifecycle.plan_cut(self._countdown.at(1))
         self.task = self._begin()
 
@@ -82,7 +84,7 @@ class Drain(Generic[T]):
         return loop.create_task(self._run(), name=name, context=own_context())
 
     def begin_again(self) -> None:
-        """The task was cancelled before its first step: shut down now."""
+        """Shut down now: the task was cancelled before its first step."""
         self.hasten(0.0)
         self.task = self._begin()
 
@@ -112,9 +114,7 @@ class Drain(Generic[T]):
         return self._report()
 
     def _is_drained(self) -> bool:
-        """Whether nothing is inside or on its way in, but for the items of held keys and the
-        producers that wait for their room: neither goes by itself.
-        """
+        """Whether only held keys' items and producers without a grant are left: both would stay."""
         dispatcher = self._dispatcher
         if dispatcher.flights or dispatcher.ledger.queued != dispatcher.gathering.held_items:
             return False
@@ -126,15 +126,12 @@ class Drain(Generic[T]):
         dispatcher.turn_away()
         dispatcher.give_up(_never_sent())
         verdict_at = min(dispatcher.clock.now() + GRACE, countdown.at(0.5))
+        message = "the write was cut off by the shutdown's deadline"
         for flight in dispatcher.flights:
-            flight.cut(
-                UnknownOutcomeError("the write was cut off by the shutdown's deadline"), verdict_at
-            )
+            flight.cut(UnknownOutcomeError(message), verdict_at)
 
     async def _give_to_last_resort(self) -> None:
-        """Hand over the held items, a batch of one tenant at a time; those that the last resort
-        does not take in time are unsent.
-        """
+        """Hand over the held items, one tenant's at a time; those not taken in time are unsent."""
         books, most = self._dispatcher.books, self._dispatcher.setup.limits.max_items
         while books.held:
             items = _of_one_tenant(books.held[:most])
@@ -158,10 +155,8 @@ class Drain(Generic[T]):
         if await countdown.ends(sending, part=0.25):
             errors = sending.result()
         else:
-            late = UnknownOutcomeError(
-                "the last resort did not answer in its share of the deadline"
-            )
-            errors = dict.fromkeys(batch.unsettled(), late)
+            message = "the last resort did not answer in its share of the deadline"
+            errors = dict.fromkeys(batch.unsettled(), UnknownOutcomeError(message))
             batch.delivery.close()
         if errors:
             log.last_resort_failed(batch, errors)
@@ -201,7 +196,7 @@ class Drain(Generic[T]):
 
 
 class _Spent:
-    """How long each phase took, and why."""
+    """The seconds of each phase, and the destination's part in them."""
 
     def __init__(self, dispatcher: Dispatcher[Any], began: float) -> None:
         self._clock = dispatcher.clock
@@ -218,7 +213,7 @@ class _Spent:
         self._phase_began = now
 
     def report(self, now: float) -> TimeSpent:
-        """All of it."""
+        """The phases so far, and the destination's troubles during them."""
         troubled = {
             state.value: seconds - self._troubled_before.get(state, 0.0)
             for state, seconds in self._monitor.seconds(now).items()
@@ -232,7 +227,7 @@ class _Spent:
 
 
 def _of_one_tenant(items: list[Leftover[T]]) -> list[Leftover[T]]:
-    """The first items, up to another tenant's."""
+    """The first items of one tenant."""
     known = accepted(items[0].tenant)
     return list(takewhile(lambda item: accepted(item.tenant) == known, items))
 

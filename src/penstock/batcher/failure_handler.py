@@ -1,4 +1,4 @@
-"""What a program may do with failed items."""
+"""The program's own handling of failed items."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ class Fence:
         self.outcomes: dict[Outcome, int] = {}
         self.passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._not_before = 0
-        """Settled items, at least, by the time that it opens: a count in front looks everywhere."""
+        """Minimum of settled items when it opens; it saves counts of the items in front."""
 
     def add(self, outcomes: Mapping[Outcome, int]) -> None:
-        """Count outcomes of one batch."""
+        """Count the outcomes of a batch."""
         for outcome, count in outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
 
@@ -41,7 +41,7 @@ class Fence:
 
 
 class Fences:
-    """The fences that are closed. `before` counts the items inside up to a batch number."""
+    """The closed fences. `before` counts the items inside up to a batch number."""
 
     def __init__(self, before: Callable[[int], int]) -> None:
         self._before = before
@@ -51,24 +51,24 @@ class Fences:
         return len(self._fences)
 
     def add(self, number: int) -> Fence:
-        """A fence behind the batches up to this number."""
+        """Add a fence behind the batches up to this number."""
         fence = Fence(number)
         self._fences.append(fence)
         return fence
 
     def remove(self, fence: Fence) -> None:
-        """Keep this fence no longer."""
+        """Forget a fence."""
         if fence in self._fences:
             self._fences.remove(fence)
 
     def count(self, number: int, outcomes: Mapping[Outcome, int]) -> None:
-        """The items of a batch have these outcomes."""
+        """Count the outcomes of a batch for the fences behind it."""
         for fence in self._fences:
             if number <= fence.number:
                 fence.add(outcomes)
 
     def count_items(self, numbers: Sequence[int], outcome: Outcome) -> None:
-        """Items of batches with these numbers have this outcome."""
+        """Count the outcome of items by the numbers of their batches."""
         for fence in self._fences:
             behind = sum(1 for number in numbers if number <= fence.number)
             if behind:
@@ -82,6 +82,6 @@ class Fences:
                 fence.open()
 
     def open_all(self) -> None:
-        """The batcher has broken: nothing more ends."""
+        """End all waits: the batcher is broken."""
         for fence in self._fences:
             fence.open()

@@ -1,4 +1,4 @@
-"""One sealed batch on its way: its items, receipts and slot, and the timers that bound it."""
+"""One batch in flight: its items, receipts and slot, and the timers that bound it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class FlightHost(Protocol[T]):
-    """The dispatcher, as a flight needs it."""
+    """The dispatcher's side that a flight uses."""
 
     lifecycle: Lifecycle
     slots: FifoSlots
@@ -37,15 +37,11 @@ class FlightHost(Protocol[T]):
     tries: TryWatch
 
     @property
-    def keeps_slot(self) -> bool:
-        """Whether a batch keeps its slot during a backoff."""
-        ...
+    def keeps_slot(self) -> bool: ...
 
-    def slot_given(self) -> None:
-        """A slot may be free."""
+    def slot_given(self) -> None: ...
 
-    def backs_off(self, flight: Flight[T]) -> None:
-        """The flight is not at its destination."""
+    def backs_off(self, flight: Flight[T]) -> None: ...
 
     def settled(
         self,
@@ -53,18 +49,15 @@ class FlightHost(Protocol[T]):
         indices: Sequence[int],
         outcome: Outcome,
         details: Mapping[int, object] | None,
-    ) -> None:
-        """Items of the flight have an outcome."""
+    ) -> None: ...
 
-    def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None:
-        """A write, or a part of one, has ended with these errors."""
+    def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None: ...
 
-    def adapt(self) -> None:
-        """The setting of workers and batch size has changed."""
+    def adapt(self) -> None: ...
 
 
 class Flight(Generic[T]):
-    """A batch between being taken and the end of its write: the books and slots of its delivery."""
+    """A batch from its take to the end of its write: the books and slots of its delivery."""
 
     __slots__ = (
         "_host",
@@ -98,21 +91,18 @@ class Flight(Generic[T]):
         self._stretch = stretch
         self._timers: dict[object, TimerHandle] = {}
         self._verdict: TimerHandle | None = None
+        lineage = Lineage(
+            id=batch_id,
+            reason=sealed.reason,
+            name=name,
+            oldest_at=sealed.oldest_at,
+            sealed_at=sealed.sealed_at,
+            tenant=sealed.tenant,
+        )
+        items, keeps_prefix = tuple(sealed.items), sealed.keeps_prefix
+        delivery = Delivery(len(items), books=self, slots=self, keeps_prefix=keeps_prefix)
         self.batch = RowBatch(
-            tuple(sealed.items),
-            lineage=Lineage(
-                id=batch_id,
-                reason=sealed.reason,
-                name=name,
-                oldest_at=sealed.oldest_at,
-                sealed_at=sealed.sealed_at,
-                tenant=sealed.tenant,
-            ),
-            delivery=Delivery(
-                len(sealed.items), books=self, slots=self, keeps_prefix=sealed.keeps_prefix
-            ),
-            keys=sealed.keys,
-            sizes=sealed.sizes,
+            items, lineage=lineage, delivery=delivery, keys=sealed.keys, sizes=sealed.sizes
         )
         host.slots.take()
         self.begin_try()
@@ -121,32 +111,26 @@ class Flight(Generic[T]):
     def start(
         self, task: asyncio.Task[dict[int, BaseException]]
     ) -> asyncio.Task[dict[int, BaseException]]:
-        """This task writes the batch."""
         self.task = task
         return task
 
     @property
     def left(self) -> int:
-        """Items without an outcome."""
         return self.batch.delivery.left
 
     def count(self, outcome: Outcome, items: int) -> None:
-        """Count an outcome, for fences."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + items
 
     def cause(self, index: int) -> BaseException | None:
-        """Why an item failed, if that is known."""
         return self.batch.delivery.error(index) or self.cut_cause
 
     # -- tries -------------------------------------------------------------------------------------
 
     def begin_try(self) -> None:
-        """It has its slot, and goes to its destination."""
         if self.running is None:
             self.running = self._host.tries.begins(self.left, self.sealed, self.clock.now())
 
     def end_try(self, *, rests: bool = False) -> None:
-        """It backs off, or has ended."""
         running, self.running = self.running, None
         told = self.cut_cause is None or not self.stopping
         if running is not None and self._host.tries.ends(
@@ -160,18 +144,15 @@ class Flight(Generic[T]):
         """Start a stretch: the write is cut if it lasts longer than the flush timeout."""
         self.unwatch(activity)
         if self.cut_cause is None:
-            self._timers[activity] = self.clock.call_at(
-                self.clock.now() + self._stretch, self._timed_out
-            )
+            ends_at = self.clock.now() + self._stretch
+            self._timers[activity] = self.clock.call_at(ends_at, self._timed_out)
 
     def unwatch(self, activity: object) -> None:
-        """End the stretch."""
         timer = self._timers.pop(activity, None)
         if timer is not None:
             timer.cancel()
 
     def ended(self, task: asyncio.Task[Any]) -> None:
-        """The write has ended: nothing bounds it any more."""
         self._unwatch_all()
         if self._verdict is not None:
             self._verdict.cancel()
@@ -183,8 +164,9 @@ class Flight(Generic[T]):
         self._timers.clear()
 
     def _timed_out(self) -> None:
-        message = f"the write was cut off: it ran for more than flush_timeout={self._stretch} s"
-        error = TimedOutError(message)
+        error = TimedOutError(
+            f"the write was cut off: it ran for more than flush_timeout={self._stretch} s"
+        )
         self.heard((error,))
         self.cut(error, self.clock.now() + GRACE)
 
@@ -199,7 +181,6 @@ class Flight(Generic[T]):
         self._verdict = self.clock.call_at(verdict_at, self.batch.delivery.close)
 
     def release_slot(self) -> None:
-        """Give the slot back, if it has one."""
         if self.has_slot:
             self.has_slot = False
             self._host.slots.give()
@@ -208,26 +189,21 @@ class Flight(Generic[T]):
 
     @property
     def clock(self) -> Clock:
-        """The batcher's clock."""
         return self._host.lifecycle.clock
 
     @property
     def deadline(self) -> float | None:
-        """When a shutdown cuts writes."""
         return self._host.lifecycle.deadline
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun."""
         return self._host.lifecycle.stopping
 
     @property
     def waits_for_repair(self) -> bool:
-        """True: a batcher's log reports the wait."""
-        return True
+        return True  # a batcher's log reports the wait
 
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
-        """Wait out a backoff, or until a shutdown begins."""
         await self._host.lifecycle.pause(until, *signals, through_stop=through_stop)
 
     def give_slot(self) -> None:
@@ -240,7 +216,6 @@ class Flight(Generic[T]):
             self._host.slot_given()
 
     async def take_slot(self) -> None:
-        """Wait for a slot after a backoff."""
         while not self.has_slot:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._host.slots.queue(waiter)
@@ -261,7 +236,7 @@ class Flight(Generic[T]):
         self.has_slot = True
 
     def force_slot(self) -> None:
-        """Go on at once after an exception in a backoff, over the limit if need be."""
+        """Take a slot at once after an exception in a backoff, even over the limit."""
         if not self.has_slot:
             self.has_slot = True
             self._host.slots.take()
@@ -276,28 +251,23 @@ class Flight(Generic[T]):
     def settled(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
-        """Book outcomes."""
         self._host.settled(self, indices, outcome, details)
 
     def throttled(self, until: float) -> None:
-        """The destination asked for a pause."""
         self._host.lifecycle.throttled(until)
 
     def heard(self, errors: Iterable[BaseException]) -> None:
-        """A write, or a part of one, has ended with these errors."""
         self._host.heard(self, errors)
 
     def reported(self, source: object, condition: Condition | None) -> None:
-        """A decorator reports the state of its destination."""
         self._host.monitor.reported(source, condition)
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """Items of the batch will be sent again."""
         self._host.monitor.retrying(self.batch, kind, items, delay)
 
 
 def _exit_of(task: asyncio.Task[Any]) -> UnknownOutcomeError | None:
-    """Why items are unknown after an exception that `send` does not keep: a sink called for exit."""
+    """The error of items whose write ended by an exception that `send` does not keep (an exit)."""
     raised = None if task.cancelled() else task.exception()
     if raised is None:
         return None

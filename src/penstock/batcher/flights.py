@@ -1,4 +1,4 @@
-"""The batches on their way."""
+"""The batches in flight."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ class Flights(Generic[T]):
     """The flights of one batcher, and their ids."""
 
     def __init__(self, setup: Setup[T]) -> None:
-        self._name = setup.name
-        self._stretch = setup.limits.stretch
+        self._name, self._stretch = setup.name, setup.limits.stretch
         self._flights: set[Flight[T]] = set()
         self._id = uuid4().hex
         self._serial = itertools.count(1)
         self._context = own_context()
         self.by_reason: Counter[str] = Counter()
-        """How many batches were started, by reason."""
+        """Batches started, by reason."""
         self.changed = Signal()
-        """Fires when a flight has ended, or a producer waits no longer; the drain listens."""
+        """Fires when a flight has ended or a producer stops waiting; the drain listens."""
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -44,34 +43,29 @@ class Flights(Generic[T]):
         return iter(tuple(self._flights))
 
     def launch(self, host: FlightHost[T], sealed: Sealed[T]) -> Flight[T]:
-        """A flight of this batch, in a slot; its write has not begun."""
-        flight = Flight(
-            host,
-            sealed,
-            batch_id=f"{self._id}-{next(self._serial)}",
-            name=self._name,
-            stretch=self._stretch,
-        )
+        """Put a batch into a slot; its write begins later."""
+        batch_id = f"{self._id}-{next(self._serial)}"
+        flight = Flight(host, sealed, batch_id=batch_id, name=self._name, stretch=self._stretch)
         self._flights.add(flight)
         self.by_reason[sealed.reason.value] += 1
         return flight
 
     def context(self) -> contextvars.Context:
-        """The context of a write: empty, but for the mark of a batcher's own work."""
+        """The context of a write: empty except for the mark of a batcher's own work."""
         return self._context.copy()
 
     def discard(self, flight: Flight[T]) -> None:
-        """A flight has ended."""
+        """Remove a flight that has ended."""
         self._flights.discard(flight)
 
     @property
     def all_let_pass(self) -> bool:
-        """Whether each lets later batches go first."""
+        """Whether all flights let later batches go first."""
         return not self._flights or all(flight.batch.delivery.lets_pass for flight in self._flights)
 
     @property
     def any_lets_pass(self) -> bool:
-        """Whether one lets later batches go first."""
+        """Whether any flight lets later batches go first."""
         return any(flight.batch.delivery.lets_pass for flight in self._flights)
 
     @property
@@ -85,5 +79,5 @@ class Flights(Generic[T]):
 
     @property
     def backing_off(self) -> list[Flight[T]]:
-        """The flights in a backoff."""
+        """Flights in a backoff."""
         return [flight for flight in self if flight.backing_off]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _fence(dispatcher: Dispatcher[Any]) -> Fence:
-    """Seal what is open; a fence behind everything accepted so far."""
+    """Seal the open batch; return a fence behind everything accepted so far."""
     now = dispatcher.clock.now()
     dispatcher.window.close()
     dispatcher.gathering.gatherer.seal(Reason.MANUAL, now)

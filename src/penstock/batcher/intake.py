@@ -1,7 +1,7 @@
-"""The way in beside the fast path: measure, let other tasks run, wait for room; then append.
+"""The slow path of adding: measure, let other tasks run, wait for room, then append.
 
-*Yield first, append last*: a producer waits before its item is appended, and nothing is awaited
-after. So a cancelled `add` has either put its item in, and returned, or has not.
+*Yield first, append last*: a producer waits before its item is appended, and awaits nothing after.
+So a cancelled `add` has not put its item in.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Intake(Generic[T]):
         return AddGroup(items, sizes, receipts, keys)
 
     def _check_sizes(self, items: int, sizes: tuple[int, ...]) -> None:
-        """Raise `ItemTooLarge` for what may not come in, or could never fit."""
+        """Raise `ItemTooLarge` for items that are refused for their size, or could never fit."""
         most, ledger = self._setup.limits.max_bytes, self._ledger
         if self._setup.oversize == "reject" and most is not None and max(sizes) > most:
             raise ItemTooLarge(f"an item of {max(sizes)} bytes is larger than max_bytes={most}")
@@ -122,10 +122,7 @@ class Intake(Generic[T]):
             raise ItemTooLarge(f"{items} items of {sum(sizes)} bytes can never fit: {caps}")
 
     def _takes_at_once(self, group: AddGroup[T]) -> bool:
-        """Accept the group if there is room everywhere, evicting older items if the policy allows.
-
-        None of those is given up if that would not make enough room.
-        """
+        """Accept the group if there is room, or enough older items that the policy may evict."""
         dispatcher = self._dispatcher
         tenants = self._tenants(group)
         if self._ledger.admits(len(group.items), group.bytes) and all(
@@ -144,7 +141,7 @@ class Intake(Generic[T]):
         return True
 
     def evict_for(self, reservation: Reservation) -> list[T]:
-        """Give up the oldest queued items until there is room; return them."""
+        """Evict the oldest queued items until there is room; return them."""
         self._window.close()
         gone: list[Leftover[T]] = []
         while not reservation.fits and (evicted := reservation.evict()) is not None:
@@ -155,7 +152,7 @@ class Intake(Generic[T]):
         return [leftover.item for leftover in gone]
 
     def drop(self, group: AddGroup[T]) -> None:
-        """Accept items and give them up at once."""
+        """Accept items and drop them at once."""
         books = self._dispatcher.books
         books.drop([Leftover(item, receipt, 0) for item, _, receipt, _ in group.rows()])
         books.tell_dropped(group.items)
@@ -172,14 +169,12 @@ class Intake(Generic[T]):
     def _reservations(
         self, group: AddGroup[T], tenants: Sequence[TenantReservation[T]]
     ) -> list[Reservation]:
-        """Everything that must have room, in the order to wait for it."""
-        whole = WholeReservation(
-            self._ledger, self._dispatcher.gathering, len(group.items), group.bytes
-        )
-        return [*tenants, whole]
+        """All ledgers' reservations, in the order of waiting."""
+        gathering, items = self._dispatcher.gathering, len(group.items)
+        return [*tenants, WholeReservation(self._ledger, gathering, items, group.bytes)]
 
     def _refuse(self, group: AddGroup[T]) -> Never:
-        """A full ledger rejects, or no time is given to wait."""
+        """Refuse a group without room: the policy rejects, or the timeout is 0."""
         self._ledger.refuse(len(group.items))
         kind = LedgerFull if self._setup.overflow == "reject" else AddTimeout
         reservations = self._reservations(group, self._tenants(group))
@@ -187,9 +182,7 @@ class Intake(Generic[T]):
         raise kind(f"batcher {self._setup.name!r}: {full}", retry_after=self._retry_after())
 
     async def _wait_for_room(self, group: AddGroup[T], seconds: float | None) -> None:
-        """Get room in one ledger after the other; room in the first is kept meanwhile, and handed
-        on by a producer that gives up.
-        """
+        """Reserve room in one ledger after the other; if the wait ends early, hand it on."""
         dispatcher, clock = self._dispatcher, self._lifecycle.clock
         joined: list[tuple[Reservation, Waiter]] = []
         is_in = False
@@ -197,11 +190,8 @@ class Intake(Generic[T]):
         try:
             async with clock.timeout_at(None if seconds is None else clock.now() + seconds):
                 for reservation in self._reservations(group, self._tenants(group)):
-                    waiter = Waiter(
-                        reservation.items,
-                        reservation.size,
-                        asyncio.get_running_loop().create_future(),
-                    )
+                    future = asyncio.get_running_loop().create_future()
+                    waiter = Waiter(reservation.items, reservation.size, future)
                     joined.append((reservation, waiter))
                     reservation.join(waiter)
                     if not waiter.granted:

@@ -1,4 +1,4 @@
-"""What a write that has ended means for the items of its batch."""
+"""From a write's end to its items' outcomes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:
-    """The errors of a write; none if it was cut, since verdicts decide then."""
+    """Return a write's errors; none if it was cut, since verdicts decide then."""
     return {} if task.cancelled() or task.exception() is not None else task.result()
 
 
 def behind_failed(flight: Flight[Any], errors: dict[int, BaseException]) -> list[int]:
-    """Failed items, known not to be applied, that only stand behind a failed one of their key."""
+    """Return the items known not to be applied that only stand behind a failed one of their key."""
     delivery = flight.batch.delivery
     if not delivery.keeps_prefix or delivery.closed or not errors:
         return []
@@ -35,7 +35,7 @@ def behind_failed(flight: Flight[Any], errors: dict[int, BaseException]) -> list
 def book_failures(
     flight: Flight[Any], errors: dict[int, BaseException]
 ) -> dict[int, BaseException]:
-    """Give every item that is left its outcome; return the errors of those that failed."""
+    """Give every remaining item its outcome; return the errors of the failed ones."""
     delivery = flight.batch.delivery
     if delivery.closed:
         return _cut_items(flight)

@@ -1,7 +1,7 @@
 """The life of an open batcher, from opening to its report.
 
-new -> opening -> open -> closing -> closed; a forked child's copy is `forked`. A batcher that is
-open and broken takes no items any more; it still has to be shut down.
+new -> opening -> open -> closing -> closed; a forked child's copy is `forked`. A broken batcher
+that is open takes no items; it still has to be shut down.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Lifecycle:
-    """The state of a batcher: what it accepts, and how far a shutdown is."""
+    """The state of a batcher and of its shutdown."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
@@ -29,11 +29,11 @@ class Lifecycle:
         self.state = "new"
         self.accepting = True
         self.admitting = False
-        """Whether a closing batcher still admits the producers that waited before."""
+        """Whether a closing batcher still admits producers that waited before."""
         self.broken: BaseException | None = None
         self.stopping = False
         self.gave_up = False
-        """Whether queued items are handed back instead of being sent."""
+        """Whether queued items are handed back unsent."""
         self.deadline: float | None = None
         """When a shutdown cuts writes."""
         self.throttled_until = 0.0
@@ -58,7 +58,7 @@ class Lifecycle:
     # -- checks ------------------------------------------------------------------------------------
 
     def check_here(self) -> None:
-        """Raise unless this is the process, and the loop, in which it is open."""
+        """Raise unless this is the batcher's own process and loop."""
         if self.state == "forked":
             message = (
                 f"batcher {self.name!r} was opened by the parent of this forked process; make a "
@@ -73,7 +73,7 @@ class Lifecycle:
             raise ConfigError(message)
 
     def check_entered(self) -> None:
-        """Raise unless it has been opened."""
+        """Raise unless it was opened."""
         if self.state in {"new", "opening"}:
             raise ClosedError(f"batcher {self.name!r} is not open: use `async with batcher:`")
 
@@ -85,7 +85,7 @@ class Lifecycle:
             raise self.closed_error()
 
     def closed_error(self) -> ClosedError:
-        """Why nothing is accepted."""
+        """The error for items that come too late."""
         if self.broken is None:
             return ClosedError(f"batcher {self.name!r} is closed and takes no more items")
         message = f"batcher {self.name!r} has stopped after a failure: {repr_of(self.broken)}"
@@ -94,49 +94,49 @@ class Lifecycle:
     # -- changes -----------------------------------------------------------------------------------
 
     def enter(self, state: str) -> None:
-        """Go on to the next state."""
+        """Change the state."""
         self.state = state
 
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """It is open, and belongs to this loop."""
+        """Open it on this loop."""
         self._loop = loop
         if isinstance(self.clock, LoopClock):
             self.clock = LoopClock(loop)  # a thread that scrapes metrics can read it as well
         self.state = "open"
 
     def stop_accepting(self, *, admit_waiting: bool = False) -> None:
-        """Accept no more items, but from producers that wait already if `admit_waiting`."""
+        """Accept no more items; with `admit_waiting` except from producers that wait already."""
         self.accepting = False
         self.admitting = admit_waiting
 
     def give_up(self) -> None:
-        """From now on queued items are handed back."""
+        """Hand back queued items from now on."""
         self.admitting = False
         self.gave_up = True
 
     def begin_stop(self) -> None:
-        """End every backoff with an immediate try; from now on they are shortened."""
+        """End every backoff with an immediate try, and shorten later ones."""
         self.stopping = True
         self._stop_signal.fire()
 
     def plan_cut(self, deadline: float) -> None:
-        """A shutdown that is about to begin cuts writes at this time."""
+        """Set the time at which a shutdown will cut writes."""
         self.deadline = deadline
 
     def move_cut(self, deadline: float) -> None:
-        """Writes are cut earlier than backoffs have reckoned with."""
+        """Cut writes earlier than planned, and have backoffs take note."""
         self.deadline = deadline
         self._stop_signal.fire()
 
     def breaks(self, error: BaseException) -> None:
-        """It has failed for good."""
+        """Note the error that broke it."""
         self.broken = error
 
     def throttled(self, until: float) -> None:
-        """The destination asked for a pause."""
+        """Note the destination's throttling."""
         self.throttled_until = max(self.throttled_until, until)
 
     async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
-        """Wait until then, for a signal, or for a shutdown unless `through_stop`."""
+        """Wait until a time, a signal, or a shutdown unless `through_stop`."""
         stop = () if through_stop else (self._stop_signal,)
         await wait_until(self.clock, until, *stop, *signals)

@@ -50,10 +50,8 @@ class Limits:
         checks.optional_count("max_bytes", self.max_bytes)
         checks.optional_count("max_pending_bytes", self.max_pending_bytes)
         checks.optional_count("max_pending_items", self.max_pending_items)
-        object.__setattr__(self, "max_delay", checks.seconds("max_delay", self.max_delay))
-        object.__setattr__(
-            self, "flush_timeout", checks.seconds("flush_timeout", self.flush_timeout)
-        )
+        for name, given in (("max_delay", self.max_delay), ("flush_timeout", self.flush_timeout)):
+            object.__setattr__(self, name, checks.seconds(name, given))
         self._check_ledger()
 
     def _check_ledger(self) -> None:
@@ -65,11 +63,8 @@ class Limits:
             )
             raise checks.bad("max_pending_items", self.max_pending_items, rule)
         if self.max_bytes and self.max_pending_bytes and self.max_pending_bytes < self.max_bytes:
-            raise checks.bad(
-                "max_pending_bytes",
-                self.max_pending_bytes,
-                f"must be at least max_bytes = {self.max_bytes}",
-            )
+            rule = f"must be at least max_bytes = {self.max_bytes}"
+            raise checks.bad("max_pending_bytes", self.max_pending_bytes, rule)
 
     @property
     def ledger_items(self) -> int:

@@ -38,8 +38,7 @@ Kind = tuple[str, str, str, int]
 def failed_flush(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None:
     """Log the number of failed items of a flush, and their first error.
 
-    At level `DEBUG` if all were given up because the batcher stops: those are handed back, and the
-    shutdown's own line counts them.
+    At level `DEBUG` if all are handed back by a stop: the shutdown's own line counts those.
     """
     is_stop = all(isinstance(error, StoppedError) for error in errors.values())
     distinct = {id(error): error for error in errors.values()}.values()
@@ -124,16 +123,10 @@ class Unlisted:
     def look_at(self, errors: Iterable[BaseException]) -> None:
         """Log those of a write's errors that are unlisted and of a new kind."""
         for error in {id(error): error for error in errors}.values():
-            found = (
-                error.__cause__
-                if isinstance(error, PermanentError) and _is_pythons_own(error.__cause__)
-                else error
-            )
-            if (
-                found is not None
-                and (kind := _kind(found)) not in self._kinds
-                and self._is_unlisted(found)
-            ):
+            found, cause = error, error.__cause__
+            if isinstance(error, PermanentError) and cause is not None and _is_pythons_own(cause):
+                found = cause
+            if (kind := _kind(found)) not in self._kinds and self._is_unlisted(found):
                 self._tell(kind, found, "in a write")
 
     def raised_by_function(self, error: BaseException) -> None:
@@ -154,11 +147,8 @@ class Unlisted:
         if len(self._kinds) >= MOST_KINDS:
             return
         self._kinds.add(kind)
-        rest = (
-            "it is not logged again"
-            if len(self._kinds) < MOST_KINDS
-            else "further kinds are not logged"
-        )
+        is_last = len(self._kinds) >= MOST_KINDS
+        rest = "further kinds are not logged" if is_last else "it is not logged again"
         message = "batcher %r: an unlisted exception %s, probably a bug: %s (%s)"
         say(logger, logging.ERROR, message, self._name, where, for_log(error), rest, error=error)
 
@@ -172,12 +162,8 @@ def _kind(error: BaseException) -> Kind:
     return kind.__module__, kind.__qualname__, trace.tb_frame.f_code.co_filename, trace.tb_lineno
 
 
-def _is_pythons_own(error: BaseException | None) -> bool:
-    return (
-        error is not None
-        and type(error).__module__ == "builtins"
-        and not isinstance(error, OSError)
-    )
+def _is_pythons_own(error: BaseException) -> bool:
+    return type(error).__module__ == "builtins" and not isinstance(error, OSError)
 
 
 def _is_a_servers(error: BaseException) -> bool:

@@ -1,6 +1,4 @@
-"""Reports the destination's state in log lines, to observers and in `stats()`: a thin shell around
-`Conditions`.
-"""
+"""A shell around `Conditions`: the destination's state in log lines, observers and `stats()`."""
 
 from __future__ import annotations
 
@@ -88,13 +86,10 @@ class Monitor:
             return
         now, before = self._batcher.clock.now(), self._conditions.state
         if condition is None:
-            ended = self._conditions.ends(source, now)
-            if ended is not None:
+            if (ended := self._conditions.ends(source, now)) is not None:
                 self._log_end(ended, now)
-        else:
-            begun = self._conditions.begins(source, condition, now)
-            if begun is not None:
-                self._log_trouble(begun, now)
+        elif (begun := self._conditions.begins(source, condition, now)) is not None:
+            self._log_trouble(begun, now)
         self._arm()
         if self._conditions.state is not before:
             self._tell_state()
@@ -102,9 +97,7 @@ class Monitor:
     def retrying(self, batch: Batch[Any], kind: ErrorClass, items: int, delay: float) -> None:
         """Count a retry of a batch, and tell observers."""
         self.retries += 1
-        self._batcher.observers.tell(
-            lambda observer: observer.on_retry(batch, kind.value, items, delay)
-        )
+        self._batcher.observers.tell(lambda seen: seen.on_retry(batch, kind.value, items, delay))
 
     def heard(self, errors: Iterable[BaseException]) -> None:
         """Note the first error of a write, and its class."""
@@ -116,16 +109,12 @@ class Monitor:
         except Exception:  # a classifier that raises lists nothing
             kind = ErrorClass.UNLISTED
         if kind is not ErrorClass.STOPPED:
-            shown = ErrorStats(
-                error_type=type(error).__name__,
-                error_class=kind.value,
-                message=for_log(error),
-                age=0.0,
-            )
+            name, message = type(error).__name__, for_log(error)
+            shown = ErrorStats(error_type=name, error_class=kind.value, message=message, age=0.0)
             self._last_error = (self._batcher.clock.now(), shown)
 
     def close(self) -> None:
-        """Stop the reminders: the batcher has closed."""
+        """Stop the reminders."""
         self._is_closed = True
         self._disarm()
 
@@ -134,20 +123,20 @@ class Monitor:
             self._timer.cancel()
             self._timer = None
 
-    # -- questions ---------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------
 
     def destination(self, now: float) -> DestinationStats:
         """The worst state of all destinations."""
         worst = self._conditions.worst
         if worst is None:
             return DestinationStats()
-        condition = worst.condition
-        return DestinationStats(
-            state=condition.state.value,
-            seconds=max(0.0, now - worst.since),
-            reason=condition.reason,
-            repair=condition.repair,
+        state, reason, repair = (
+            worst.condition.state,
+            worst.condition.reason,
+            worst.condition.repair,
         )
+        seconds = max(0.0, now - worst.since)
+        return DestinationStats(state=state.value, seconds=seconds, reason=reason, repair=repair)
 
     def last_error(self, now: float) -> ErrorStats | None:
         """The last error of any write."""

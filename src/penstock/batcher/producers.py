@@ -1,4 +1,4 @@
-"""The producers that wait for room, in whatever ledger."""
+"""The producers that wait for room, in any ledger."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ if TYPE_CHECKING:
 
 
 class Producers:
-    """Producers that wait, or were granted room just now."""
+    """Producers that wait, or have an unused grant."""
 
     def __init__(self) -> None:
         self._waiters: set[Waiter] = set()
         self.waits = 0
-        """How often a producer had to wait."""
+        """The number of waits so far."""
 
     def __len__(self) -> int:
         return len(self._waiters)
 
     def waits_again(self) -> None:
-        """A producer has to wait."""
+        """Count a wait."""
         self.waits += 1
 
     def join(self, waiter: Waiter) -> None:
-        """A producer waits."""
+        """Add a waiting producer."""
         self._waiters.add(waiter)
 
     def leave(self, waiter: Waiter) -> None:
-        """It waits no longer."""
+        """Remove a producer."""
         self._waiters.discard(waiter)
 
     @property
     def any_granted(self) -> bool:
-        """Whether one is on its way in."""
+        """Whether a producer has an unused grant."""
         return any(waiter.granted for waiter in self._waiters)

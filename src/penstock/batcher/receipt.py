@@ -71,9 +71,7 @@ class Receipt(ReceiptBase):
         return self.result()
 
     async def settled(self) -> Outcome:
-        """Wait for the outcome, success or failure, and return it. Cancellation does not affect the
-        item.
-        """
+        """Wait for any outcome and return it. Cancellation does not affect the item."""
         while self.outcome is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if self._waiters is None:
@@ -84,9 +82,7 @@ class Receipt(ReceiptBase):
         return self.outcome
 
     def result(self) -> Outcome:
-        """Return a success outcome, or raise `ItemFailed`. Raises `InvalidStateError` while the item
-        is inside.
-        """
+        """Return a success or raise `ItemFailed`; `InvalidStateError` while the item is inside."""
         if self.outcome is None:
             message = "the item has no outcome yet; await the receipt"
             raise asyncio.InvalidStateError(message)
@@ -132,18 +128,14 @@ class BlockingReceipt(ReceiptBase):
         return self._success(self.outcome)
 
     def _wait(self, timeout: float | None) -> None:
-        """Join before reading the outcome, which is set before the waiters are read: none is
-        missed.
-        """
         arrived = threading.Lock()
         arrived.acquire()
-        with _JOINING:
+        with _JOINING:  # joins first, reads the outcome after; `resolve` goes the other way round
             if self._waiters is not None:
                 self._waiters = (*self._waiters, arrived)
         if self.outcome is None:
-            arrived.acquire(
-                timeout=-1 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
-            )
+            most = threading.TIMEOUT_MAX
+            arrived.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), most))
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, None

@@ -1,6 +1,4 @@
-"""What must have room before a group comes in: the ledgers of its tenants, where those are bounded,
-and the whole.
-"""
+"""Room for a group: in the ledgers of its tenants, where those are bounded, and in the whole."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ T = TypeVar("T")
 
 
 class Reservation(Protocol):
-    """Room that a group needs in one ledger."""
+    """A group's room in one ledger."""
 
     items: int
     size: int
@@ -50,7 +48,7 @@ class Reservation(Protocol):
         """Have the waiter granted the room, now or when it comes free."""
 
     def leave(self, waiter: Waiter) -> None:
-        """The waiter is in, or gives up; unused room goes to others."""
+        """End the wait, used or not; unused room goes to others."""
 
 
 class WholeReservation(Generic[T]):
@@ -117,10 +115,8 @@ class TenantReservation(Generic[T]):
         """That it is full, in words."""
         queue = self._tenants.known(self.key)
         inside, held = (0, 0) if queue is None else (queue.ledger.inside, queue.held_keys)
-        return (
-            f"tenant {self._shown} has {inside} items inside, and its part of the ledger is "
-            f"full{_held(held)}"
-        )
+        full = f"and its part of the ledger is full{_held(held)}"
+        return f"tenant {self._shown} has {inside} items inside, {full}"
 
     @property
     def fits(self) -> bool:
@@ -138,14 +134,9 @@ class TenantReservation(Generic[T]):
         """Raise `ItemTooLarge` for a group that could never fit."""
         if empty.could_ever_fit(self.items, self.size):
             return
-        caps = (
-            f"tenants' max_pending_items={self._tenants.rules.cap_items}, "
-            f"max_pending_bytes={self._tenants.rules.cap_bytes}"
-        )
-        raise ItemTooLarge(
-            f"{self.items} items of {self.size} bytes can never fit for tenant {self._shown}: "
-            f"{caps}"
-        )
+        rules, group = self._tenants.rules, f"{self.items} items of {self.size} bytes"
+        caps = f"max_pending_items={rules.cap_items}, max_pending_bytes={rules.cap_bytes}"
+        raise ItemTooLarge(f"{group} can never fit for tenant {self._shown}: tenants' {caps}")
 
     def evict(self) -> Evicted[T] | None:
         """Give up the tenant's oldest queued item."""
@@ -189,5 +180,5 @@ def tenant_reservations(
 
 
 def _held(keys: int) -> str:
-    """What may keep a ledger full for long."""
+    """The held keys, which may keep a ledger full for long."""
     return f"; held keys: {keys}" if keys else ""

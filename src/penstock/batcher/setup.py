@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from .._core import checks
 from .._core.clock import LOOP_CLOCK
@@ -119,7 +119,7 @@ class Setup(Generic[T]):
         return capabilities_of(self.sink).key_prefix_safe
 
     def sink_for(self, sealed: Sealed[T]) -> Sink[T]:
-        """Where a batch is written."""
+        """The sink that writes a batch."""
         if sealed.spilled and self.parked_sink is not None:
             return self.parked_sink
         most = self.limits.max_bytes
@@ -161,10 +161,8 @@ def checked_setup(
         sink=target,
         limits=bounds,
         name=checked_name(name),
-        overflow=checks.choice(
-            "overflow", overflow, ("block", "reject", "drop_newest", "drop_oldest")
-        ),
-        oversize=checks.choice("oversize", oversize, ("alone", "dead_letter", "reject")),
+        overflow=checks.choice("overflow", overflow, get_args(Overflow)),
+        oversize=checks.choice("oversize", oversize, get_args(Oversize)),
         measure=measure if sized else None,
         key=checked_key("key", key),
         on_key_failure=policy,

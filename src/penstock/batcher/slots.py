@@ -1,9 +1,8 @@
-"""Who may write now: flush slots, first come first served.
+"""Flush slots, first come first served.
 
-1. A flight holds at most one slot. Flights that come back from a backoff go before fresh batches,
-   in the order in which they came back.
-2. A flight may force a slot over the limit; then nobody else gets one until the count is below the
-   limit again.
+1. A flight holds at most one slot. Flights that return from a backoff go before fresh batches, in
+   the order of their return.
+2. A flight may force a slot over the limit. Then no other gets one until the count is below it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class FifoSlots:
-    """A count of flush slots and the queue of those who want one back."""
+    """A count of flush slots, and the queue of returning flights."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -25,11 +24,11 @@ class FifoSlots:
 
     @property
     def free(self) -> bool:
-        """Whether a slot is free."""
+        """Whether fewer slots are used than the limit."""
         return self.used < self.limit
 
     def resize(self, limit: int) -> None:
-        """Change how many there are; those in use stay so."""
+        """Change the limit; slots in use stay so."""
         self.limit = limit
 
     def take(self) -> None:
@@ -41,11 +40,11 @@ class FifoSlots:
         self.used -= 1
 
     def queue(self, waiter: asyncio.Future[None]) -> None:
-        """Wait for a slot, ahead of fresh batches. Whoever's future is set has the slot."""
+        """Queue a future for a slot, ahead of fresh batches; it is set together with the slot."""
         self._returning.append(waiter)
 
     def grant(self) -> bool:
-        """Give a free slot to the first who waits for one; say whether somebody did."""
+        """Give a free slot to the first waiter; return whether there was one."""
         while self.free and self._returning:
             waiter = self._returning.popleft()
             if not waiter.done():

@@ -45,12 +45,9 @@ class Tenants:
             for tenant, weight in cast("Mapping[object, object]", given).items():
                 _checked({tenant: weight}, weight)
         elif not callable(given):
-            raise checks.bad(
-                "weights",
-                given,
-                "must be a mapping from tenants to numbers, or a function that returns a "
-                "tenant's number",
-            )
+            function = "a function that returns a tenant's number"
+            rule = f"must be a mapping from tenants to numbers, or {function}"
+            raise checks.bad("weights", given, rule)
 
     @property
     def has_caps(self) -> bool:
@@ -60,11 +57,10 @@ class Tenants:
     def weight(self, tenant: object) -> float:
         """A tenant's current share. Raises `ConfigError` unless it is a number of at least 0.01."""
         weights: object = self.weights
-        found: object = (
-            weights(tenant)
-            if callable(weights)
-            else cast("Mapping[object, object]", weights).get(tenant, 1.0)
-        )
+        if callable(weights):
+            found: object = weights(tenant)
+        else:
+            found = cast("Mapping[object, object]", weights).get(tenant, 1.0)
         return _checked(f"{repr_of(found)} for tenant {repr_of(tenant)}", found)
 
 

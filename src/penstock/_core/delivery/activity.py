@@ -1,8 +1,8 @@
-"""The waiting of a batch's deliveries: backoffs, the flush slot, the flush timeout.
+"""Backoffs, flush slot and flush timeout of a batch's deliveries.
 
-A batch has one activity, or one for each line of branches written at the same time. It holds a
-flush slot while at least one activity is not backing off. The flush timeout runs for each activity
-by itself, and not during its backoffs.
+A batch has one activity, or one per line of branches written concurrently. It holds a flush slot
+while at least one activity is not backing off. Each activity has its own flush timeout, which does
+not run during its backoffs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Hurry(Signal):
-    """Fired once, when a branch is no longer waited for."""
+    """A signal that fires once, when a fork stops waiting for a branch."""
 
     __slots__ = ("is_fired",)
 
@@ -31,7 +31,6 @@ class Hurry(Signal):
         self.is_fired = False
 
     def fire(self) -> None:
-        """Wake all waiters, and remember it."""
         self.is_fired = True
         super().fire()
 
@@ -40,19 +39,11 @@ class Resting(Protocol):
     """A delivery in a backoff."""
 
     @property
-    def activity(self) -> object:
-        """The activity that its writes belong to."""
-        ...
-
+    def activity(self) -> object: ...
     @property
-    def closed(self) -> bool:
-        """Whether every item has its final outcome."""
-        ...
-
+    def closed(self) -> bool: ...
     @property
-    def is_hurried(self) -> bool:
-        """Whether it is no longer waited for."""
-        ...
+    def is_hurried(self) -> bool: ...
 
 
 class Pacing:
@@ -68,40 +59,32 @@ class Pacing:
         self._idle = 0
 
     def detach(self) -> None:
-        """Let go of the batcher."""
         self._slots = None
 
     def let_pass(self, *, others: bool) -> None:
-        """Set whether a later batch may overtake this one in its backoff."""
         self.lets_pass = others
 
     @property
     def clock(self) -> Clock:
-        """The batcher's clock; the running loop's outside a batcher."""
         return LOOP_CLOCK if self._slots is None else self._slots.clock
 
     @property
     def deadline(self) -> float | None:
-        """When writes will be cut, once a shutdown has begun."""
         return None if self._slots is None else self._slots.deadline
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun."""
         return self._slots is not None and self._slots.stopping
 
     @property
     def waits_for_repair(self) -> bool:
-        """Whether to wait for the repair of a destination that refuses everything.
-
-        Not outside a batcher, where no log would tell of the wait.
-        """
+        """False outside a batcher, where no log would tell of the wait."""
         return self._slots is not None and self._slots.waits_for_repair
 
     def next_try(
         self, until: float, *, through_stop: bool, not_before: float, lasts: float
     ) -> float | None:
-        """When a batch that would wait until then tries again; `None`: no time is left for it."""
+        """The time of the try after a wait until `until`; `None` if no time is left for it."""
         if math.isnan(until):
             until = self.clock.now()
         if through_stop or not self.stopping:
@@ -112,7 +95,6 @@ class Pacing:
         return next_try(self.clock.now(), until, deadline, not_before=not_before, lasts=lasts)
 
     def has_time(self, lasts: float) -> bool:
-        """Whether a try of so many seconds can end before a shutdown cuts writes."""
         if not self.stopping:
             return True
         deadline = self.deadline
@@ -127,10 +109,10 @@ class Pacing:
         not_before: float,
         lasts: float,
     ) -> None:
-        """Wait until then without a flush slot.
+        """Wait without a flush slot.
 
-        A shutdown that begins meanwhile ends the wait, unless `through_stop`; but not before
-        `not_before`, the time that the destination requested, if a try still fits behind it.
+        Unless `through_stop`, the start of a shutdown ends the wait; but not before `not_before`,
+        the time that the destination requested, if a try still fits behind it.
         """
         slots = self._slots
         if slots is None:
@@ -142,11 +124,8 @@ class Pacing:
         self._give_slot_if_idle(slots)
         try:
             await slots.pause(until, *signals, through_stop=through_stop)
-            if (
-                not began_stopping
-                and not delivery.is_hurried
-                and self._keeps_waiting(slots, not_before, lasts)
-            ):
+            is_urgent = began_stopping or delivery.is_hurried
+            if not is_urgent and self._keeps_waiting(slots, not_before, lasts):
                 await slots.pause(not_before, *signals, through_stop=True)
             if delivery.closed:
                 raise asyncio.CancelledError
@@ -160,7 +139,6 @@ class Pacing:
 
     @staticmethod
     def _keeps_waiting(slots: Slots, not_before: float, lasts: float) -> bool:
-        """Whether a shutdown leaves time for the wait that the destination requested, and a try."""
         deadline = slots.deadline
         if deadline is None or not slots.stopping:
             return False
@@ -186,7 +164,7 @@ class Pacing:
                 self._slots.watch(line)
 
     def end(self, line: object, *, resumes: object | None) -> None:
-        """End one of several activities; after the last of them, the original one resumes."""
+        """End one of several activities; after the last one, `resumes` continues."""
         slots = self._slots
         if slots is not None:
             slots.unwatch(line)

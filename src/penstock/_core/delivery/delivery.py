@@ -1,15 +1,14 @@
 """The progress of one sealed batch, shared by everything picked or derived from it.
 
-Indices here are the sealed batch's. Outside a batcher there are neither books nor slots.
+Indices are the sealed batch's. Outside a batcher there are neither books nor slots.
 
-1. Success is final at once: `settle` books it, and a later answer for the item only counts if it
-   contradicts the first.
-2. Failure travels outward as errors. The outcome of an unsettled item if everything were cut now is
-   its *verdict*, read from its state (`states.TABLE`); it is never less than `unknown` where an
-   earlier try may have been applied.
-3. A fork gives items several branches (or another one). An item is settled when every required
-   branch has settled it; its verdict is the worst of its branches'.
-4. A closed delivery has given every item its verdict. It counts later settles and books none.
+1. Success is final: `settle` books it, and a later answer only counts as a contradiction.
+2. Failure travels outward as errors. An unsettled item's *verdict* is its outcome if everything
+   were cut now, read from its state (`states.TABLE`); never less than `unknown` where an earlier
+   try may have been applied.
+3. A fork gives items one or several branches. An item is settled when every required branch has
+   settled it; its verdict is the worst of its branches'.
+4. A closed delivery has given every item its verdict; it counts later settles and books none.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from ..clock import Clock, Signal
     from ..condition import Condition
     from ..errors import ErrorClass, ResultMismatch
-    from .host import Books, Branches, Slots
+    from .host import Books, Branches, Details, Slots
     from .tries import Tries
 
 GRACE = 0.1
@@ -44,20 +43,9 @@ class Delivery:
     """The progress of one sealed batch: item states, errors, forks and pacing."""
 
     __slots__ = (
-        "_books",
-        "_closed",
-        "_errors",
-        "_forks",
-        "_listeners",
-        "_tries",
-        "activity",
-        "distrusts",
-        "keeps_prefix",
-        "labels",
-        "late",
-        "pacing",
-        "states",
-    )
+        "_books", "_closed", "_errors", "_forks", "_listeners", "_tries", "activity", "distrusts",
+        "keeps_prefix", "labels", "late", "pacing", "states",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -72,15 +60,15 @@ class Delivery:
         self.labels = labels
         """The path of forks to this delivery, outermost first; part of every `write_key`."""
         self.keeps_prefix = keeps_prefix
-        """Whether an item goes no further than the one before it of its key; see `prefix`."""
+        """Whether the prefix rule holds; see `order/prefix.py`."""
         self.states = ItemStates(size)
         self.pacing = Pacing(slots) if pacing is None else pacing
         self.activity: object = self.pacing
         """The activity that writes on this delivery belong to; see `activity`."""
         self.late = 0
-        """How many items were settled after this delivery had been closed."""
+        """Items settled after this delivery had been closed."""
         self.distrusts: dict[int, ResultMismatch] = {}
-        """By item, a `settle` that did not fit its batch and that its write has not reported."""
+        """By item, a `settle` that did not fit its batch, not yet reported by its write."""
         self._books = books
         self._closed = False
         self._errors: dict[int, BaseException] = {}
@@ -89,7 +77,7 @@ class Delivery:
         self._listeners: tuple[Callable[[float], None], ...] = ()
 
     def detach(self) -> None:
-        """Let go of the batcher, which holds the batch: its items are then freed at once."""
+        """Drop the reference to the batcher, so that the batch's items are freed at once."""
         self._books = None
         self.pacing.detach()
 
@@ -97,12 +85,10 @@ class Delivery:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no item has an outcome."""
         return self.states.is_fresh
 
     @property
     def left(self) -> int:
-        """How many items have no outcome."""
         return self.states.left
 
     @property
@@ -112,29 +98,25 @@ class Delivery:
 
     @property
     def was_cut(self) -> bool:
-        """Whether this delivery itself was closed, rather than one that it branched off from."""
+        """Whether this delivery itself is closed, whatever its parents are."""
         return self._closed
 
     @property
     def maybe_applied(self) -> AbstractSet[int]:
-        """The items with an earlier try of unknown outcome."""
         return self.states.maybe
 
     @property
     def has_stragglers(self) -> bool:
-        """Whether an item may have its outcome while a best-effort branch has not sent it yet."""
+        """Whether a settled item may still be unsent on a best-effort branch."""
         return any(fork.has_stragglers for fork in self._forks)
 
     def is_settled(self, index: int) -> bool:
-        """Whether the item has its outcome."""
         return self.states.is_settled(index)
 
     def error(self, index: int) -> BaseException | None:
-        """The last error that a try of this item ended with."""
         return self._errors.get(index)
 
     def tries(self, index: int) -> Tries | None:
-        """The item's failed tries; `None` without any."""
         return self._tries.get(index)
 
     def verdict(self, index: int) -> Outcome:
@@ -145,104 +127,90 @@ class Delivery:
         return self.states.verdict(index, worst(forked) if forked else None)
 
     def verdicts(self, indices: Sequence[int]) -> dict[Outcome, int]:
-        """How many of these items have, or would have, each outcome."""
         return dict(Counter(map(self.verdict, indices)))
 
     def ended(self, index: int, error: BaseException) -> Outcome:
-        """The outcome of an item whose series ended with `error`."""
         return self.states.ended(index, error)
 
     # -- writes ------------------------------------------------------------------------------------
 
     def begin(self, indices: Sequence[int]) -> None:
-        """Record that a write begins. Raises `CancelledError` once closed: after a cut, no send."""
+        """Record the start of a write. Raises `CancelledError` once closed: after a cut, no send."""
         if self.closed:
             raise asyncio.CancelledError
         self.states.move(indices, SENDING)
 
     def hold(self, indices: Sequence[int], *, tried: bool) -> None:
-        """Record that these items wait while others of a write in parts are at the destination.
-
-        Items not `tried` in that write lose their errors.
-        """
+        """Record items that wait for other parts of their write; those not `tried` lose errors."""
         self.states.move(indices, HELD)
         if self._errors and not tried:
             for index in indices:
                 self._errors.pop(index, None)
 
     def failed(self, errors: Mapping[int, BaseException]) -> None:
-        """Record that a write has ended with these errors."""
+        """Record the errors of an ended write."""
         sent = self.states.sent(errors)
         if any(issubclass(kind, CircuitOpenError) for kind in {*map(type, errors.values())}):
-            sent = [index for index in sent if not isinstance(errors[index], CircuitOpenError)]
+            sent = [i for i in sent if not isinstance(errors[i], CircuitOpenError)]
         count_try(self._tries, sent, self.clock)
         self.states.fail(errors)
         self._errors.update(errors)
         self.heard(errors.values())
 
     def interrupted(self, indices: Iterable[int]) -> None:
-        """Record a cancelled write: its items at the destination may have been applied."""
+        """Record a cancelled write; its items at the destination may have been applied."""
         sent = self.states.sent(indices)
         count_try(self._tries, sent, self.clock)
         self.states.cut(sent)
 
     def doubt(self, indices: Iterable[int]) -> None:
-        """Record that an earlier try may have applied these items."""
         self.states.doubt(indices)
 
     def recall(self, index: int, tries: Tries) -> None:
-        """Count on from tries before this delivery, so that a dead letter tells of all of them."""
+        """Count on from tries before this delivery, so that a dead letter shows all of them."""
         self._tries[index] = tries
 
     # -- answers that do not fit -------------------------------------------------------------------
 
     def distrust(self, indices: Sequence[int], error: ResultMismatch) -> None:
-        """Doubt these items: a `settle` did not fit its batch.
-
-        Those without an outcome may have been applied, and are not sent again.
-        """
+        """Doubt the unsettled ones, which are not sent again: a `settle` did not fit its batch."""
         if self.closed:
             return
         doubtful = [index for index in indices if not self.is_settled(index)]
-        self.distrusts.update((index, error) for index in doubtful if index not in self.distrusts)
+        for index in doubtful:
+            self.distrusts.setdefault(index, error)
         self.doubt(doubtful)
 
     def distrusted(self, indices: Iterable[int]) -> ResultMismatch | None:
         """The error of the first of these items that a `settle` left in doubt."""
-        return next(
-            (error for index in indices if (error := self.distrusts.get(index)) is not None), None
-        )
+        known = self.distrusts
+        return next((known[index] for index in indices if index in known), None)
 
     def forget_distrust(self, indices: Iterable[int]) -> None:
-        """Record that the write of these items has failed with that error."""
         for index in indices:
             self.distrusts.pop(index, None)
 
     # -- outcomes ----------------------------------------------------------------------------------
 
-    def settle(
-        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None
-    ) -> None:
-        """Book a success for good. A closed delivery counts it and books nothing."""
+    def settle(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
+        """Book a success; once closed, only count it."""
         if self.closed:
             self.late += len(indices)
         else:
             self.finish(indices, outcome, details)
 
-    def finish(
-        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None
-    ) -> None:
-        """Book a final outcome, success or failure, of those items that have none."""
+    def finish(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
+        """Book a final outcome for the unsettled ones of these items."""
         settled = self.states.settle(indices, outcome)
         if settled:
             self._book(settled, outcome, details)
 
     def withdraw(self, indices: Sequence[int]) -> None:
-        """Give up items that return to the open batch; they are not booked."""
+        """Release items that return to the open batch; book nothing."""
         self.states.settle(indices, Outcome.UNSENT)
 
     def close(self) -> None:
-        """Give every unsettled item its verdict; later answers of a sink change nothing."""
+        """Give every unsettled item its verdict for good."""
         if self._closed:
             return
         by_outcome: dict[Outcome, list[int]] = {}
@@ -252,20 +220,17 @@ class Delivery:
             self.finish(indices, outcome)
         self._closed = True
 
-    def _book(
-        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
-    ) -> None:
+    def _book(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
         if self._books is not None:
             self._books.settled(indices, outcome, details)
 
     # -- forks -------------------------------------------------------------------------------------
 
     def fork_begins(self, fork: Branches) -> None:
-        """Take the verdicts of these items from the branches until the fork ends."""
         self._forks += (fork,)
 
     def fork_ends(self, fork: Branches) -> None:
-        """Keep the branches' knowledge of items that are not settled."""
+        """Take over the branches' knowledge of unsettled items."""
         for index in fork.members:
             if self.is_settled(index):
                 continue
@@ -279,12 +244,10 @@ class Delivery:
 
     @property
     def clock(self) -> Clock:
-        """The batcher's clock; the running loop's outside a batcher."""
         return self.pacing.clock
 
     @property
     def deadline(self) -> float | None:
-        """When writes will be cut, once a shutdown has begun."""
         return self.pacing.deadline
 
     @property
@@ -294,33 +257,29 @@ class Delivery:
 
     @property
     def waits_for_repair(self) -> bool:
-        """Whether to wait for the repair of a destination that refuses everything."""
         return self.pacing.waits_for_repair
 
     @property
     def is_hurried(self) -> bool:
-        """Whether this branch is no longer waited for: a backoff ends in one immediate last try."""
+        """Whether the fork waits no longer: a backoff ends in one immediate last try."""
         return False
 
     @property
     def lets_pass(self) -> bool:
-        """Whether a later batch may overtake this one, although a single worker keeps the order."""
+        """Whether later batches may overtake this one although a single worker keeps the order."""
         return self.pacing.lets_pass
 
     def let_pass(self, *, others: bool) -> None:
-        """Set whether later batches may overtake this one in its backoff."""
         self.pacing.let_pass(others=others)
 
     def has_time(self, lasts: float) -> bool:
-        """Whether a try of so many seconds can end before a shutdown cuts writes."""
         return not self.is_hurried and self.pacing.has_time(lasts)
 
     def new_stretch(self) -> None:
-        """Start the flush timeout from now: another destination comes next."""
+        """Restart the flush timeout for another destination."""
         self.pacing.watch(self.activity)
 
     def join(self, activity: object) -> None:
-        """Count the writes on this delivery as part of `activity`."""
         self.activity = activity
 
     async def back_off(
@@ -332,34 +291,26 @@ class Delivery:
         not_before: float = 0.0,
         lasts: float = 0.0,
     ) -> bool:
-        """Wait, as `Batch.back_off` says."""
+        """See `Batch.back_off`."""
         if self.closed:
             raise asyncio.CancelledError
-        when = self.pacing.next_try(
-            until, through_stop=through_stop, not_before=not_before, lasts=lasts
-        )
+        pacing, through = self.pacing, through_stop
+        when = pacing.next_try(until, through_stop=through, not_before=not_before, lasts=lasts)
         if when is None or self.is_hurried:
             return True
         self.states.move(indices, WAITING)
-        await self.pacing.rest(
-            self,
-            when,
-            *signals,
-            *self.hurries(),
-            through_stop=through_stop,
-            not_before=not_before,
-            lasts=lasts,
+        ends = (*signals, *self.hurries())
+        await pacing.rest(
+            self, when, *ends, through_stop=through, not_before=not_before, lasts=lasts
         )
         return self.is_hurried if through_stop else not self.has_time(lasts)
 
     def hurries(self) -> tuple[Signal, ...]:
-        """The signals that end a backoff because this branch is no longer waited for."""
         return ()
 
     # -- news for the batcher ----------------------------------------------------------------------
 
     def heard(self, errors: Iterable[BaseException]) -> None:
-        """Pass on the errors of a write, or of a part of one, as a sign of the destination's load."""
         if self._books is not None:
             self._books.heard(errors)
 
@@ -374,10 +325,7 @@ class Delivery:
             self._books.retrying(kind, items, delay)
 
     def throttled(self, until: float) -> None:
-        """Pass on the end of a requested pause, to listening decorators and to the batcher.
-
-        An infinite time counts as the longest pause that is believed; NaN is ignored.
-        """
+        """Pass on the end of a requested pause; infinity counts as `LONGEST_ASKED`, NaN not."""
         if math.isnan(until):
             return
         if math.isinf(until):
@@ -391,10 +339,9 @@ class Delivery:
             self._books.throttled(until)
 
     def listen(self, listener: Callable[[float], None]) -> None:
-        """Call `listener` with the end of each pause requested on this delivery or a branch of it."""
+        """Call `listener` with the end of each pause requested here or on a branch."""
         self._listeners += (listener,)
 
     def unlisten(self, listener: Callable[[float], None]) -> None:
-        """Call `listener` no longer."""
         place = self._listeners.index(listener)
         self._listeners = self._listeners[:place] + self._listeners[place + 1 :]

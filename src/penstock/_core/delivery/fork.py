@@ -1,8 +1,4 @@
-"""Items of a delivery on one or several branches.
-
-An item is settled when every required branch has settled it, and its verdict is the worst of its
-branches'.
-"""
+"""Items of a delivery on one or several branches (`delivery.py`, rule 3)."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ from .branch import Branch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from .delivery import Delivery
+    from .host import Details
     from .tries import Tries
 
 OutcomeMap = Callable[[Outcome], Outcome]
@@ -53,91 +49,62 @@ class Fork(Generic[BatchT]):
 
     def __enter__(self) -> dict[str, BatchT]:
         for label in self._maps:
-            settled_by = self._branch_settled if label in self._required else None
+            settled_by = self._settled if label in self._required else None
             self._branches[label] = Branch(self._parent, label, settled_by, self._maybe)
         self._parent.fork_begins(self)
         return {label: self._on(branch) for label, branch in self._branches.items()}
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._parent.fork_ends(self)
 
     @property
     def has_stragglers(self) -> bool:
-        """Whether a branch may be behind the required ones: a best-effort one, at any depth."""
-        return len(self._required) < len(self._maps) or any(
-            branch.has_stragglers for branch in self._branches.values()
-        )
+        """Whether there is a best-effort branch, at any depth."""
+        nested = any(branch.has_stragglers for branch in self._branches.values())
+        return nested or len(self._required) < len(self._maps)
 
     def verdict(self, index: int) -> Outcome:
-        """The worst verdict of the required branches, each mapped by the branch's outcome map."""
         return worst(self._verdicts(index).values())
 
     def error(self, index: int) -> BaseException:
-        """The error of an item that the branches did not settle: that of the deciding branch."""
+        """The error of an unsettled item: that of the deciding branch."""
         verdict, verdicts = self.verdict(index), self._verdicts(index)
+        unsent = verdict is Outcome.UNSENT
         for label, own in verdicts.items():
-            error = self._branches[label].error(index)
-            if (
-                own is verdict
-                and error is not None
-                and (verdict is not Outcome.UNSENT or isinstance(error, StoppedError))
-            ):
+            error = self._branches[label].error(index) if own is verdict else None
+            if error is not None and (not unsent or isinstance(error, StoppedError)):
                 return error
-        if verdict is Outcome.UNSENT:
+        if unsent:
             return StoppedError("no branch has sent it")
         each = ", ".join(f"{label}: {own.value}" for label, own in verdicts.items())
         return UnknownOutcomeError(f"the branches do not agree ({each})")
 
     def has_part_of(self, index: int) -> bool:
-        """Whether a required branch, or a branch of one, has applied the item."""
         applied = any(verdict.is_success for verdict in self._verdicts(index).values())
-        return applied or any(
-            index in self._branches[label].states.partly for label in self._required
-        )
+        branches = self._branches
+        return applied or any(index in branches[label].states.partly for label in self._required)
 
     def tries(self, index: int) -> Tries | None:
-        """The failed tries of the branch that tried most often."""
-        known = [
-            tries
-            for label in self._required
-            if (tries := self._branches[label].tries(index)) is not None
-        ]
+        known = filter(None, (self._branches[label].tries(index) for label in self._required))
         return max(known, key=lambda tries: tries.count, default=None)
 
     def hurry(self, label: str) -> None:
-        """Stop waiting for this branch: a backoff ends in one immediate last try."""
         self._branches[label].hurry()
 
     def end(self, label: str) -> None:
-        """End this branch, and decide the items that waited only for it.
-
-        One that waited beside a branch that was cut and does not end is decided now, too.
-        """
+        """End this branch, and decide the items that waited only for it, or for cut ones."""
         self._ended.add(label)
         if label in self._required:
             self._decide(self.members, None)
 
     def _verdicts(self, index: int) -> dict[str, Outcome]:
-        return {
-            label: self._maps[label](self._branches[label].verdict(index))
-            for label in self._required
-        }
+        maps, branches = self._maps, self._branches
+        return {label: maps[label](branches[label].verdict(index)) for label in self._required}
 
-    def _branch_settled(
-        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
-    ) -> None:
+    def _settled(self, indices: Sequence[int], _: Outcome, details: Details) -> None:
         self._decide(indices, details)
 
-    def _decide(self, indices: Iterable[int], details: Mapping[int, object] | None) -> None:
-        """Settle items that succeeded on every required branch.
-
-        Items cut on a branch that does not end are unknown for good; other failures go outward.
-        """
+    def _decide(self, indices: Iterable[int], details: Details) -> None:
         required = [(label, self._branches[label]) for label in self._required]
         done: dict[Outcome, list[int]] = {}
         for index in indices:
@@ -147,4 +114,4 @@ class Fork(Generic[BatchT]):
             if answer.is_success:
                 self._parent.settle(group, answer, details)
             elif answer is Outcome.UNKNOWN and any(branch.was_cut for _, branch in required):
-                self._parent.finish(group, answer)
+                self._parent.finish(group, answer)  # other failures travel outward

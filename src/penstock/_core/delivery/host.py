@@ -13,91 +13,50 @@ if TYPE_CHECKING:
     from ..outcome import Outcome
     from .tries import Tries
 
+    Details = Mapping[int, object] | None
+
 
 class Books(Protocol):
-    """Receives outcomes, and news about the destination."""
+    """Receives outcomes, and news about the destination (a condition of `None`: available)."""
 
-    def settled(
-        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
-    ) -> None:
-        """Record the final outcome of these items."""
-
-    def heard(self, errors: Iterable[BaseException]) -> None:
-        """Record the errors of a write, or of a part of one, whatever becomes of its items."""
-
-    def reported(self, source: object, condition: Condition | None) -> None:
-        """Record the condition of a destination, as `source` knows it; `None`: available."""
-
-    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """Record that `items` will be sent again after `delay` seconds, for errors of this class."""
-
-    def throttled(self, until: float) -> None:
-        """Record that the destination requested a pause."""
+    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
+    def heard(self, errors: Iterable[BaseException]) -> None: ...
+    def reported(self, source: object, condition: Condition | None) -> None: ...
+    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None: ...
+    def throttled(self, until: float) -> None: ...
 
 
 class Slots(Protocol):
-    """Paces a delivery: clock, shutdown, backoffs, the flush slot and the flush timeout."""
+    """Paces a delivery: clock, shutdown, backoffs, the flush slot and the flush timeout.
+
+    `deadline` is when a shutdown that has begun will cut writes. `pause` ends at its time, at a
+    signal or, unless `through_stop`, when a shutdown begins. `take_slot` waits ahead of fresh
+    batches; `force_slot` may exceed the limit. `watch` restarts an activity's flush timeout.
+    """
 
     @property
-    def clock(self) -> Clock:
-        """The source of time."""
-        ...
-
+    def clock(self) -> Clock: ...
     @property
-    def deadline(self) -> float | None:
-        """When writes will be cut, once a shutdown has begun."""
-        ...
-
+    def deadline(self) -> float | None: ...
     @property
-    def stopping(self) -> bool:
-        """Whether a shutdown has begun."""
-        ...
-
+    def stopping(self) -> bool: ...
     @property
-    def waits_for_repair(self) -> bool:
-        """Whether batches wait for the repair of a destination that refuses everything."""
-        ...
-
-    async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None:
-        """Return at `until`, when a signal fires, or, unless `through_stop`, when a shutdown begins."""
-
-    def give_slot(self) -> None:
-        """Release the flush slot: every activity of the batch backs off."""
-
-    async def take_slot(self) -> None:
-        """Wait for a flush slot, ahead of fresh batches."""
-
-    def force_slot(self) -> None:
-        """Take a flush slot at once, over the limit if necessary."""
-
-    def watch(self, activity: object) -> None:
-        """Start the flush timeout of this activity from now."""
-
-    def unwatch(self, activity: object) -> None:
-        """Stop the flush timeout of this activity."""
+    def waits_for_repair(self) -> bool: ...
+    async def pause(self, until: float, *signals: Signal, through_stop: bool) -> None: ...
+    def give_slot(self) -> None: ...
+    async def take_slot(self) -> None: ...
+    def force_slot(self) -> None: ...
+    def watch(self, activity: object) -> None: ...
+    def unwatch(self, activity: object) -> None: ...
 
 
 class Branches(Protocol):
     """The branches of a fork, as the forked delivery sees them."""
 
     @property
-    def members(self) -> frozenset[int]:
-        """The forked items."""
-        ...
-
+    def members(self) -> frozenset[int]: ...
     @property
-    def has_stragglers(self) -> bool:
-        """Whether a branch may be behind the required ones."""
-        ...
-
-    def verdict(self, index: int) -> Outcome:
-        """The worst verdict of the required branches."""
-        ...
-
-    def has_part_of(self, index: int) -> bool:
-        """Whether a required branch has applied the item."""
-        ...
-
-    def tries(self, index: int) -> Tries | None:
-        """The failed tries of the branch that tried most often."""
-        ...
+    def has_stragglers(self) -> bool: ...
+    def verdict(self, index: int) -> Outcome: ...
+    def has_part_of(self, index: int) -> bool: ...
+    def tries(self, index: int) -> Tries | None: ...

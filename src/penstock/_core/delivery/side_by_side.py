@@ -28,9 +28,9 @@ async def side_by_side(
 ) -> None:
     """Write all lines, each an activity that backs off by itself. Suspends until all have ended.
 
-    `ended` is called with each line that has ended and its errors, or `None` if it was cut; it may
-    return lines to cancel. Cancellation is passed on to all lines, and waited for: a write that
-    ignores it keeps the batch's slot.
+    `ended` gets each ended line and its errors, or `None` if it was cut; it may return lines to
+    cancel. Cancellation is passed on to all lines and awaited: a write that ignores it keeps the
+    batch's slot.
     """
     pacing, activity = delivery.pacing, delivery.activity
     activities = [object() for _ in lines]

@@ -1,6 +1,6 @@
 """The states of a batch's items, and the table of their transitions.
 
-A settled item never changes; every other item takes any state that the table lets it enter.
+A settled item never changes; any other item enters every state that the table allows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OUTCOMES = {outcome: SETTLED + place for place, outcome in enumerate(Outcome)}
 
 
 _NO_ITEMS = frozenset[int]()
-"""Makes the construction of a delivery cheaper than an empty set of its own would."""
+"""Shared, which makes the construction of a delivery cheaper."""
 
 
 class Rule(NamedTuple):
@@ -61,39 +61,32 @@ class ItemStates:
     def __init__(self, size: int) -> None:
         self._codes = bytearray(size)
         self.left = size
-        """How many items have no outcome."""
+        """Items without an outcome."""
         self.contradictions = 0
-        """How many items were settled again with another outcome."""
+        """Items settled again with another outcome."""
         self.maybe: set[int] | frozenset[int] = _NO_ITEMS
         """Items with an earlier try of unknown outcome."""
         self.partly: set[int] | frozenset[int] = _NO_ITEMS
-        """Items that one of several branches has applied, although they did not succeed as a
-        whole.
-        """
+        """Items applied by one of several branches, but not successful as a whole."""
 
     def __len__(self) -> int:
         return len(self._codes)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no item has an outcome."""
         return self.left == len(self._codes)
 
     def is_settled(self, index: int) -> bool:
-        """Whether the item has its outcome."""
         return self._codes[index] >= SETTLED
 
     def is_held(self, index: int) -> bool:
-        """Whether the item waits while others of its write are at the destination."""
         return self._codes[index] == HELD
 
     def sent(self, indices: Iterable[int]) -> list[int]:
-        """The items among these that are at the destination."""
         codes = self._codes
         return [index for index in indices if codes[index] == SENDING]
 
     def unsettled(self) -> list[int]:
-        """The items without an outcome."""
         return [index for index, code in enumerate(self._codes) if code < SETTLED]
 
     def move(self, indices: Collection[int], code: int) -> None:
@@ -111,9 +104,8 @@ class ItemStates:
         self.move(errors, FAILED)
         kinds = {*map(type, errors.values())}
         if any(issubclass(kind, StoppedError) for kind in kinds):
-            self.move(
-                [i for i, error in errors.items() if isinstance(error, StoppedError)], STOPPED
-            )
+            stopped = [i for i, error in errors.items() if isinstance(error, StoppedError)]
+            self.move(stopped, STOPPED)
         if any(issubclass(kind, UnknownOutcomeError) for kind in kinds):
             self.doubt(i for i, error in errors.items() if isinstance(error, UnknownOutcomeError))
 
@@ -131,7 +123,7 @@ class ItemStates:
             self.maybe = set(indices)
 
     def leave_fork(self, index: int, verdict: Outcome, *, partly: bool) -> None:
-        """Keep the branches' verdict of an item that is not settled."""
+        """Keep the branches' verdict of an unsettled item."""
         code = _FORKED.get(verdict)
         if code is not None:
             self.move((index,), code)
@@ -158,10 +150,7 @@ class ItemStates:
         return indices
 
     def verdict(self, index: int, forked: Outcome | None = None) -> Outcome:
-        """The item's outcome, or its outcome if everything were cut now.
-
-        `forked` is the branches' verdict, while there are any.
-        """
+        """The item's outcome, or its outcome if everything were cut now; `forked` is the branches'."""
         code = self._codes[index]
         answer = TABLE[code].verdict
         if code >= SETTLED:
@@ -169,7 +158,6 @@ class ItemStates:
         return self._doubted(index, answer if forked is None else forked)
 
     def ended(self, index: int, error: BaseException) -> Outcome:
-        """The outcome of an item whose series ended with `error`."""
         return self._doubted(index, outcome_of(error, maybe_applied=index in self.maybe))
 
     def _doubted(self, index: int, outcome: Outcome) -> Outcome:

@@ -1,25 +1,20 @@
 """When two keys are the same key.
 
-Order is promised per key, so a key must not depend on how it is spelt in memory, and keys that only
+Order is promised per key: a key must not depend on its representation in memory, and keys that only
 look alike must not share a lane.
 
-1. Keys of different types are different keys: `1`, `True`, `1.0` and `"1"` are four.
-2. Bytes-likes with the same content are the same key: `bytes`, `bytearray` and `memoryview` count
-   as `bytes`, copied at once.
+1. Keys of different types differ: `1`, `True`, `1.0` and `"1"` are four keys.
+2. Bytes-likes of equal content are the same key: `bytearray` and `memoryview` are copied to `bytes`.
 3. A tuple is the tuple of its members' keys.
-4. `None` is a key like any other: all items without a key of their own are in order among
-   themselves.
-5. What cannot be a key raises `TypeError`: what has no hash (a list, a dict), what does not equal
-   itself (a NaN), what has another hash each time, or raises when it is hashed or compared with
-   itself.
-6. A key of a type that may change or misbehave later (any but the built-in ones and their like) is
-   *odd*: one object stands for it for as long as that is kept anywhere, and only that object is
-   hashed and compared from then on. So a key whose hash changes counts as another key afterwards,
-   and one whose comparison with others raises is a key of its own; neither can break what is kept
-   for others.
+4. `None` is a key like any other: items without a key of their own are in order among themselves.
+5. A value without a hash (a list, a dict), unequal to itself (a NaN), with a varying hash, or that
+   raises when it is hashed or compared with itself raises `TypeError`.
+6. A key of any other than the built-in types and their like may change or misbehave later: it is
+   *odd*. One object represents it while any reference to that exists, and only that object is hashed
+   and compared. So a key whose hash changes becomes another key, and one whose comparison raises is
+   a key of its own; neither breaks the state of other keys.
 7. As text a printable string is itself; any other key, and a string that begins with a colon, is a
-   colon and its `repr`. So different keys have different texts, as far as their `repr` tells them
-   apart.
+   colon and its `repr`. Keys with different `repr`s have different texts.
 """
 
 from __future__ import annotations
@@ -40,26 +35,23 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
 PLAIN: frozenset[type] = frozenset({str, bytes, int, type(None)})
-"""Types whose values stand for themselves: no value of one equals a value of another."""
-
+"""Types whose values represent themselves: no value of one equals a value of another."""
 
 STABLE: frozenset[type] = frozenset(
     {bool, float, complex, Decimal, Fraction, UUID, date, timedelta}
 )
-"""Types whose values never change, nor raise when they are compared."""
+"""Types whose values never change, nor raise in comparisons."""
 
 
 class Typed(NamedTuple):
-    """A key of a stable type, with its type. A key that is a tuple is wrapped as well, so nothing
-    else equals this.
-    """
+    """A key of a stable type with its type; tuples are wrapped too, so nothing else equals it."""
 
     kind: type
     value: Hashable
 
 
 class Odd:
-    """The one object that stands for an odd key. It equals only itself."""
+    """The one object that represents an odd key. It equals only itself."""
 
     __slots__ = ("__weakref__", "kind", "value")
 
@@ -72,7 +64,7 @@ class Odd:
 
 
 class _Probe:
-    """An odd key as it was when it was given: by this its `Odd` is found."""
+    """An odd key as first seen: the index of its `Odd`."""
 
     __slots__ = ("hash", "kind", "value")
 
@@ -88,12 +80,10 @@ class _Probe:
         if self is other:
             return True
         try:
-            return (
-                isinstance(other, _Probe)
-                and self.kind is other.kind
-                and bool(self.value == other.value)
-            )
-        except Exception:  # a key that cannot be compared with another one is not that one
+            if not isinstance(other, _Probe) or self.kind is not other.kind:
+                return False
+            return bool(self.value == other.value)
+        except Exception:  # keys that cannot be compared differ
             return False
 
 
@@ -111,18 +101,15 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
 
 
 def identity(key: object, what: str = "key") -> Hashable:
-    """What stands for `key` wherever keys are compared. Raises `TypeError` for what cannot be one,
-    and says `what` it cannot be.
-    """
+    """The form of `key` that is compared. Raises `TypeError`, naming `what` the value cannot be."""
     kind = type(key)
     if kind in PLAIN:
         return cast("Hashable", key)
     if isinstance(key, (bytearray, memoryview)):
         return bytes(cast("Any", key))
     if isinstance(key, tuple):
-        return Typed(
-            kind, tuple([identity(each, what) for each in cast("tuple[object, ...]", key)])
-        )
+        members = cast("tuple[object, ...]", key)
+        return Typed(kind, tuple([identity(each, what) for each in members]))
     hashed = _checked_hash(key, what)
     if kind in STABLE:
         return Typed(kind, cast("Hashable", key))
@@ -135,9 +122,7 @@ def identity(key: object, what: str = "key") -> Hashable:
 
 
 def accepted(key: object) -> Hashable:
-    """As `identity`, for a key that was one when its item was accepted; what has become none since
-    is told from all others.
-    """
+    """As `identity`, for the key of an accepted item; invalid by now, it differs from all others."""
     try:
         return identity(key)
     except TypeError:
@@ -145,23 +130,19 @@ def accepted(key: object) -> Hashable:
 
 
 def _checked_hash(key: object, what: str) -> int:
-    """The hash of what equals itself and has the same hash each time."""
     try:
-        equal = bool(key == key)  # noqa: PLR0124  # a NaN does not, nor does something as strange
+        equal = bool(key == key)  # noqa: PLR0124  # a NaN does not
     except Exception as error:
-        raise _no_key(
-            key, what, f"comparing it with itself raised {type(error).__name__}"
-        ) from error
+        why = f"comparing it with itself raised {type(error).__name__}"
+        raise _no_key(key, what, why) from error
     if not equal:
         raise _no_key(key, what, "it does not equal itself")
     try:
-        hashed = hash(key)
-        again = hash(key)
+        hashed, again = hash(key), hash(key)
     except TypeError:
-        name = type(key).__name__
-        raise _no_key(
-            key, what, f"a {name} has no hash; use a string, bytes, a number or a tuple of them"
-        ) from None
+        kind = type(key).__name__
+        why = f"a {kind} has no hash; use a string, bytes, a number or a tuple of them"
+        raise _no_key(key, what, why) from None
     except Exception as error:
         raise _no_key(key, what, f"hashing it raised {type(error).__name__}") from error
     if hashed != again:
@@ -174,25 +155,21 @@ def _no_key(key: object, what: str, why: str) -> TypeError:
 
 
 def shown(key: Hashable) -> object:
-    """The key that an identity stands for."""
-    if type(key) is Odd:
-        return key.value
-    if type(key) is not Typed:
-        return key
-    if issubclass(key.kind, tuple):
+    """The key of an identity."""
+    if type(key) is Typed and issubclass(key.kind, tuple):
         return tuple.__new__(key.kind, map(shown, cast("tuple[Hashable, ...]", key.value)))
-    return key.value
+    return key.value if isinstance(key, (Typed, Odd)) else key
 
 
 def text_of(key: object) -> str:
-    """The key as text, for people and for stores: `acme/42`, `:42`, `:('ann', 7)`."""
-    return (
-        key if type(key) is str and key.isprintable() and not key.startswith(":") else f":{key!r}"
-    )
+    """The key as text, for readers and stores: `acme/42`, `:42`, `:('ann', 7)`."""
+    if type(key) is str and key.isprintable() and not key.startswith(":"):
+        return key
+    return f":{key!r}"
 
 
 def key_of(text: str) -> object:
-    """The key that `text_of` made this of, where Python can read its `repr`; else the text."""
+    """The key of a text of `text_of`, where Python can read its `repr`; otherwise the text."""
     if not text.startswith(":"):
         return text
     try:

@@ -1,16 +1,15 @@
-"""What becomes of a key's later items when one of them has failed for good: decided here, without
-clock, task or I/O.
+"""The policy for later items of a key after one failed for good. No clock, task or I/O.
 
 An item has failed for good when it ends `dead_lettered` or `rejected`. With tenants, each has lanes
 and a `Parking` of its own.
 
-- `skip`: nothing. The later items go on.
-- `pause`: the later items stay in the ledger until `resume(key)`.
-- `park`: the same, but of each key at most `max_parked_items`. What is more is *spilled*: the
-  oldest go to the dead letters, in order and one write of a key at a time, so that the dead letters
-  always hold what comes before, and the ledger what comes after.
-- `fail`: the later items that are inside end `rejected`, and new ones are refused with
-  `KeyFailedError`, until `resume(key)`.
+- `skip`: later items go on.
+- `pause`: later items stay in the ledger until `resume(key)`.
+- `park`: as `pause`, but at most `max_parked_items` per key. The oldest ones above that are
+  *spilled*: they go to the dead letters, in order and one write of a key at a time, so that the
+  dead letters always precede the items in the ledger.
+- `fail`: later items inside end `rejected`, and new ones are refused with `KeyFailedError`, until
+  `resume(key)`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MOST_PARKED = 1000
 
 
 class Parking:
-    """Which held lanes hold too much."""
+    """The policy, and the held lanes above its limit."""
 
     def __init__(self, policy: OnKeyFailure, most: int) -> None:
         self.policy = policy
@@ -39,7 +38,6 @@ class Parking:
 
     @property
     def holds(self) -> bool:
-        """Whether a failure stops its key at all."""
         return self.policy != "skip"
 
     @property
@@ -48,28 +46,24 @@ class Parking:
         return self.policy == "fail"
 
     def look_at(self, key: Hashable, lane: Lane[Any] | None) -> None:
-        """Something has changed about this lane: note whether it has to spill."""
-        if (
-            self.policy == "park"
-            and lane is not None
-            and lane.held
-            and not lane.going
-            and lane.length > self._most
-            and key not in self._listed
-        ):
+        """Note a changed lane if it has to spill."""
+        if self.policy == "park" and self._excess(lane) > 0 and key not in self._listed:
             self._listed.add(key)
             self._over.append(key)
 
+    def _excess(self, lane: Lane[Any] | None) -> int:
+        if lane is None or not lane.held or lane.going:
+            return 0
+        return lane.length - self._most
+
     def next(self, lanes: Lanes[Any]) -> tuple[Hashable, int] | None:
-        """A key that has to spill, and how many; each is told of once, until `look_at` finds it
-        again.
-        """
+        """A key that has to spill, and its excess; once per key, until `look_at` notes it again."""
         while self._over:
             key = self._over.popleft()
             self._listed.discard(key)
-            lane = lanes.lane(key)
-            if lane is not None and lane.held and not lane.going and lane.length > self._most:
-                return key, lane.length - self._most
+            excess = self._excess(lanes.lane(key))
+            if excess > 0:
+                return key, excess
         return None
 
     @property

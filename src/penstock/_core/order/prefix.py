@@ -1,17 +1,15 @@
 """The prefix rule: an item goes no further than the one before it of its key.
 
-A sink that is `key_prefix_safe` may get several items of a key in one write. Where one of them
-fails, the later ones of its key were not applied, whatever error they were given: they are not at
-fault, and their turn comes after it.
+A sink that is `key_prefix_safe` may get several items of a key in one write. If one of them fails,
+the later ones of its key were not applied, whatever their errors say; they are sent after it.
 
-1. While an item is tried again, those behind it are tried again with it, and it alone counts the
-   attempts.
-2. When it leaves for good, they leave with it: they are not dead letters, and go back to where they
-   came from, to be sent after it.
-3. What may have been applied by an earlier try is not sent in another batch: it ends unknown.
+1. Retries of an item include those behind it, and it alone counts the attempts.
+2. When it leaves for good, they leave with it: they are not dead letters, and return to their
+   origin, to be sent after it.
+3. An item that an earlier try may have applied is not sent in another batch: it ends unknown.
 
-The rule holds where a batch was made for it (`Delivery.keeps_prefix`), and not on branches: none of
-those is safe for prefixes.
+The rule holds for a batch made for it (`Delivery.keeps_prefix`), and not on branches: none of those
+is safe for prefixes.
 """
 
 from __future__ import annotations
@@ -28,9 +26,7 @@ if TYPE_CHECKING:
 
 
 def leaders(batch: Batch[Any], errors: Mapping[int, BaseException]) -> dict[int, int]:
-    """For each failed item behind another failed one of its key: the index of the first of
-    those.
-    """
+    """By failed item behind another failed one of its key: the first failed index of that key."""
     if not batch.delivery.keeps_prefix or batch.keys is None or len(errors) < 2:
         return {}
     first: dict[object, int] = {}
@@ -45,9 +41,7 @@ def leaders(batch: Batch[Any], errors: Mapping[int, BaseException]) -> dict[int,
 def held_back(
     batch: Batch[Any], errors: Mapping[int, BaseException]
 ) -> Mapping[int, BaseException]:
-    """The errors with those of items that only stand behind another one replaced by `KeyStopped`. A
-    cut leaves these items unsent.
-    """
+    """The errors, those of items behind a failed one as `KeyStopped`; a cut leaves these unsent."""
     behind = leaders(batch, errors)
     if not behind:
         return errors

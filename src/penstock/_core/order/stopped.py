@@ -1,8 +1,8 @@
-"""Order by key inside one write: nothing of a key takes effect behind an item of it that failed.
+"""Order by key inside one write: no item takes effect behind a failed one of its key.
 
-A batch whose order matters carries `keys`. A sink that writes it as a whole, and leaves the refused
-items out, leaves out those behind them as well, and may call itself `key_prefix_safe`. What was
-left out was not applied and is nobody's fault: `KeyStopped`.
+A batch whose order matters carries `keys`. A sink that writes the batch without the refused items
+also omits those behind them, and may declare itself `key_prefix_safe`. The omitted items were not
+applied, and not at fault: `KeyStopped`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 def stopped_behind(
     keys: Sequence[object] | None, errors: Mapping[int, BaseException], done: Collection[int] = ()
 ) -> dict[int, KeyStopped]:
-    """The items behind a failed one of their key, by index, each with an error that names the first
-    failure of the key.
-
-    Whether they have failed as well makes no difference; those that are `done` whatever happens are
-    left alone. Without keys there are none.
-    """
+    """By index, the error of each item, failed or not, behind a failed one of its key; not `done`."""
     if keys is None or not errors:
         return {}
     first: dict[object, BaseException] = {}

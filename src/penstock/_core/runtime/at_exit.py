@@ -1,9 +1,9 @@
-"""Objects with a thread of their own, ended before the interpreter stops threads.
+"""Ends objects with a thread of their own before the interpreter stops threads.
 
 `atexit` is too late: by then `concurrent.futures` takes no more work, so a sink that is a plain
-function could not write. The exit hooks of `threading` run earlier, the last registered one first.
-`concurrent.futures` registers its own when its thread pool is imported, so that happens here, before
-ours is registered.
+function could not write. The exit hooks of `threading` run earlier, in reverse order of
+registration. `concurrent.futures` registers its own when its thread pool is imported: here, before
+ours.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from ..text import repr_of
 logger = logging.getLogger("penstock.batcher")
 
 INTERRUPTS = 1000
-"""Interrupts of one object's end that are swallowed; each makes it end at once."""
+"""Swallowed interrupts per object; each makes its shutdown end at once."""
 
 
 class EndsAtExit(Protocol):
-    """An object to end at the interpreter's exit."""
+    """An object to end at the interpreter's exit, within a time limit of its own."""
 
-    def end_at_exit(self) -> None:
-        """End, within a time limit of its own."""
-        ...
+    def end_at_exit(self) -> None: ...
 
 
 _running: dict[int, EndsAtExit] = {}
@@ -44,7 +42,7 @@ def enter(thing: EndsAtExit) -> None:
 
 
 def leave(thing: EndsAtExit) -> None:
-    """Do not end `thing` at exit any more."""
+    """No longer end `thing` at exit."""
     _running.pop(id(thing), None)
 
 
@@ -57,8 +55,7 @@ def _end_all() -> None:
 
 
 def _end(thing: EndsAtExit) -> None:
-    """End it. An interrupt makes a running shutdown end at once; it is still waited for."""
-    for _ in range(INTERRUPTS):
+    for _ in range(INTERRUPTS):  # an interrupted shutdown ends at once, and is awaited again
         with contextlib.suppress(KeyboardInterrupt):
             thing.end_at_exit()
             return

@@ -1,12 +1,12 @@
-"""A deadline that only moves earlier, and waits for a condition that it bounds.
+"""A deadline that only moves earlier, and bounds waits for conditions.
 
-1. A wait ends when its condition holds or its part of the time is used up. Fire `changed`, or call
+1. A wait ends when its condition holds or its part of the time is over. Fire `changed`, or call
    `wake`, after a change that conditions depend on.
-2. The last part of the time is a reserve for clean-up. `at(1)` is its start, `at(0.5)` the middle
-   of it, `at(0)` the deadline. A deadline that moves shortens the reserve, never lengthens it.
+2. The last part of the time is a reserve for clean-up: `at(1)` is its start, `at(0.5)` its middle,
+   `at(0)` the deadline. Moving the deadline never lengthens the reserve.
 3. Cancelling a wait means *now*: the deadline becomes the present, and the wait ends at once. The
-   cancellation is swallowed: `asyncio.run` cancels every task as it ends, and a shutdown has to
-   finish all the same.
+   cancellation is swallowed: `asyncio.run` cancels every task as it ends, and a shutdown must still
+   finish.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ RESERVE = 0.2
 
 
 class Countdown:
-    """`seconds` from now to a deadline, the last fifth (at most `longest_reserve`) as a reserve.
-    `on_move` is called with `at(1)` each time that it moves.
+    """`seconds` to a deadline, the last fifth (at most `longest_reserve`) as a reserve.
+
+    `on_move` is called with `at(1)` after each move.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Countdown:
         self.reserve = min(RESERVE * seconds, longest_reserve)
 
     def at(self, part: float) -> float:
-        """When this part of the reserve begins: 1 is all of it, 0 the deadline."""
+        """The start of this part of the reserve: 1 is all of it, 0 the deadline."""
         return self.deadline - part * self.reserve
 
     def hasten(self, seconds: float) -> None:
@@ -62,7 +63,7 @@ class Countdown:
             self.wake()
 
     def wake(self) -> None:
-        """Have the waits check their conditions again."""
+        """Make the waits check their conditions again."""
         self._changed.fire()
 
     async def until(
@@ -78,9 +79,7 @@ class Countdown:
     async def ends(
         self, task: asyncio.Task[Any], *, part: float = 0, latest: float = math.inf
     ) -> bool:
-        """Whether the task ends by itself in time. Cancel it otherwise, and leave it behind if it
-        ignores that.
-        """
+        """Whether the task ends in time; otherwise cancel it, and abandon it if it ignores that."""
         task.add_done_callback(lambda _: self.wake())
         await self.until(task.done, part=part, latest=latest)
         await self.settle([task])
@@ -91,7 +90,7 @@ class Countdown:
 
     @staticmethod
     async def settle(tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """Let tasks that can end without waiting do so, even when the time is used up."""
+        """Let tasks that can end without waiting do so, even when the time is over."""
         if any(not task.done() for task in tasks):
             with contextlib.suppress(asyncio.CancelledError):  # the next wait is short
                 await asyncio.wait(tasks, timeout=0)

@@ -1,8 +1,8 @@
 """An event loop on a thread of its own.
 
-A signal may interrupt a thread at any moment while it waits for the loop, and the loop must not
-notice. So both share raw locks only: the locks inside a `Future`, `Event` or `Condition` could stay
-held for ever, and the loop would wait for them.
+A signal may interrupt a thread at any moment while it waits for the loop, without effect on the
+loop. So both share raw locks only: an interrupt could leave the locks inside a `Future`, `Event` or
+`Condition` held for ever, and block the loop.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-async def _nothing() -> None:
-    """No opening, or no closing."""
+async def _nothing() -> None: ...
 
 
 class LoopCall(Generic[R]):
-    """A thread's call into the loop: its task there, and its result, which arrives once."""
+    """A thread's call into the loop: its task, and its result, which is set once."""
 
     __slots__ = ("_arrived", "_error", "_value", "is_abandoned", "is_done", "task")
 
@@ -48,22 +47,19 @@ class LoopCall(Generic[R]):
         self.task: asyncio.Task[R] | None = None
 
     def begin(self, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
-        """Start the task; on the loop."""
         self.task = asyncio.get_running_loop().create_task(work, name=name)
         return self.task
 
     def finish(self, value: R | None = None, error: BaseException | None = None) -> None:
-        """Set the result and wake the thread; only the first result counts."""
+        """Set the result and wake the thread; only the first one counts."""
         if not self.is_done:
             self._value, self._error, self.is_done = value, error, True
             self._arrived.release()
 
     def abandon(self) -> None:
-        """Note that the thread has stopped waiting."""
         self.is_abandoned = True
 
     def cancel(self) -> None:
-        """Cancel the task if it has started; on the loop."""
         if self.task is not None:
             self.task.cancel()
 
@@ -78,12 +74,12 @@ class LoopCall(Generic[R]):
 
 
 class LoopThread:
-    """A daemon thread with an event loop, which other threads give work, until `end` is called.
+    """A daemon thread with an event loop for the work of other threads, until `end` is called.
 
-    As a daemon it cannot keep the process alive when a sink ignores its cancellation. A
-    `SystemExit` or `KeyboardInterrupt` raised on it, by a sink or an observer, is logged to
-    `logger` and ends nothing. What `ask`, `call` and `call_soon` run gets a copy of `context` (by
-    default an empty one). `on_end` is called on the thread after the loop has closed.
+    A daemon cannot keep the process alive when a sink ignores its cancellation. A `SystemExit` or
+    `KeyboardInterrupt` raised on it, by a sink or an observer, is logged to `logger` and ends
+    nothing. Work of `ask`, `call` and `call_soon` gets a copy of `context` (by default an empty
+    one). `on_end` is called on the thread after the loop has closed.
     """
 
     def __init__(
@@ -109,13 +105,11 @@ class LoopThread:
     def start(self, opening: Step = _nothing, closing: Step = _nothing) -> None:
         """Start the thread, and block until `opening` has returned on its loop.
 
-        What `opening` raises is raised here, after the thread has ended. When the wait is
+        An error of `opening` is raised here, after the thread has ended. When the wait is
         interrupted, call `abandon`; only then `closing` is run.
         """
-        run = self._context.copy().run
-        self._thread = threading.Thread(
-            target=run, args=(self._run, opening, closing), name=self._name, daemon=True
-        )
+        run, args = self._context.copy().run, (self._run, opening, closing)
+        self._thread = threading.Thread(target=run, args=args, name=self._name, daemon=True)
         try:
             self._thread.start()
             self._ready.wait()
@@ -124,27 +118,24 @@ class LoopThread:
             raise
 
     def abandon(self) -> None:
-        """Have the thread run its `closing` as soon as it is open, and end; return at once."""
+        """Make the thread run its `closing` as soon as it is open, and end; return at once."""
         self._ready.abandon()
         self.call_soon(self._tell_end)
 
     @property
     def is_this(self) -> bool:
-        """Whether the caller runs on this thread."""
         return self._thread is threading.current_thread()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop, for its time and its thread-safe calls. Raises `ClosedError` once it
-        has ended.
-        """
+        """The loop, for its time and thread-safe calls. Raises `ClosedError` once it has ended."""
         loop = self._loop
         if loop is None:
             raise self._ended_error()
         return loop
 
     def call_soon(self, callback: Callable[[], object]) -> bool:
-        """Have the loop call `callback`; False, without effect, once the loop has ended."""
+        """Make the loop call `callback`; False, without effect, once the loop has ended."""
         with self._lock:
             if self._loop is None:
                 return False
@@ -152,10 +143,10 @@ class LoopThread:
         return True
 
     def ask(self, make: Callable[[], Coroutine[Any, Any, R]], timeout: float | None = None) -> R:
-        """Run the coroutine on the loop, and block for its result; return or raise it.
+        """Run the coroutine on the loop, and block for its result; an interrupt cancels it.
 
-        An interrupted wait cancels it. `timeout` in seconds is for a loop that is stuck: it raises
-        `TimeoutError`. Raises `ClosedError` once the thread has ended.
+        Raises `TimeoutError` after `timeout` seconds, for a loop that is stuck, and `ClosedError`
+        once the thread has ended.
         """
         call: LoopCall[R] = LoopCall()
         try:
@@ -179,12 +170,10 @@ class LoopThread:
         return self.ask(ask)
 
     def spawn(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Start the coroutine on the loop, in the caller's context; return its future, which
-        cancels it too.
+        """Start the coroutine on the loop, in the caller's context; its future cancels it too.
 
-        The future holds a lock while it is waited for, so a thread that signals may interrupt
-        should call `ask`. Raises `ClosedError` once the thread has ended; the end of the thread
-        cancels what is still running.
+        Waiting for the future holds a lock: call `ask` in a thread that signals may interrupt.
+        Raises `ClosedError` once the thread has ended; its end cancels running coroutines.
         """
         with self._lock:
             if self._loop is not None:
@@ -193,9 +182,7 @@ class LoopThread:
         raise self._ended_error()
 
     def end(self, timeout: float | None = None) -> None:
-        """Let running calls finish, end the loop, and wait for the thread, at most `timeout` seconds.
-        Idempotent.
-        """
+        """Finish running calls, end the loop, and wait `timeout` s for the thread. Idempotent."""
         self.call_soon(self._tell_end)
         if self._thread is not None:
             self._thread.join(timeout)
@@ -238,7 +225,6 @@ class LoopThread:
             await asyncio.wait(running)
 
     def _log_exit(self, error: BaseException) -> None:
-        """Code on the thread has asked the process to end, which it cannot from here."""
         message = (
             "%s: %s was raised on its thread, where it ends nothing; a write that it ended "
             "has an unknown outcome"

@@ -1,8 +1,8 @@
-"""A mark on the work of batchers, so that a batcher that carries log records does not log its own.
+"""A mark on the work of batchers, so that a batcher of log records does not log its own work.
 
-A sink that logs its failures, through a handler that feeds the same sink, would never come to an
-end. So the work of a batcher runs in a context with a mark: its writes, in threads too, and
-everything on the loop of a `BlockingBatcher`.
+A sink that logs its failures through a handler that feeds the same sink would loop for ever. So a
+batcher's writes, in threads too, and everything on the loop of a `BlockingBatcher` run in a context
+with a mark.
 """
 
 from __future__ import annotations
@@ -31,6 +31,5 @@ class NoFeedback(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """False for a record of a batcher's own work."""
-        return not (
-            _own_work.get() or record.name == "penstock" or record.name.startswith("penstock.")
-        )
+        name = record.name
+        return not (_own_work.get() or name == "penstock" or name.startswith("penstock."))

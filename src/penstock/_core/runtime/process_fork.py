@@ -1,8 +1,8 @@
 """Forked processes: a child has the forking thread only, and shares every socket and selector.
 
-1. Running objects are told in the child before any other code runs there.
-2. The parent's objects are kept, unused, for the life of the child: closing or collecting one could
-   write to a shared connection, or remove a file from the selector that the parent waits on.
+1. `after_fork` of running objects runs in the child before any other code.
+2. The child keeps the parent's objects, unused, for its life: closing or collecting one could write
+   to a shared connection, or remove a file from the parent's selector.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from weakref import WeakSet
 
 
 class ForkAware(Protocol):
-    """An object with a running part, which a forked child does not have."""
+    """An object to reset in a forked child: its loop and threads are gone, locks may stay held."""
 
-    def after_fork(self) -> None:
-        """Start over in the child: its loop and threads are gone, and locks may stay held."""
-        ...
+    def after_fork(self) -> None: ...
 
 
 _running: WeakSet[ForkAware] = WeakSet()
@@ -25,7 +23,7 @@ _left_to_parent: list[object] = []
 
 
 def watch(thing: ForkAware) -> None:
-    """Call `thing.after_fork` in forked children, as long as `thing` lives."""
+    """Call `thing.after_fork` in forked children while `thing` lives."""
     _running.add(thing)
 
 

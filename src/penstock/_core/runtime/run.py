@@ -22,8 +22,7 @@ logger = logging.getLogger("penstock.run")
 
 
 def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R | None:
-    """Run `main` to its end on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers
-    drain.
+    """Run `main` on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers drain.
 
     A second signal cancels again, which means now. A task that raises `SystemExit` or
     `KeyboardInterrupt` cancels `main` too, and `run` raises it in the end. Returns the result of
@@ -33,9 +32,8 @@ def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R
     anything but a coroutine, and in a thread with a running event loop.
     """
     if not asyncio.iscoroutine(main):
-        raise checks.bad(
-            "main", main, "must be a coroutine: call the async function, as in run(main())"
-        )
+        rule = "must be a coroutine: call the async function, as in run(main())"
+        raise checks.bad("main", main, rule)
     try:
         seconds = checks.seconds("patience", patience, zero=True)
         refuse_in_a_loop("run()", "await the coroutine there")
@@ -51,12 +49,10 @@ def run_on_new_loop(
     *,
     ignored: Callable[[BaseException], object] | None = None,
 ) -> R:
-    """Run `main` to its end on a new event loop of this thread; then cancel the remaining tasks, and
-    wait `patience` seconds for them.
+    """Run `main` on a new event loop; then cancel other tasks, and wait `patience` s for them.
 
-    A task or callback that raises `SystemExit` or `KeyboardInterrupt` ends `main` too, and the
-    exception is raised here. With `ignored`, which is called with the exception, the loop goes on
-    instead.
+    A `SystemExit` or `KeyboardInterrupt` of a task or callback ends `main` too, and is raised here;
+    with `ignored`, which is called with it, the loop continues instead.
     """
     loop = asyncio.new_event_loop()
     try:
@@ -64,7 +60,7 @@ def run_on_new_loop(
         return _completed(loop, main, ignored)
     finally:
         try:
-            # an exit in here is ignored: the first one is being raised already
+            # ignores exits: the first one is being raised already
             _completed(loop, _cancel_rest(patience), lambda _: None)
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
@@ -81,8 +77,7 @@ def _completed(
     while True:
         try:
             return loop.run_until_complete(task)
-        # from a task or a callback: asyncio stops the loop, which can go on
-        except Exit as error:
+        except Exit as error:  # from a task or a callback: the stopped loop can continue
             if ignored is None or task.done():
                 raise
             ignored(error)

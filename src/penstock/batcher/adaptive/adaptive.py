@@ -1,16 +1,13 @@
-"""The number of workers and the batch size, decided from the results of writes. Pure: no clock, no
-task, no I/O.
+"""The number of workers and the batch size, from the results of writes. No clock, task or I/O.
 
 1. Decisions lie between the floors of `Adaptive` and the limits, which always hold.
-2. Single tries count, not a series of them: time spent backing off says nothing about the
-   destination.
-3. Three kinds of errors signal load: a timeout, a throttle, and a write refused as too large. The
-   last says nothing about the workers. Any other error suspends the decision it falls into, since
-   the write showed nothing.
-4. A try after a pause signals no load unless it failed because of it: an idle batcher neither
-   learns nor forgets.
-5. A try that began before the last step down belongs to the setting before it, and does not count
-   against the new one.
+2. Single tries count, not their series: backoff time is no property of the destination.
+3. Three kinds of errors signal load: a timeout, a throttle, and a write refused as too large, which
+   is no evidence about the workers. Any other error suspends the decision in progress, since the
+   write is no evidence.
+4. A try after a pause counts only if it failed because of load: an idle batcher neither learns nor
+   forgets.
+5. A try that began before the last step down belongs to the earlier setting, and does not count.
 
 The two decisions are independent: see `workers.py` and `items.py`.
 """
@@ -67,33 +64,23 @@ class Adaptive:
         checks.count("min_workers", self.min_workers)
         checks.optional_count("start_items", self.start_items)
         checks.optional_count("start_workers", self.start_workers)
-        if self.start_workers is not None and self.start_workers < self.min_workers:
-            raise checks.bad(
-                "start_workers",
-                self.start_workers,
-                f"must be at least min_workers={self.min_workers}",
-            )
-        if self.start_items is not None and self.start_items < self.min_items:
-            raise checks.bad(
-                "start_items", self.start_items, f"must be at least min_items={self.min_items}"
-            )
+        for kind, start, least in (
+            ("workers", self.start_workers, self.min_workers),
+            ("items", self.start_items, self.min_items),
+        ):
+            if start is not None and start < least:
+                raise checks.bad(f"start_{kind}", start, f"must be at least min_{kind}={least}")
 
     def check_against(self, limits: Limits) -> None:
-        """Raise `ConfigError` for a value above its limit; except `min_items`, whose default must
-        fit all limits.
-        """
+        """Raise `ConfigError` for a value above its limit, `min_items` excepted."""
         for name, value, most in (
             ("start_items", self.start_items, limits.max_items),
             ("min_workers", self.min_workers, limits.workers),
             ("start_workers", self.start_workers, limits.workers),
         ):
             if value is not None and value > most:
-                raise checks.bad(
-                    name,
-                    value,
-                    f"must not be above the limit, which is {most}: adaptive values stay "
-                    "below Limits",
-                )
+                rule = "must not be above the limit, which is"
+                raise checks.bad(name, value, f"{rule} {most}: adaptive values stay below Limits")
 
 
 class Setting(NamedTuple):
@@ -125,14 +112,11 @@ class AdaptiveControl:
     def __init__(self, rules: Adaptive, limits: Limits, *, patience: float) -> None:
         least = min(rules.min_items, limits.max_items)
         start = limits.max_items if rules.start_items is None else rules.start_items
-        self._items = ItemsControl(
-            start=start, least=least, most=limits.max_items, patience=patience
-        )
-        self._workers = WorkersControl(
-            start=rules.start_workers or rules.min_workers,
-            least=rules.min_workers,
-            most=limits.workers,
-        )
+        most = limits.max_items
+        self._items = ItemsControl(start=start, least=least, most=most, patience=patience)
+        least = rules.min_workers
+        start = rules.start_workers or least
+        self._workers = WorkersControl(start=start, least=least, most=limits.workers)
 
     @property
     def setting(self) -> Setting:
@@ -143,15 +127,9 @@ class AdaptiveControl:
         """Take an ended try into account; return the setting from now on."""
         if one.idle and one.load < Load.TOO_LARGE:
             return self.setting
-        began = one.ended - one.seconds
-        fine, too_much, too_large = (
-            one.load is load for load in (Load.FINE, Load.TOO_MUCH, Load.TOO_LARGE)
-        )
+        ended, began, items, load = one.ended, one.ended - one.seconds, one.items, one.load
+        fine, much, large = load is Load.FINE, load is Load.TOO_MUCH, load is Load.TOO_LARGE
         if one.sizes or not fine:
-            self._items.heard(
-                one.ended, began, one.items, fine=fine, too_much=too_much, too_large=too_large
-            )
-        self._workers.heard(
-            one.ended, began, one.items, one.in_flight, fine=fine, too_much=too_much
-        )
+            self._items.heard(ended, began, items, fine=fine, too_much=much, too_large=large)
+        self._workers.heard(ended, began, items, one.in_flight, fine=fine, too_much=much)
         return self.setting

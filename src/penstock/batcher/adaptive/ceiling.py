@@ -1,10 +1,9 @@
 """A temporary ceiling below a value that the destination has objected to. Pure.
 
-1. Growth stops just below the last objection, for a number of decisions (the hold). Then the whole
-   range is open again: the destination may have changed, and only a try shows it.
-2. An objection soon after the hold shows that it has not: the next hold is twice as long, up to
-   `LONGEST`. One during a hold lowers the ceiling and does not lengthen the hold, so that a
-   destination is probed once it has recovered.
+1. Growth stops just below the last objection for a number of decisions (the hold). Then the whole
+   range is open again: only a try shows whether the destination has changed.
+2. An objection soon after the hold doubles the next one, up to `LONGEST`. One during a hold lowers
+   the ceiling and does not lengthen the hold, so that a recovered destination is probed.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """The tries of one batcher: when each begins and ends, and the load that its errors signal.
 
 A try is one stretch of a batch's write with a flush slot, from the slot to the backoff or the end.
-Two kinds do not count: one that ends in a backoff without an error has only waited, for a rate
-limit say, and one that a shutdown cuts off is no objection of the destination. The other tries of a
-stopping batcher count, since draining may need more workers than were found before.
+Two kinds do not count: one that ends in a backoff without an error (a rate limit, say), and one that
+a shutdown cuts off. Other tries of a stopping batcher count, since draining may need more workers.
 
-With tenants, a throttle affects only its tenant, as it does in a `Retry`, and its try does not
-count. Nor does a tenant's batch count for the batch size unless it was full: with many tenants most
-are not, while one of them sends full ones.
+With tenants, a throttle affects only its tenant, as in a `Retry`, and its try does not count. Nor
+does a tenant's batch count for the batch size unless it was full: with many tenants most are not.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class Running:
     is_tenant_throttled: bool = False
 
     def heard(self, errors: Iterable[BaseException], classify: Classifier | None) -> None:
-        """Take errors into account; one that is passed on several times counts once."""
+        """Take errors into account, each object once."""
         for error in {id(error): error for error in errors}.values():
             if self.of_tenant and classified(error, classify) is ErrorClass.THROTTLE:
                 self.is_tenant_throttled = True
@@ -61,16 +59,11 @@ class Running:
 
     def ended(self, now: float, in_flight: int) -> Try:
         """The try as it has ended."""
-        seconds = now - self.began
+        lasted, sizes = now - self.began, self.full or not self.of_tenant
         return Try(
-            ended=now,
-            seconds=seconds,
-            items=self.items,
-            load=self.load,
-            in_flight=in_flight,
-            idle=self.pause > seconds,
-            sizes=self.full or not self.of_tenant,
-        )
+            ended=now, seconds=lasted, items=self.items, load=self.load, in_flight=in_flight,
+            idle=self.pause > lasted, sizes=sizes,
+        )  # fmt: skip
 
 
 class Governor:
@@ -100,9 +93,7 @@ class Governor:
         one.heard(errors, self._classify)
 
     def ends(self, one: Running, now: float, *, rests: bool, told: bool) -> bool:
-        """End a try, in a backoff if it `rests`; return whether the setting has changed. It counts
-        only if `told`.
-        """
+        """End a try, which counts if `told`, and is in a backoff if it `rests`; True: new setting."""
         in_flight = self._running
         self._running -= 1
         if not self._running:

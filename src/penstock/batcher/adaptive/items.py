@@ -8,8 +8,8 @@
 | less than three tenths full | a quarter less, at least the floor |
 | otherwise | stays |
 
-Every step is at least 1, so that a size below 4 can grow. A size refused as too large is held off
-for a while; a timeout or a throttle may have other causes.
+Every step is at least 1, so that a size below 4 can grow. A size refused as too large sets a
+ceiling; a timeout or a throttle may have other causes.
 """
 
 from __future__ import annotations
@@ -35,20 +35,15 @@ class ItemsControl:
         self._restart()
 
     def _restart(self) -> None:
-        self._tries = 0
-        self._items = 0
+        self._tries = self._items = 0
         self._seconds = 0.0
-        self._too_much = False
-        self._too_large = False
-        self._silent = False
+        self._too_much = self._too_large = self._silent = False
 
     def heard(
         self, ended: float, began: float, items: int, *, fine: bool, too_much: bool, too_large: bool
     ) -> None:
-        """Count an ended try, and decide at the tenth. One that began before the last halving had
-        another size and does not count.
-        """
-        if began < self._since:
+        """Count an ended try, and decide at the tenth."""
+        if began < self._since:  # with the size before the last halving
             return
         self._tries += 1
         self._items += items

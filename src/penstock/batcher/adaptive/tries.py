@@ -1,4 +1,4 @@
-"""Tells the governor of tries, if there is one."""
+"""Reports tries to the governor, if any."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class TryWatch:
 
     @property
     def setting(self) -> Setting | None:
-        """What the governor has found; `None` without one."""
+        """The governor's setting; `None` without one."""
         return None if self._governor is None else self._governor.setting
 
     def begins(self, items: int, sealed: Sealed[Any], now: float) -> Running | None:
-        """So many items of a batch go to their destination."""
+        """Begin a try of so many items of a batch."""
         if self._governor is None:
             return None
         of_tenant, is_full = sealed.owner is not None, sealed.reason in _FULL
         return self._governor.begins(items, now, of_tenant=of_tenant, full=is_full)
 
     def heard(self, running: Running | None, errors: Iterable[BaseException]) -> None:
-        """A try has met errors."""
+        """Take the errors of a try into account."""
         if self._governor is not None and running is not None:
             self._governor.heard(running, errors)
 
     def ends(self, running: Running | None, now: float, *, rests: bool, told: bool) -> bool:
-        """A try has ended, in a backoff if it `rests`; return whether the setting has changed."""
+        """End a try, in a backoff if it `rests`; return whether the setting has changed."""
         if self._governor is None or running is None:
             return False
         return self._governor.ends(running, now, rests=rests, told=told)

@@ -3,22 +3,20 @@
 A decision is due when the mean round trip has passed since the last one. The first rule that
 applies to the tries that ended in between decides:
 
-1. One timed out or was throttled: a tenth less, at least by one. That number is held off for a
-   while.
-2. Half or more failed without signalling load: no change. If fewer did, the others decide, or a
-   trickle of bad rows would stop all growth, the more so the more workers there are.
+1. One timed out or was throttled: a tenth less, at least by one, and a ceiling at that number.
+2. Half or more failed without signalling load: no change. If fewer did, the others decide;
+   otherwise a few bad rows would stop all growth, the more so the more workers there are.
 3. The mean is half as long again as its best since the last halving, and by more than it varies:
    half. The best is then measured anew, so that the workers grow again if load was not the cause.
-   Without this rule they would creep up on a destination that slows down gently; without its second
-   condition, a destination with very uneven round trips would be left idle.
+   Without this rule they would overload a destination that slows down gently; without its second
+   condition, they would idle before one with very uneven round trips.
 4. They were slower than those before by more than 2.5 standard deviations (at least by a tenth): a
    tenth less.
 5. They were no slower than those before, and all workers were busy: one more. A number that was not
    reached is no evidence.
 
-Round trips are compared per size class, since a large batch takes longer than a small one: each
-doubling of the size is a class. Only successful writes measure a round trip. Older ones fade: a new
-mean weighs 0.4.
+Round trips are compared per size class (a doubling of the size), since a large batch takes longer
+than a small one. Only successful writes measure a round trip. A new mean weighs 0.4.
 """
 
 from __future__ import annotations
@@ -39,13 +37,13 @@ WEIGHT = 0.4
 DEVIATIONS = 2.5
 """Standard deviations above the mean from which a round trip is slow."""
 LEAST_EXCESS = 0.1
-"""The least share by which it must be slower: steady destinations have hardly any deviation."""
+"""The minimum share by which it must be slower: steady destinations hardly deviate."""
 TOO_SLOW = 1.5
 """The multiple of the fastest round trip that is too slow."""
 LEFT = 0.5
 """The share of workers left then."""
 LEAST_SECONDS = 0.001
-"""Shorter round trips count as this long: their differences come from the loop."""
+"""Minimum of a round trip: differences below it come from the loop."""
 NO_SLOWER = 1 + 1e-9
 """Equal means differ in their last digit."""
 
@@ -126,10 +124,8 @@ class WorkersControl:
     def heard(
         self, ended: float, began: float, items: int, in_flight: int, *, fine: bool, too_much: bool
     ) -> None:
-        """Count an ended try, and decide if it is time. One that began before the last step down
-        had another number and does not count.
-        """
-        if began < self._since:
+        """Count an ended try, and decide when it is due."""
+        if began < self._since:  # with the number before the last step down
             return
         self._too_much |= too_much
         self._silent += not fine and not too_much
@@ -158,10 +154,9 @@ class WorkersControl:
                 past.forget_fastest()
         elif _ratio((recent, recent.mean, past.slow) for past, recent in known) > NO_SLOWER:
             self._shrink(LESS)
-        elif (
-            self._reached
-            and _ratio((recent, recent.mean, past.mean) for past, recent in known) <= NO_SLOWER
-        ):
+        elif not self._reached:
+            return
+        elif _ratio((recent, recent.mean, past.mean) for past, recent in known) <= NO_SLOWER:
             self.now = max(self.now, min(self._ceiling.now, self.now + 1))
 
     @property
@@ -172,16 +167,11 @@ class WorkersControl:
         self.now = max(self._least, int(self.now * share))
 
     def _known(self) -> list[tuple[Past, Recent]]:
-        return [
-            (self._past[size], recent)
-            for size, recent in self._recent.items()
-            if size in self._past
-        ]
+        past = self._past
+        return [(past[size], recent) for size, recent in self._recent.items() if size in past]
 
     def _learn(self) -> None:
-        """Take in the round trips since the last decision. The next one is due after their mean,
-        or, without any, after the previous mean.
-        """
+        """Add the new round trips. The next decision is due after their mean, or the one before."""
         for size, recent in self._recent.items():
             if size in self._past:
                 self._past[size].add(recent.mean)
@@ -193,8 +183,6 @@ class WorkersControl:
 
 def _ratio(compared: Iterable[tuple[Recent, float, float]]) -> float:
     """The mean ratio of the first seconds to the second, weighted by recent tries."""
-    known = [
-        (recent.count, max(seconds, LEAST_SECONDS) / max(other, LEAST_SECONDS))
-        for recent, seconds, other in compared
-    ]
+    least = LEAST_SECONDS
+    known = [(each.count, max(own, least) / max(past, least)) for each, own, past in compared]
     return sum(count * times for count, times in known) / sum(count for count, _ in known)

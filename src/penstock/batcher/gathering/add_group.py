@@ -1,4 +1,4 @@
-"""Items that come in together."""
+"""Items that are added together."""
 
 from __future__ import annotations
 
@@ -22,16 +22,11 @@ class AddGroup(NamedTuple, Generic[T]):
 
     @property
     def bytes(self) -> int:
-        """Their size; 0 where nothing is measured."""
+        """The total size; 0 without sizes."""
         return 0 if self.sizes is None else sum(self.sizes)
 
     def rows(self) -> Iterator[tuple[T, int, ReceiptBase | None, Hashable]]:
         """Each item with its size, receipt and key."""
-        nothing = (None,) * len(self.items)
-        return zip(
-            self.items,
-            self.sizes or (0,) * len(self.items),
-            self.receipts or nothing,
-            self.keys or nothing,
-            strict=True,
-        )
+        count = len(self.items)
+        nothing, sizes = (None,) * count, self.sizes or (0,) * count
+        return zip(self.items, sizes, self.receipts or nothing, self.keys or nothing, strict=True)

@@ -1,8 +1,7 @@
 """Fences through lanes.
 
-A fence ends an *era*. A batch's number is the number of its era, and no batch mixes two. So items
-that came later travel with nothing that the fence covers, and items that have waited in a lane
-since before it do not linger.
+A fence ends an *era*. A batch has the number of its era, and no batch mixes two. So no later item
+shares a batch with items in front of the fence, and those that waited in a lane do not linger.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FENCES = frozenset({Reason.MANUAL, Reason.SHUTDOWN_REQUEST})
-"""Reasons that cover what waits in lanes, too."""
+"""Reasons that also cover items in lanes."""
 
 
 class Waiting(Entry, Generic[T]):
-    """An item in its lane, with what belongs to it."""
+    """An item in its lane."""
 
     __slots__ = ("at", "era", "item", "receipt")
 
@@ -44,12 +43,12 @@ class Waiting(Entry, Generic[T]):
 
     @property
     def leftover(self) -> Leftover[T]:
-        """The item, given up."""
+        """The item as evicted."""
         return Leftover(self.item, self.receipt, self.era, self.size)
 
 
 class Eras(Generic[T]):
-    """Items of eras that have ended: in their lanes, and ready to be taken."""
+    """Items of ended eras: waiting in lanes, or ready."""
 
     __slots__ = ("_ready", "_reasons", "_waiting")
 
@@ -58,7 +57,7 @@ class Eras(Generic[T]):
         """Items that wait in lanes, per era."""
         self._reasons: dict[int, Reason] = {}
         self._ready: dict[int, deque[list[Waiting[T]]]] = {}
-        """Items whose turn has begun, per era, and within it per key."""
+        """Items whose turn has begun, per era and key."""
 
     @property
     def is_ready(self) -> bool:
@@ -71,14 +70,14 @@ class Eras(Generic[T]):
         return bool(self._waiting)
 
     def end(self, era: int, reason: Reason, waiting: int) -> None:
-        """An era has ended with so many items in lanes, earlier eras' included."""
+        """End an era; `waiting` items are in lanes, earlier eras' included."""
         left = waiting - sum(self._waiting.values())
         if left:
             self._waiting[era] = left
             self._reasons[era] = reason
 
     def left_lane(self, era: int, count: int = 1) -> None:
-        """Items of this era have left their lanes."""
+        """Count items of an era out of their lanes."""
         if era in self._waiting:
             self._waiting[era] -= count
             if not self._waiting[era]:
@@ -87,7 +86,7 @@ class Eras(Generic[T]):
     def put_back(
         self, lanes: Lanes[Waiting[T]], batch: Sealed[T], indices: Sequence[int], last: int
     ) -> None:
-        """Put items of a batch in front of their lanes again; eras up to `last` have ended."""
+        """Return items of a batch to the front of their lanes; eras up to `last` have ended."""
         by_key: dict[Hashable, list[Waiting[T]]] = {}
         for index in indices:
             by_key.setdefault(batch.lanes[index], []).append(_waiting_again(batch, index))
@@ -98,13 +97,13 @@ class Eras(Generic[T]):
                     self._waiting[entry.era] = self._waiting.get(entry.era, 0) + 1
 
     def add(self, group: list[Waiting[T]]) -> None:
-        """A turn of a key has begun with these items of one era."""
+        """Make a key's turn ready: items of one era."""
         era = group[0].era
         self.left_lane(era, len(group))
         self._ready.setdefault(era, deque()).append(group)
 
     def take(self, max_items: int, max_bytes: int | None) -> list[Waiting[T]]:
-        """The ready items of the earliest era, as many as fit. The items of a key stay together."""
+        """Take ready items of the earliest era, as many as fit; a key's items stay together."""
         era = min(self._ready)
         groups = self._ready[era]
         entries = groups.popleft()
@@ -119,7 +118,7 @@ class Eras(Generic[T]):
         return entries
 
     def pop_item(self) -> tuple[Waiting[T], bool]:
-        """Give up the oldest ready item; say whether it was the last of its turn."""
+        """Evict the oldest ready item; return also whether it was the last of its turn."""
         era = min(self._ready)
         groups = self._ready[era]
         entry = groups[0].pop(0)
@@ -131,11 +130,10 @@ class Eras(Generic[T]):
         return entry, is_last
 
     def until(self, number: int) -> int:
-        """Items of eras up to this number, in lanes and ready."""
+        """Items of eras up to this number."""
         behind = sum(count for era, count in self._waiting.items() if era <= number)
-        return behind + sum(
-            len(group) for era, groups in self._ready.items() if era <= number for group in groups
-        )
+        ready = [groups for era, groups in self._ready.items() if era <= number]
+        return behind + sum(len(group) for groups in ready for group in groups)
 
     def ages(self) -> Sequence[float]:
         """When the first item of each ready turn was accepted."""
@@ -156,17 +154,15 @@ class Eras(Generic[T]):
         )
 
     def clear(self) -> list[Waiting[T]]:
-        """Give up the ready items; what waits in lanes is given up with them."""
-        ready = [
-            entry for era in sorted(self._ready) for group in self._ready[era] for entry in group
-        ]
+        """Evict the ready items, and forget those in lanes."""
+        groups = [group for era in sorted(self._ready) for group in self._ready[era]]
         self._ready.clear()
         self._waiting.clear()
-        return ready
+        return [entry for group in groups for entry in group]
 
 
 def _waiting_again(batch: Sealed[T], index: int) -> Waiting[T]:
-    """An item of a batch, to wait in its lane once more."""
+    """An item of a batch, as an entry of its lane."""
     return Waiting(
         batch.lanes[index],
         batch.items[index],

@@ -1,7 +1,7 @@
-"""What a gatherer answers, and the parts that it is given.
+"""The protocols of gatherers.
 
-A gatherer decides when a batch is full, when it is due and which one is next: without clock, task
-or I/O. It books what enters and leaves its queue on the ledger.
+A gatherer decides when a batch is full, when it is due and which one is next, without clock, task
+or I/O. It books entries to and exits from its queue on the ledger.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Wake = Callable[[bool], float]
-"""Asks the dispatcher to look again: at once, or when a batch that begins now is due.
-
-Returns the time. Only the fast path calls it: everything else ends in a look anyway.
+"""Has the dispatcher advance at once, or when a batch that begins now is due; returns the time.
+Only the fast path calls it: all other paths end in `advance` anyway.
 """
 
 
@@ -37,13 +36,13 @@ class Shape:
     """Whether items are measured."""
 
     def resize(self, max_items: int) -> None:
-        """Change `max_items` for everything that no worker has taken."""
+        """Change `max_items` for all queued items."""
         self.max_items = max_items
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a gatherer holds at this moment."""
+    """The queued items of a gatherer, in numbers."""
 
     open_items: int
     sealed: int
@@ -57,18 +56,18 @@ class Gatherer(Protocol[T]):
 
     @property
     def spare(self) -> int:
-        """Items that the fast path may append before anything follows from it."""
+        """Items that the fast path may append without further effect."""
         ...
 
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
-        """Take items in; return those that fail because of their key (see `parking`)."""
+        """Accept items; return those that fail because of their key (see `parking`)."""
         ...
 
     def seal(self, reason: Reason, now: float) -> None:
-        """End the open batch, if it holds anything; `SIZE` only a full one."""
+        """Seal the open batch unless it is empty; with `SIZE` only a full one."""
 
     def due_at(self) -> float | None:
-        """When something will be ready that is not ready now; `None` for never."""
+        """When the next open batch will be due; `None` without one."""
         ...
 
     def take(self, now: float) -> Sealed[T] | None:
@@ -85,16 +84,16 @@ class Gatherer(Protocol[T]):
         ...
 
     def evict_oldest(self) -> Evicted[T] | None:
-        """Give up the oldest queued item; `None` if there is none."""
+        """Evict the oldest queued item; `None` if there is none."""
         ...
 
     def clear(self, now: float) -> list[Leftover[T]]:
-        """Give up everything queued."""
+        """Evict all queued items."""
         ...
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a batch to take, whatever the time."""
+        """Whether a batch is ready, regardless of the time."""
         ...
 
     def queued_until(self, number: int) -> int:
@@ -102,12 +101,12 @@ class Gatherer(Protocol[T]):
         ...
 
     def snapshot(self) -> Snapshot:
-        """What it holds. Looks at every lane and tenant."""
+        """The current numbers, from every lane and tenant."""
         ...
 
 
 class Holding(Protocol):
-    """The keys that a failed item has stopped. Absent without keys."""
+    """The keys stopped by failed items."""
 
     @property
     def keys(self) -> int:
@@ -124,11 +123,11 @@ class Holding(Protocol):
         ...
 
     def stop(self, batch: Sealed[Any], indices: Sequence[int]) -> None:
-        """Hold the keys of these items: nothing behind them goes on until `let_go`."""
+        """Hold the keys of these items: items behind them wait until `let_go`."""
 
     def let_go(self, key: Hashable, now: float) -> int:
         """Release a key; return how many items it held."""
         ...
 
     def begin_stop(self) -> None:
-        """A shutdown has begun: held items are handed back instead of failing or spilling."""
+        """Hand held items back from now on, instead of failing or spilling them."""

@@ -1,4 +1,4 @@
-"""A gatherer with the parts that belong to it."""
+"""A gatherer with its parts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 class Gathering(NamedTuple, Generic[T]):
-    """A gatherer, and what belongs to it."""
+    """A gatherer and its parts."""
 
     gatherer: Gatherer[T]
     shape: Shape
     pack: Pack[T]
-    """The open batch; for tenants one that stays empty."""
+    """The open batch; stays empty with tenants."""
     identity: Callable[[T], Hashable] | None = None
-    """What stands for an item's key or tenant; `None` without."""
+    """The identity of an item's key or tenant; `None` without."""
     holds: Holding | None = None
-    """Absent without keys."""
+    """`None` without keys."""
 
     @property
     def held_keys(self) -> int:
-        """Keys that a failed item has stopped."""
+        """Keys stopped by a failed item."""
         return 0 if self.holds is None else self.holds.keys
 
     @property

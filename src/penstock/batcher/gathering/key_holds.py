@@ -1,6 +1,4 @@
-"""Keys that a failed item has stopped. What happens behind such an item is said in `parking`; behind
-one that was handed back, nothing more is sent.
-"""
+"""Keys stopped by a failed item (policies: see `parking`) or by one that was handed back."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEFT: Hashable = object()
-"""In place of the key of an item that has left its batch."""
+"""Stands for the key of an item that has left its batch."""
 
 
 class KeyHolds(Generic[T]):
@@ -66,7 +64,7 @@ class KeyHolds(Generic[T]):
 
     @property
     def spills(self) -> bool:
-        """Whether a lane holds more than it may."""
+        """Whether a lane holds more than its bound."""
         return self._parking.spills and not self._is_stopping
 
     def stop(self, batch: Sealed[T], indices: Sequence[int]) -> None:
@@ -77,15 +75,10 @@ class KeyHolds(Generic[T]):
                 self._lanes.hold(key)
 
     def look_at(self, key: Hashable) -> None:
-        """A held lane has more, or its turn has ended: see whether it fails, or spills."""
+        """Fail or spill a held lane after a new item, or after its turn."""
         lane = self._lanes.lane(key)
-        if (
-            self._parking.fails
-            and not self._is_stopping
-            and lane is not None
-            and lane.held
-            and not lane.going
-        ):
+        fails = self._parking.fails and not self._is_stopping
+        if fails and lane is not None and lane.held and not lane.going:
             dropped = self._lanes.drop_all(key)
             for entry in dropped:
                 self._eras.left_lane(entry.era)
@@ -94,14 +87,14 @@ class KeyHolds(Generic[T]):
         self._parking.look_at(key, lane)
 
     def failed(self) -> Sequence[Leftover[T]]:
-        """The items that have failed since the last time."""
+        """Take the items that have failed since the last call."""
         if not self._failed:
             return ()
         gone, self._failed = self._failed, []
         return [entry.leftover for entry in gone]
 
     def take_spilled(self, most: int) -> list[Waiting[T]]:
-        """The oldest items of a key that holds too much, as a turn of it; empty if none does."""
+        """Take the oldest items beyond a key's bound, as its turn; empty without any."""
         over = self._parking.next(self._lanes)
         if over is None:
             return []
@@ -121,5 +114,5 @@ class KeyHolds(Generic[T]):
         return count
 
     def begin_stop(self) -> None:
-        """Held items are handed back soon: they neither fail nor spill."""
+        """Keep held items, to be handed back: they neither fail nor spill any more."""
         self._is_stopping = True

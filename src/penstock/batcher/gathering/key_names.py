@@ -1,4 +1,4 @@
-"""The keys of items, and what stands for them in lanes."""
+"""The keys of items, and their identities in lanes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class KeyNames(Generic[T]):
-    """Looks keys up. `odd`: whether lanes may know keys by other objects than those given."""
+    """The key function. `odd`: whether identities in lanes may differ from the keys given."""
 
     __slots__ = ("_odd", "key_of")
 
@@ -22,12 +22,12 @@ class KeyNames(Generic[T]):
         self._odd = odd
 
     def known(self, key: object) -> Hashable:
-        """What stands for a key. Raises `TypeError` for an object that cannot be one."""
+        """The identity of a key. Raises `TypeError` for an object that cannot be one."""
         if type(key) in PLAIN:
             return cast("Hashable", key)
         self._odd = True
         return identity(key)
 
     def given(self, keys: Sequence[Hashable]) -> list[object]:
-        """The keys as they were given."""
+        """The keys as given."""
         return [shown(key) for key in keys] if self._odd else list(keys)

@@ -1,16 +1,15 @@
 """Order per key: many keys in a batch, a key in at most one batch at a time.
 
-A pack gathers the items of idle keys. The items of busy keys wait in lanes, where they neither start
-the time of a batch nor fill one, until `done` ends the turn of their key. While a batch backs off,
-only the keys of its unsettled items stay busy.
+A pack gathers items of idle keys. Items of busy keys wait in lanes, and do not count for batches,
+until `done` ends the turn of their key. During a backoff only the keys of unsettled items are busy.
 
 1. A batch has one item of a key, or with `repeats` any number of them, in order.
 2. A fence ends an era (see `eras`).
 3. A key is free when all its items in a batch have ended and the batch is not at its destination.
    An item that was cut off has not ended until its write has: it may still take effect.
 4. With `repeats`, items behind a failed one of their key in a batch wait again, and follow it.
-5. A key of which an item was handed back `unsent` sends nothing more: the items behind it are handed
-   back as well. Keys that fail for good follow `parking`.
+5. If an item was handed back `unsent`, the items behind it in its key are handed back as well. Keys
+   that fail for good follow `parking`.
 """
 
 from __future__ import annotations
@@ -83,9 +82,7 @@ class KeyedGatherer(Generic[T]):
     # -- keys --------------------------------------------------------------------------------------
 
     def identity(self, item: T) -> Hashable:
-        """What stands for the item's key. Raises `TypeError`, `KeyFailedError`, and what the key
-        function raises.
-        """
+        """Identify the item's key. Raises `TypeError`, `KeyFailedError`, the key function's."""
         key = self.names.key_of(item)
         known = self.names.known(key)
         if self.holds.refuses and self._lanes.is_held(known):
@@ -96,13 +93,13 @@ class KeyedGatherer(Generic[T]):
 
     @property
     def spare(self) -> int:
-        """Items that may be appended; none while keys may be refused, on the slow path only."""
+        """Items that the fast path may append; none while keys may be refused."""
         if self.holds.refuses:
             return 0
         return self._shape.max_items - 1 - len(self.pack.items)
 
     def begins(self) -> None:
-        """The first item is coming."""
+        """Start the batch's time: the first item follows."""
         self._now = self._wake(False)  # not at once
         self.pack.begin(self._now)
 
@@ -119,14 +116,14 @@ class KeyedGatherer(Generic[T]):
                 self._wake(True)  # at once
 
     def raised(self, place: int, error: BaseException) -> None:
-        """The key function has raised; the item for this place is not in."""
+        """Report an error of the key function; the item for this place was not accepted."""
         self.pack.receipts.pop(place, None)
         self._on_error(error)
 
     # -- in ----------------------------------------------------------------------------------------
 
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
-        """Take items in, and seal batches that are full. Keys are those of `identity`."""
+        """Accept items, and seal full batches. Keys are those of `identity`."""
         self._now = now
         self._ledger.entered(len(group.items), group.bytes)
         for item, size, receipt, key in group.rows():
@@ -140,12 +137,12 @@ class KeyedGatherer(Generic[T]):
         return self.holds.failed()
 
     def _has_place(self, key: Hashable, size: int) -> bool:
-        """Whether an item may join the open batch, which is sealed first if it is too full."""
+        """Whether an item may join the open batch; seals it first if it has no room."""
         if key in self.active and key not in self.pack.opened.open_keys:
             return False
         if self.pack.exceeds(self._shape.max_bytes, size):
             self.seal(Reason.BYTES, self._now)
-        if key in self.active:  # its items are in the open batch, or in the one just sealed
+        if key in self.active:  # in the open batch, or in the one just sealed
             return key in self.pack.opened.open_keys
         self.active.add(key)
         return True
@@ -161,7 +158,7 @@ class KeyedGatherer(Generic[T]):
             self.seal(Reason.BYTES, self._now)
 
     def _join_all(self, entries: Sequence[Waiting[T]]) -> None:
-        """As `_join` of one after the other, without sizes."""
+        """As `_join` for each, without sizes."""
         while entries:
             place = self._shape.max_items - len(self.pack.items)
             self.pack.join_all(entries[:place])
@@ -169,7 +166,7 @@ class KeyedGatherer(Generic[T]):
             self.seal(Reason.SIZE, self._now)
 
     def seal(self, reason: Reason, now: float) -> None:
-        """End the open batch, if it holds anything; `SIZE` only a full one. A fence covers lanes."""
+        """Seal the open batch, with `SIZE` only a full one; a fence also ends the era."""
         self._now = now
         era = self._numbers.last + 1
         opened = self.pack.opened
@@ -187,7 +184,7 @@ class KeyedGatherer(Generic[T]):
         return self.pack.oldest_at + self._shape.max_delay if self.pack.items else None
 
     def take(self, now: float) -> Sealed[T] | None:
-        """A spilled batch, one of an era that has ended, the oldest sealed one, or the due one."""
+        """The next batch: spilled, of an ended era, the oldest sealed, or the due one."""
         self._now = now
         taken = self._take_spilled() if self.holds.spills else None
         if taken is None:
@@ -225,9 +222,7 @@ class KeyedGatherer(Generic[T]):
         return sealed
 
     def _cut(self, batch: Sealed[T], at: int) -> Sealed[T]:
-        """The first items of a batch. Later items of their keys go back to their lanes; the rest is
-        the next batch.
-        """
+        """Cut a batch. Items of keys before the cut go back to their lanes; the rest comes next."""
         head_keys = set(batch.lanes[:at])
         rest: list[int] = []
         back: list[int] = []
@@ -239,7 +234,7 @@ class KeyedGatherer(Generic[T]):
         return batch.pick(range(at))
 
     def _put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """Put items in front of their lanes again; their keys' turns go on."""
+        """Return items to the front of their lanes; their keys' turns go on."""
         self._eras.put_back(self._lanes, batch, indices, self._numbers.last)
 
     # -- landing -----------------------------------------------------------------------------------
@@ -247,7 +242,7 @@ class KeyedGatherer(Generic[T]):
     def done(
         self, batch: Sealed[T], ended: Sequence[int] | None = None, back: Sequence[int] = ()
     ) -> Sequence[Leftover[T]]:
-        """Free the keys of the items that have ended, by default of all. Return those that fail."""
+        """Free the keys of `ended` items, by default of all; return the items that fail."""
         if back:
             self._put_back(batch, back)
             self._ledger.put_back(len(back), batch.size_of(back))
@@ -258,7 +253,7 @@ class KeyedGatherer(Generic[T]):
         return self.holds.failed()
 
     def _settle(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """Free the keys of these items; those freed before are passed over."""
+        """Free the keys of these items, unless they are free already."""
         for index in indices:
             key = batch.lanes[index]
             if key is not LEFT:
@@ -267,9 +262,7 @@ class KeyedGatherer(Generic[T]):
                     self._release(key)
 
     def _is_last(self, batch: Sealed[T], key: Hashable) -> bool:
-        if not self.repeats and not batch.spilled:
-            return True
-        return batch.count_down(key) == 0
+        return not (self.repeats or batch.spilled) or batch.count_down(key) == 0
 
     def _land(self, batch: Sealed[T]) -> None:
         entries, held = self._lanes.leave_all(batch.lanes)
@@ -294,7 +287,7 @@ class KeyedGatherer(Generic[T]):
         self._go(entry)
 
     def _go(self, entry: Waiting[T]) -> None:
-        """A turn of this item's key begins."""
+        """Begin a turn of this item's key."""
         if entry.era <= self._numbers.last:
             self._go_late(entry)
             return
@@ -333,7 +326,7 @@ class KeyedGatherer(Generic[T]):
     # -- given up ----------------------------------------------------------------------------------
 
     def evict_oldest(self) -> Evicted[T] | None:
-        """Give up the first item of the oldest batch, or of a lane that is older."""
+        """Evict the first item of the oldest batch, or of an older lane."""
         if self._eras.is_ready:
             entry, is_last = self._eras.pop_item()
             if is_last:
@@ -365,7 +358,7 @@ class KeyedGatherer(Generic[T]):
         return evicted
 
     def clear(self, now: float) -> list[Leftover[T]]:
-        """Give up everything queued; the items of each key in their order."""
+        """Evict all queued items, in order per key."""
         late, waiting = self._eras.clear(), self._lanes.clear()
         self.seal(Reason.SHUTDOWN, now)
         size = sum(entry.size for entry in (*late, *waiting))
@@ -373,11 +366,8 @@ class KeyedGatherer(Generic[T]):
         batched = (key for batch in self._queue.batches for key in batch.lanes)
         for key in {*(entry.key for entry in late), *batched}:
             self._lanes.leave(key)
-        gone = [
-            *(entry.leftover for entry in late),
-            *self._queue.clear(),
-            *(entry.leftover for entry in waiting),
-        ]
+        gone = [entry.leftover for entry in late] + self._queue.clear()
+        gone += [entry.leftover for entry in waiting]
         self._ledger.left_queue(len(gone), size)
         return gone
 
@@ -389,11 +379,11 @@ class KeyedGatherer(Generic[T]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a batch to take, whatever the time."""
+        """Whether a batch is ready, regardless of the time."""
         return bool(self._queue) or self._eras.is_ready or self.holds.spills
 
     def snapshot(self) -> Snapshot:
-        """What it holds. Looks at every lane, unless `evicts`."""
+        """The current numbers, from every lane unless `evicts`."""
         ages = [*self._eras.ages(), *(entry.at for entry in self._lanes.firsts())]
         if (batched := oldest_of(self._queue, self.pack)) is not None:
             ages.append(batched)

@@ -19,22 +19,22 @@ T = TypeVar("T")
 
 
 class FastPath(Protocol[T]):
-    """What the open batch needs of its gatherer."""
+    """The gatherer's side that the open batch uses."""
 
     names: KeyNames[T]
     active: set[Hashable]
-    """The keys of which something is on its way, held or waiting."""
+    """Keys with items in batches or lanes, or held."""
     repeats: bool
     """Whether a batch may have several items of one key."""
 
     def raised(self, place: int, error: BaseException) -> None:
-        """The key function has raised; the item for this place is not in."""
+        """Report an error of the key function; the item for this place was not accepted."""
 
     def pass_by(self, item: T, key: Hashable) -> None:
         """Put an item into its lane, past the open batch."""
 
     def begins(self) -> None:
-        """The first item is coming."""
+        """Start the batch's time: the first item follows."""
 
 
 class KeyedOpenBatch(list[T]):
@@ -53,10 +53,10 @@ class KeyedOpenBatch(list[T]):
         self.keys: list[Hashable] = []
         """The items' keys, by index."""
         self.open_keys: set[Hashable] = set()
-        """Keys in it of which more items may join: with `repeats` only."""
+        """Keys that may have more items in this batch; only with `repeats`."""
 
     def append(self, item: T, /) -> None:
-        """Take an item in, or put it into its lane. Raises what its key function raises."""
+        """Append an item or put it into its lane. Raises the key function's errors."""
         key_of = self._key
         try:
             key = key_of(item)
@@ -96,7 +96,7 @@ class KeyedPack(Pack[T]):
     def join(
         self, item: T, size: int, receipt: ReceiptBase | None, at: float, key: Hashable
     ) -> None:
-        """Append an item whose key is free."""
+        """Append an item whose key is free or open."""
         opened = self.opened
         if not opened or at < self.oldest_at:
             self.begin(at)
@@ -110,7 +110,7 @@ class KeyedPack(Pack[T]):
             self.weigh(size)
 
     def join_all(self, entries: Sequence[Waiting[T]]) -> None:
-        """As `join` of one after the other, without sizes; their keys are free or open."""
+        """As `join` for each, without sizes."""
         opened = self.opened
         filled, oldest_at = len(opened), min([entry.at for entry in entries])
         if not filled or oldest_at < self.oldest_at:
@@ -122,7 +122,7 @@ class KeyedPack(Pack[T]):
         opened.keys.extend([entry.key for entry in entries])
 
     def pop_keyed(self) -> tuple[Evicted[T], Hashable, bool]:
-        """Give up the first item; return its key, and whether no other item has it."""
+        """Evict the first item; return its key, and whether no other item has it."""
         opened = self.opened
         evicted, key = self.pop_first(), opened.keys.pop(0)
         is_last = not self._repeats or key not in opened.keys

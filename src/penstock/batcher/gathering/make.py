@@ -55,7 +55,7 @@ def gathering_for(
             parking=Parking(setup.on_key_failure, setup.max_parked_items),
             wake=wake,
             on_error=on_error,
-            odd_keys=tenant is not None,  # a tenant's first key is looked up before this is made
+            odd_keys=tenant is not None,  # a tenant's first key is looked up earlier
         )
         return Gathering(keyed, shape, keyed.pack, keyed.identity, keyed.holds)
 

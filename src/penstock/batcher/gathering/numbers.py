@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 class Numbers:
-    """Counts batches up, over all tenants: a fence stands for a moment, not for a tenant."""
+    """Ascending batch numbers over all tenants: a fence is a moment, and belongs to none."""
 
     __slots__ = ("_is_shared", "last")
 
     def __init__(self) -> None:
         self.last = 0
-        """The number that was given last. Items that come now get a later one."""
+        """The last number given. Items accepted now get a later one."""
         self._is_shared = False
 
     def next(self) -> int:
@@ -28,7 +28,7 @@ class Numbers:
 
     @contextmanager
     def shared(self) -> Generator[None]:
-        """Give one number to everything that is sealed meanwhile."""
+        """Give one number to all batches sealed meanwhile."""
         self._is_shared = True
         try:
             yield

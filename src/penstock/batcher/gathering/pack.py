@@ -1,4 +1,4 @@
-"""Columns of items: the open batch, and the sealed batches that follow from it."""
+"""Columns of items: the open batch and the sealed ones."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Evicted(NamedTuple, Generic[T]):
 
 
 class Leftover(NamedTuple, Generic[T]):
-    """An item that is in no flight, and known not to be applied."""
+    """An item in no flight, and known not to be applied."""
 
     item: T
     receipt: ReceiptBase | None
     number: int
-    """Its batch's."""
+    """The number of its batch."""
     size: int = 0
     tenant: object = None
 
@@ -43,7 +43,7 @@ class Sealed(Generic[T]):
     items: list[T]
     reason: Reason
     number: int
-    """Grows with every batch sealed, or with every era of the lanes."""
+    """Ascending, per sealed batch or, with keys, per era."""
     oldest_at: float
     sealed_at: float
     receipts: dict[int, ReceiptBase]
@@ -54,61 +54,56 @@ class Sealed(Generic[T]):
     lanes: list[Hashable] = field(default_factory=list[Hashable])
     """The items' keys as the lanes know them."""
     counts: Counter[Hashable] | None = None
-    """Items of each key that have not ended, once some have."""
+    """Unfinished items of each key; set when the first one ends."""
     tenant: object = None
     owner: object = None
-    """The tenant's entry, as its gatherer knows it."""
+    """The tenant's queue."""
     spilled: bool = False
-    """Whether it goes to the dead letters without a try."""
+    """Whether it is dead-lettered without a try."""
     keeps_prefix: bool = False
-    """Whether an item goes no further than the one before it of its key."""
+    """Whether an item waits for the success of the one before it of its key."""
 
     def keyed(self, lanes: list[Hashable], keys: list[object], *, keeps_prefix: bool) -> None:
-        """Its items have keys."""
+        """Set the keys of its items."""
         self.lanes = lanes
         self.keys = keys
         self.keeps_prefix = keeps_prefix
 
     def belongs_to(self, tenant: object, owner: object) -> None:
-        """Its items are a tenant's."""
+        """Set its tenant."""
         self.tenant = tenant
         self.owner = owner
 
     def spill(self) -> None:
-        """It goes to the dead letters without a try."""
+        """Have it dead-lettered without a try."""
         self.spilled = True
 
     def count_down(self, key: Hashable) -> int:
-        """An item of this key has ended; return how many of its items have not."""
+        """Count an ended item of this key; return how many of the key's have not ended."""
         if self.counts is None:
             self.counts = Counter(self.lanes)
-            self.counts[key] += 1  # it has been taken out of `lanes`
+            self.counts[key] += 1  # already taken out of `lanes`
         self.counts[key] -= 1
         return self.counts[key]
 
     def size_of(self, indices: Sequence[int]) -> int:
         """Bytes of these items; 0 without sizes."""
-        if self.sizes is None:
+        sizes = self.sizes
+        if sizes is None:
             return 0
-        return (
-            self.bytes if len(indices) == len(self.sizes) else sum(self.sizes[i] for i in indices)
-        )
+        return self.bytes if len(indices) == len(sizes) else sum(sizes[i] for i in indices)
 
     def pick(self, indices: Sequence[int]) -> Sealed[T]:
-        """A batch of these items, with everything else as it is here."""
-        sizes = None if self.sizes is None else [self.sizes[index] for index in indices]
+        """A batch of these items, otherwise equal."""
+        old, sizes = self.receipts, None if self.sizes is None else [self.sizes[i] for i in indices]
         return replace(
             self,
-            items=[self.items[index] for index in indices],
-            receipts={
-                place: self.receipts[index]
-                for place, index in enumerate(indices)
-                if index in self.receipts
-            },
+            items=[self.items[i] for i in indices],
+            receipts={n: old[i] for n, i in enumerate(indices) if i in old},
             sizes=sizes,
             bytes=sum(sizes or ()),
-            keys=None if self.keys is None else [self.keys[index] for index in indices],
-            lanes=[self.lanes[index] for index in indices] if self.lanes else [],
+            keys=None if self.keys is None else [self.keys[i] for i in indices],
+            lanes=[self.lanes[i] for i in indices] if self.lanes else [],
         )
 
     def pop_first(self) -> Evicted[T]:
@@ -121,15 +116,13 @@ class Sealed(Generic[T]):
         return evicted
 
     def leftovers(self) -> list[Leftover[T]]:
-        """Its items, given up."""
-        return [
-            Leftover(item, self.receipts.get(index), self.number)
-            for index, item in enumerate(self.items)
-        ]
+        """Its items, evicted."""
+        receipts, number = self.receipts, self.number
+        return [Leftover(item, receipts.get(i), number) for i, item in enumerate(self.items)]
 
 
 class Pack(Generic[T]):
-    """The open batch: parallel columns. `make` makes its list of items."""
+    """The open batch as parallel columns. `make` builds its list of items."""
 
     __slots__ = ("_make", "_sized", "bytes", "items", "oldest_at", "receipts", "sizes")
 
@@ -148,11 +141,11 @@ class Pack(Generic[T]):
         self.bytes = 0
 
     def begin(self, at: float) -> None:
-        """The first item has come: its time counts."""
+        """Start the batch's time with its first item."""
         self.oldest_at = at
 
     def exceeds(self, max_bytes: int | None, size: int) -> bool:
-        """Whether an item of this size would take the batch over `max_bytes`."""
+        """Whether an item of this size would not fit into `max_bytes`."""
         return max_bytes is not None and bool(self.items) and self.bytes + size > max_bytes
 
     def add(self, item: T, size: int, receipt: ReceiptBase | None, at: float) -> None:
@@ -179,19 +172,10 @@ class Pack(Generic[T]):
         return None
 
     def seal(self, reason: Reason, number: int, now: float) -> Sealed[T]:
-        """Its content as a sealed batch; the pack is empty then."""
-        sealed = Sealed(
-            self.items,
-            reason,
-            number,
-            self.oldest_at,
-            now,
-            self.receipts,
-            self.sizes,
-            self.bytes,
-        )
+        """Empty the pack into a sealed batch."""
+        items, receipts, sizes, size = self.items, self.receipts, self.sizes, self.bytes
         self._renew()
-        return sealed
+        return Sealed(items, reason, number, self.oldest_at, now, receipts, sizes, size)
 
     def pop_first(self) -> Evicted[T]:
         """Give up the first item."""
@@ -240,7 +224,7 @@ class Queue(Generic[T]):
 
 
 def oldest_of(queue: Queue[T], pack: Pack[T]) -> float | None:
-    """When the oldest item in a batch was accepted, sealed or open."""
+    """When the oldest item in a sealed or the open batch was accepted."""
     return pack.oldest_at if not queue and pack.items else queue.oldest_at
 
 

@@ -2,11 +2,10 @@
 
 1. A batch's time starts with its first item, and the first item always fits.
 2. The open batch never exceeds `max_items`. It is sealed when it is full, before an item that would
-   take it over `max_bytes`, when it is due and a worker takes it, or when told to.
-3. A batch that is due while no worker is free goes on filling.
-4. A new `max_items` holds for everything that no worker has taken: an open batch that has reached
-   it is sealed, and a larger sealed one is cut when it is taken. The parts keep reason, number and
-   times.
+   take it over `max_bytes`, when it is due and a worker takes it, or by `seal`.
+3. A due batch goes on filling while no worker is free.
+4. A new `max_items` applies to all queued items: an open batch that has reached it is sealed, a
+   larger sealed one is cut when it is taken. The parts keep reason, number and times.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ class PlainGatherer(Generic[T]):
         self._queue: Queue[T] = Queue()
 
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
-        """Take items in; seal batches that are full."""
         if group.sizes is None and group.receipts is None:
             self._offer_all(group.items, now)
         else:
@@ -70,23 +68,19 @@ class PlainGatherer(Generic[T]):
             self.seal(reason, now)
 
     def seal(self, reason: Reason, now: float) -> None:
-        """End the open batch, if it holds anything; `SIZE` only a full one."""
         filled = len(self._pack.items)
         if filled and (reason is not Reason.SIZE or filled >= self._shape.max_items):
             self._queue.add(self._pack.seal(reason, self._numbers.next(), now))
 
     @property
     def spare(self) -> int:
-        """Items that may be appended before anything follows; the first one needs the time."""
-        filled = len(self._pack.items)
+        filled = len(self._pack.items)  # the first item needs the time
         return self._shape.max_items - 1 - filled if filled else 0
 
     def due_at(self) -> float | None:
-        """When the open batch is due; `None` while it is empty."""
         return self._pack.oldest_at + self._shape.max_delay if self._pack.items else None
 
     def take(self, now: float) -> Sealed[T] | None:
-        """The oldest sealed batch, or the open one if it is due."""
         if not self._queue:
             due = self.due_at()
             if due is not None and now >= due:
@@ -104,11 +98,9 @@ class PlainGatherer(Generic[T]):
     def done(
         self, batch: Sealed[T], ended: Sequence[int] | None = None, back: Sequence[int] = ()
     ) -> Sequence[Leftover[T]]:
-        """Nothing follows: arrival order holds nothing back."""
         return ()
 
     def evict_oldest(self) -> Evicted[T] | None:
-        """Give up the oldest queued item; `None` if there is none."""
         if self._queue:
             evicted = self._queue.pop_item()
         elif self._pack.items:
@@ -119,7 +111,6 @@ class PlainGatherer(Generic[T]):
         return evicted
 
     def clear(self, now: float) -> list[Leftover[T]]:
-        """Give up everything queued."""
         self.seal(Reason.SHUTDOWN, now)
         size = sum(batch.bytes for batch in self._queue.batches)
         gone = self._queue.clear()
@@ -127,15 +118,12 @@ class PlainGatherer(Generic[T]):
         return gone
 
     def queued_until(self, number: int) -> int:
-        """Items in sealed batches up to this number."""
         return self._queue.until(number)
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a batch to take, whatever the time."""
         return bool(self._queue)
 
     def snapshot(self) -> Snapshot:
-        """What it holds."""
         oldest_at = oldest_of(self._queue, self._pack)
         return Snapshot(len(self._pack.items), len(self._queue), oldest_at)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class TenantHolds(Generic[T]):
-    """Holds a key within its tenant."""
+    """Held keys, each within its tenant."""
 
     def __init__(self, tenants: TenantGatherer[T]) -> None:
         self._tenants = tenants
@@ -58,5 +58,5 @@ class TenantHolds(Generic[T]):
         return count
 
     def begin_stop(self) -> None:
-        """A shutdown has begun."""
+        """Hand held items back from now on."""
         self._tenants.begin_stop()

@@ -1,4 +1,4 @@
-"""One tenant that has items inside."""
+"""A tenant with items inside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TenantKey(NamedTuple):
     tenant: Hashable
     key: Hashable
     weight: float = 1.0
-    """Looked up before the item is in, since the lookup may fail."""
+    """Looked up before the item is accepted, since the lookup may fail."""
 
 
 class TenantQueue(Generic[T]):
@@ -40,7 +40,7 @@ class TenantQueue(Generic[T]):
         self.identity = gathering.identity
         self.holds = gathering.holds
         self.ledger = ledger
-        """The items of a batch leave it together, when the write has ended."""
+        """A batch's items leave it together, at the end of the write."""
         self.flying = 0
         """Batches in flight or backing off."""
 
@@ -51,23 +51,23 @@ class TenantQueue(Generic[T]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of it is inside or coming, and no key is held."""
+        """Whether it has no items, no producers and no held keys."""
         ledger = self.ledger
         return not (ledger.inside or ledger.waiting or ledger.granted or self.held_keys)
 
     def grant(self, now: float) -> None:
-        """Give waiting producers what room there is. Nothing lingers while one has to wait."""
+        """Grant free room to producers; while one still waits, the open batch does not linger."""
         ledger = self.ledger
         ledger.grant()
         if ledger.waiting and not ledger.granted and not self.flying and not self.gatherer.is_ready:
             self.gatherer.seal(Reason.PRESSURE, now)
 
     def took(self) -> None:
-        """A batch is in flight."""
+        """Count a batch into flight."""
         self.flying += 1
 
     def landed(self, items: int, size: int) -> None:
-        """A write has ended."""
+        """Count a batch out of flight; its items leave the ledger."""
         self.flying -= 1
         self.ledger.landed(items, size)
 

@@ -1,14 +1,12 @@
-"""Tenants: a batch belongs to one tenant, and flush slots are shared fairly among those that have
-something to send.
+"""Tenants: batches of one tenant each, and flush slots shared fairly among ready tenants.
 
-1. Each tenant has a gatherer of its own. Turns go by deficit round robin (see `turns`): a batch costs
-   its bytes if items are measured, at least one for each item.
-2. A quantum is a full batch, so a tenant of weight 1 has something to send at each of its turns.
+1. Each tenant has a gatherer of its own. Turns go by deficit round robin (see `turns`): a batch
+   costs its bytes if items are measured, at least one for each item.
+2. A quantum is a full batch, so a tenant of weight 1 sends a batch at each of its turns.
 3. One agenda holds the times at which the tenants' open batches are due.
-4. A tenant has an entry only while an item of it is inside or a producer waits for its room, or while
-   one of its keys is held. An idle tenant leaves nothing behind.
-5. With one worker and no keys a tenant has at most one batch in flight, also while that backs off, so
-   its items are in order; the slot serves other tenants meanwhile.
+4. A tenant has an entry only while it has items, waiting producers or held keys.
+5. With one worker and no keys a tenant has at most one batch in flight or in a backoff, so its items
+   are in order; the slot serves other tenants meanwhile.
 """
 
 from __future__ import annotations
@@ -48,24 +46,24 @@ QUANTUM_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class TenantRules(Generic[T]):
-    """How items and tenants belong together, and what each tenant may have."""
+    """From items to tenants and keys, and the shares and caps of tenants."""
 
     make: Callable[[Ledger], Gathering[T]]
-    """Makes a tenant's gatherer, on its ledger."""
+    """Builds a tenant's gatherer on its ledger."""
     tenant: Callable[[T], object]
     key: Callable[[T], Hashable]
-    """An item's key as `identity` has it, or `None`."""
+    """An item's key as of `identity`, or `None`."""
     weight: Callable[[object], float]
     serial: bool
     """Whether a tenant has at most one batch in flight."""
     evicts: bool
-    """Whether the oldest items may have to make room."""
+    """Whether the oldest items may be evicted."""
     cap_items: int | None = None
     cap_bytes: int | None = None
 
     @property
     def has_caps(self) -> bool:
-        """Whether a tenant may be full before the whole is."""
+        """Whether tenants have caps of their own."""
         return self.cap_items is not None or self.cap_bytes is not None
 
     def ledger(self, whole: Ledger) -> Ledger:
@@ -75,7 +73,7 @@ class TenantRules(Generic[T]):
 
 
 class TenantGatherer(Generic[T]):
-    """Items per tenant. Times are monotonic seconds, given by the caller."""
+    """Items per tenant."""
 
     def __init__(
         self, rules: TenantRules[T], shape: Shape, ledger: Ledger, numbers: Numbers
@@ -93,7 +91,7 @@ class TenantGatherer(Generic[T]):
         self.is_stopping = False
 
     spare = 0
-    """There is no fast path: the tenant of each item has to be looked up."""
+    """There is no fast path: each item's tenant must be looked up."""
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -105,11 +103,7 @@ class TenantGatherer(Generic[T]):
     # -- in ----------------------------------------------------------------------------------------
 
     def identity(self, item: T) -> TenantKey:
-        """An item's tenant and key.
-
-        Raises `TypeError` for an object that cannot be a tenant or a key, `KeyFailedError` for a
-        key that takes no more items, and whatever those functions raise.
-        """
+        """An item's tenant and key. Raises `TypeError`, `KeyFailedError`, the functions' own."""
         rules = self.rules
         tenant = identity(rules.tenant(item), "tenant")
         queue = self._queues.get(tenant)
@@ -123,7 +117,7 @@ class TenantGatherer(Generic[T]):
             raise KeyFailedError(error.key, shown(tenant)) from None
 
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
-        """Take items in; return those that fail because of their key. Keys are `TenantKey`s."""
+        """Accept items, with `TenantKey`s; return those that fail because of their key."""
         self._now = now
         for key, rows in groupby(group.rows(), key=_tenant_key_of):
             queue = self.queue(key)
@@ -136,11 +130,11 @@ class TenantGatherer(Generic[T]):
         return self._take_failed()
 
     def known(self, key: TenantKey) -> TenantQueue[T] | None:
-        """A tenant's entry, if it has one."""
+        """A tenant's entry, if there is one."""
         return self._queues.get(key.tenant)
 
     def queue(self, key: TenantKey) -> TenantQueue[T]:
-        """A tenant's entry."""
+        """A tenant's entry, made if there is none."""
         queue = self._queues.get(key.tenant)
         if queue is None:
             ledger = self.rules.ledger(self._ledger)
@@ -151,7 +145,7 @@ class TenantGatherer(Generic[T]):
         return queue
 
     def changed(self, queue: TenantQueue[T], failed: Sequence[Leftover[T]] = ()) -> None:
-        """See whether a tenant has something to send, or when it will; keep the failed items."""
+        """Note a tenant's turn and due time, and keep the failed items for the caller."""
         if failed:
             self._failed += failed
             queue.grant(self._now)
@@ -168,7 +162,7 @@ class TenantGatherer(Generic[T]):
         return gone
 
     def _due_of(self, queue: TenantQueue[T]) -> float | None:
-        """When a tenant's open batch is due, if it may be taken then."""
+        """When a tenant's open batch is due; `None` while the tenant is busy."""
         return None if self._is_busy(queue) else queue.gatherer.due_at()
 
     def _is_busy(self, queue: TenantQueue[T]) -> bool:
@@ -181,7 +175,7 @@ class TenantGatherer(Generic[T]):
     # -- when --------------------------------------------------------------------------------------
 
     def seal(self, reason: Reason, now: float) -> None:
-        """End open batches: under pressure the oldest one, otherwise all of them."""
+        """Seal open batches: under pressure the oldest one, otherwise all."""
         self._now = now
         if reason is Reason.PRESSURE:
             first = self._dues.first()
@@ -202,7 +196,7 @@ class TenantGatherer(Generic[T]):
         self.changed(queue)
 
     def due_at(self) -> float | None:
-        """When the first open batch is due of those that may be taken then; `None` without one."""
+        """When the first open batch of a tenant that is not busy is due; `None` without one."""
         first = self._dues.first()
         return None if first is None else first[0]
 
@@ -241,10 +235,10 @@ class TenantGatherer(Generic[T]):
     def done(
         self, batch: Sealed[T], ended: Sequence[int] | None = None, back: Sequence[int] = ()
     ) -> Sequence[Leftover[T]]:
-        """A batch has ended, or some of its items: its tenant has room for others, and may go on."""
+        """Free a batch's keys, and its tenant's room and slot once the write has ended."""
         queue = owner_of(batch)
         failed = queue.gatherer.done(batch, ended, back)
-        if back:  # they count twice until the write ends, since all of the batch leaves then
+        if back:  # they count twice until the write ends: the whole batch leaves then
             queue.ledger.landed(-len(back), -batch.size_of(back))
             if self._ages is not None:
                 self._ages.note(queue, batch.oldest_at)
@@ -256,7 +250,7 @@ class TenantGatherer(Generic[T]):
         return self._take_failed()
 
     def forget(self, queue: TenantQueue[T]) -> None:
-        """Keep no entry of an idle tenant."""
+        """Remove the entry of an idle tenant."""
         if queue.is_idle and self._queues.get(queue.tenant) is queue:
             self._turns.forget(queue)
             self._dues.drop(queue)
@@ -265,19 +259,19 @@ class TenantGatherer(Generic[T]):
             del self._queues[queue.tenant]
 
     def settle_room(self, queue: TenantQueue[T]) -> None:
-        """The room of a tenant has changed hands: serve its waiting producers."""
+        """Serve a tenant's waiting producers after a change of its room."""
         queue.grant(self._now)
         self.changed(queue)
 
     # -- given up ----------------------------------------------------------------------------------
 
     def evict_oldest(self) -> Evicted[T] | None:
-        """Give up the oldest queued item of all tenants; `None` if there is none."""
+        """Evict the oldest queued item of all tenants; `None` if there is none."""
         first = None if self._ages is None else self._ages.first()
         return None if first is None else self.evict_from(first[1])
 
     def evict_from(self, queue: TenantQueue[T]) -> Evicted[T] | None:
-        """Give up a tenant's oldest queued item; `None` if there is none."""
+        """Evict a tenant's oldest queued item; `None` if there is none."""
         evicted = queue.gatherer.evict_oldest()
         if evicted is not None:
             queue.grant(self._now)
@@ -286,7 +280,7 @@ class TenantGatherer(Generic[T]):
         return evicted
 
     def clear(self, now: float) -> list[Leftover[T]]:
-        """Give up everything queued."""
+        """Evict all queued items."""
         self._now = now
         gone: list[Leftover[T]] = []
         for queue in self.queues():
@@ -297,14 +291,14 @@ class TenantGatherer(Generic[T]):
         return gone
 
     def begin_stop(self) -> None:
-        """A shutdown has begun; a tenant that comes later knows it, too."""
+        """Hand held items back from now on, also those of later tenants."""
         self.is_stopping = True
         for queue in self.queues():
             if queue.holds is not None:
                 queue.holds.begin_stop()
 
     def turn_away(self) -> list[Waiter]:
-        """All producers that wait for a tenant's room, no longer in any queue."""
+        """Remove and return all producers that wait for a tenant's room."""
         return [waiter for queue in self.queues() for waiter in queue.ledger.turn_away()]
 
     # -- state -------------------------------------------------------------------------------------
@@ -315,18 +309,15 @@ class TenantGatherer(Generic[T]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a batch to take, whatever the time. Looks at every tenant."""
+        """Whether a batch of any tenant is ready, regardless of the time."""
         return any(queue.gatherer.is_ready for queue in self.queues())
 
     def snapshot(self) -> Snapshot:
-        """What it holds. Looks at every tenant."""
+        """The current numbers, from every tenant."""
         held = [queue.gatherer.snapshot() for queue in self.queues()]
         ages = [each.oldest_at for each in held if each.oldest_at is not None]
-        return Snapshot(
-            sum(each.open_items for each in held),
-            sum(each.sealed for each in held),
-            min(ages, default=None),
-        )
+        items, batches = sum(each.open_items for each in held), sum(each.sealed for each in held)
+        return Snapshot(items, batches, min(ages, default=None))
 
     def busiest(self, most: int, now: float) -> list[TenantStats]:
         """The tenants with the most items inside, most first. Looks at every tenant."""

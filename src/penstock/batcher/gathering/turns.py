@@ -1,9 +1,8 @@
 """Deficit round robin: whose turn it is. Pure.
 
-1. A member that comes to the front without credit gets `quantum` times its weight. It sends while
-   it has credit, from which each batch is taken, and goes to the back without. So over any stretch
-   in which two members have something to send, what they sent differs from the ratio of their
-   weights by one turn of each at most.
+1. A member at the front without credit gets `quantum` times its weight. It sends while it has
+   credit, each batch charged to it, and then goes to the back. So while two members have something
+   to send, the ratio of their sent amounts is that of their weights, up to one turn of each.
 2. Credit is not saved: a member with nothing to send loses it. A debt stays until `forget`.
 
 M. Shreedhar, G. Varghese: Efficient Fair Queuing Using Deficit Round Robin, SIGCOMM 1995.
@@ -29,7 +28,7 @@ class Turns(Generic[M]):
         self._credit: dict[M, float] = {}
 
     def give(self, member: M, weight: float) -> None:
-        """Put a member at the end of the round, unless it has its place already."""
+        """Put a member at the end of the round, unless it has a place."""
         if member not in self._ring:
             self._ring[member] = weight
 
@@ -52,7 +51,7 @@ class Turns(Generic[M]):
         return None
 
     def _skip_rounds(self, quantum: float) -> None:
-        """All owe for several turns: give all the rounds at once in which none would send."""
+        """All are in debt for several turns: give the rounds in which none would send at once."""
         rounds = min(
             -self._credit[member] // (quantum * weight) for member, weight in self._ring.items()
         )
@@ -60,18 +59,18 @@ class Turns(Generic[M]):
             self._credit[member] += rounds * quantum * weight
 
     def charge(self, member: M, cost: float) -> None:
-        """A member has sent something."""
+        """Charge a member for a batch."""
         self._credit[member] -= cost
         if self._credit[member] <= 0:
             self._ring.move_to_end(member)
 
     def lose(self, member: M) -> None:
-        """A member has nothing to send."""
+        """Remove a member with nothing to send; its credit is lost."""
         del self._ring[member]
         if self._credit[member] > 0:
             del self._credit[member]
 
     def forget(self, member: M) -> None:
-        """Keep nothing of a member."""
+        """Remove a member, credit and debt included."""
         self._ring.pop(member, None)
         self._credit.pop(member, None)

@@ -1,4 +1,4 @@
-"""The fast path: how far producers may append to the open batch without asking."""
+"""The fast path: appending to the open batch within one limit."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from .pack import Pack
 
 YIELD_EVERY = 128
-"""Items that a producer may add without letting other tasks run: in a tight loop it never suspends
-otherwise.
-"""
+"""Items that a producer in a tight loop may add without letting other tasks run."""
 SLOW_PATH_WEIGHT = 8
 """Weight of an item added on the slow path, which takes at least that many times as long."""
 
@@ -49,18 +47,18 @@ class AddWindow:
         self._unyielded = 0
 
     def __len__(self) -> int:
-        """Items that came by the fast path since it was opened."""
+        """Items added on the fast path since it was opened."""
         return len(self.items) - self._base
 
     def close(self) -> None:
-        """Close the fast path and book what it appended: changes of state begin with this."""
+        """Close the fast path and book its items; every change of state begins with this."""
         if self._is_open:
             self._is_open = False
             self.limit = self.try_limit = 0
             self._unyielded += self._ledger.close_window()
 
     def open(self, pack: Pack[Any], spare: int) -> None:
-        """Let the fast path append at most `spare` items: changes of state end with this."""
+        """Open the fast path for at most `spare` items; every change of state ends with this."""
         items = self.items = pack.items
         filled = self._base = len(items)
         self.receipts = pack.receipts
@@ -72,20 +70,20 @@ class AddWindow:
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
 
     def passed_by(self) -> None:
-        """An item went past the open batch into its lane: it takes room all the same."""
+        """Count the room of an item that went past the open batch into its lane."""
         self._base -= 1
         self.limit -= 1
         self.try_limit -= 1
 
     def came(self, items: int) -> None:
-        """Items came by the slow path, admitted or not."""
+        """Count items of the slow path, admitted or not."""
         self._unyielded += SLOW_PATH_WEIGHT * items
 
     @property
     def yield_due(self) -> bool:
-        """Whether the running producer should let other tasks run before its next item."""
+        """Whether the producer should let other tasks run before its next item."""
         return self._unyielded + (len(self) if self._is_open else 0) >= YIELD_EVERY
 
     def yielded(self) -> None:
-        """Other tasks run, or are about to."""
+        """Start counting anew: other tasks run, or are about to."""
         self._unyielded = -len(self) if self._is_open else 0

@@ -1,13 +1,14 @@
 """A batcher for threads: a `Batcher` on a loop of its own, and an inbox that is part of its ledger.
 
 The fast path is an append under a lock, and a wake-up of the loop unless one is pending. The slow
-path, for items that do not fit, is the batcher's own `add` on the loop: waiting, overflow policies
-and errors are the batcher's own. Later threads do not overtake producers that wait there.
+path, for items that do not fit, is the batcher's own `add` on the loop, with its waiting, overflow
+policies and errors. Later threads do not overtake producers that wait there.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core import checks
@@ -22,7 +23,7 @@ from .inbox_batcher import InboxBatcher
 from .thread_run import ThreadRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from datetime import timedelta
     from types import TracebackType
     from typing import Self, Unpack
@@ -84,14 +85,11 @@ class BlockingBatcher(Generic[T]):
     @takes(BatcherOptions, checked_setup, rest="misplaced")
     def __init__(self, sink: SinkLike[T], **options: Unpack[BatcherOptions[T]]) -> None:
         setup = checked_setup(BlockingBatcher, sink, **options)
-        self._make: Callable[[Callable[[], object]], InboxBatcher[T]] = lambda wake: InboxBatcher(
-            setup, wake
-        )
+        self._make = partial(InboxBatcher, setup)
         self._is_open = False
         self._reset()
 
     def _reset(self) -> None:
-        """Become an empty batcher that does not run."""
         self._changing = threading.Lock()
         self._renew()
         self._needs_entries = self._run.batcher.needs_entries
@@ -105,18 +103,16 @@ class BlockingBatcher(Generic[T]):
     # -- opening and closing -----------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start the thread, open the sink, and return the batcher; the interpreter's exit shuts it
-        down at the latest.
+        """Start the thread, open the sink, and return the batcher.
 
-        Blocks until the sink is open. Raises the error of its opening, and nothing runs then;
-        `ConfigError` if the batcher is open already.
+        Blocks until the sink is open. The interpreter's exit shuts the batcher down at the latest.
+        Raises the error of the opening, and nothing runs then; `ConfigError` if it is open already.
         """
         refuse_in_a_loop("start()", "use a Batcher there")
         with self._changing:
             if self._is_open:
-                raise ConfigError(
-                    f"batcher {self.name!r} is open; start it once, and share the object"
-                )
+                message = f"batcher {self.name!r} is open; start it once, and share the object"
+                raise ConfigError(message)
             if self.report is not None:
                 self._renew()
             self._start_thread()
@@ -153,21 +149,16 @@ class BlockingBatcher(Generic[T]):
     def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
     ) -> ShutdownReport[T]:
-        """Stop accepting, write all items inside, close the sink and end the thread, within
-        `deadline` seconds; return where every item ended.
+        """Stop accepting, write all items, close the sink, end the thread; return the report.
 
-        `deadline` defaults to `shutdown_deadline`. Any number of threads may call: there is one
-        shutdown, all get its report, and the earliest deadline wins. Threads that wait for room get
-        `ClosedError`, or with `admit_waiting` are let in as room comes free. It never raises for
-        the deadline; see `report.complete`. Blocks until the shutdown has ended. Raises
-        `BatcherBroken` if the loop does not answer 2 s after the deadline, because a sink blocks
-        it.
+        `deadline` seconds bound it (default `shutdown_deadline`). Any number of threads may call:
+        one shutdown runs, all get its report, and the earliest deadline wins. Threads that wait for
+        room get `ClosedError`, or with `admit_waiting` are let in as room comes free. It never
+        raises for the deadline; see `report.complete`. Blocks until the shutdown has ended. Raises
+        `BatcherBroken` if the loop does not answer 2 s after the deadline, because a sink blocks it.
         """
-        seconds = (
-            self._run.batcher.deadline
-            if deadline is None
-            else checks.seconds("deadline", deadline, zero=True)
-        )
+        default = self._run.batcher.deadline
+        seconds = default if deadline is None else checks.seconds("deadline", deadline, zero=True)
         if self.report is not None:
             return self.report
         refuse_in_a_loop("shutdown()", "call it from another thread")
@@ -223,40 +214,31 @@ class BlockingBatcher(Generic[T]):
         run = self._run
         batcher = run.batcher
         entries = batcher.entries((item,), (None,))
-        if entries is not None and self._inbox.put_all(entries):
-            return True
-        if (
-            entries is not None
-            and run.has_thread
-            and batcher.drops
-            and self._inbox.announce(item, batcher.limits.max_items)
-        ):
-            return batcher.makes_room
+        if entries is not None:
+            if self._inbox.put_all(entries):
+                return True
+            most, drops = batcher.limits.max_items, run.has_thread and batcher.drops
+            if drops and self._inbox.announce(item, most):
+                return batcher.makes_room
         self._inbox.refuse(1)
         return False
 
     def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
-        """Accept `items` in order and together, or none of them; block while they do not fit.
-        Raises as `add`.
-        """
+        """Accept all `items` in order, or none; block while they do not fit. Raises as `add`."""
         refuse_in_a_loop("add_many()", INSTEAD)
         together = tuple(items)
         if together:
             self._accept(together, (None,) * len(together), timeout)
 
     def submit(self, item: T, *, timeout: float | timedelta | None = None) -> BlockingReceipt:
-        """As `add`; return a receipt, whose `result()` waits for the item's outcome and returns it
-        or raises `ItemFailed`.
-        """
+        """As `add`; return a receipt: `result()` waits for the outcome, or raises `ItemFailed`."""
         refuse_in_a_loop("submit()", INSTEAD)
         receipt = BlockingReceipt()
         self._accept((item,), (receipt,), timeout)
         return receipt
 
     def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
-        """Add `item` and wait for its outcome; raise `ItemFailed` unless that is a success.
-        `timeout` bounds the wait for room only.
-        """
+        """Add `item`, and wait for success or raise `ItemFailed`. `timeout` is for room only."""
         return self.submit(item, timeout=timeout).result()
 
     def _accept(
@@ -280,18 +262,14 @@ class BlockingBatcher(Generic[T]):
 
     def _check_open(self) -> None:
         if not self._is_open:
-            state = (
-                "not open: use `with batcher:`, or start()"
-                if self.report is None
-                else "closed and takes no more items"
-            )
+            unopened = "not open: use `with batcher:`, or start()"
+            state = unopened if self.report is None else "closed and takes no more items"
             raise ClosedError(f"batcher {self.name!r} is {state}")
 
     # -- asking ------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | timedelta | None = None) -> FlushReport:
-        """Write the items accepted before this call, and wait for their outcomes; later items are
-        not included.
+        """Write the items accepted before this call, and only those; wait for their outcomes.
 
         `timeout` in seconds (default: none) bounds the wait; the report then says how many
         remained. On a closed batcher it returns at once. Raises `BatcherBroken` on a broken one,
@@ -319,9 +297,7 @@ class BlockingBatcher(Generic[T]):
         return run.ask(run.batcher.full_tally)
 
     def stats(self) -> Stats:
-        """A snapshot of the batcher; works before opening and after closing, too. Blocks for one
-        turn of its loop.
-        """
+        """A snapshot, before opening and after closing too. Blocks for one turn of the loop."""
         run = self._run
         return run.ask(run.batcher.full_stats)
 

@@ -1,17 +1,16 @@
-"""Items that threads have handed in and the loop has not yet taken over: the part of the ledger
-outside the loop.
+"""Accepted items of threads before the loop takes them: the part of the ledger outside the loop.
 
-1. The loop lends room, and threads fill it. An appended item is accepted. No more is appended than
-   was lent, so the ledger's bound holds with both sides at work.
-2. The loop is woken once between two takings, or a few times if several threads come at once.
-3. The lock is held for a few steps of our own, never during a call that could wait for a thread
-   that wants it.
-4. A signal handler or a finalizer that logs may put an item in between any two of those steps, on
-   the same thread. So the lock is reentrant, an item and its parts come in by one append, and the
-   order of the steps in `put` and `take` leaves no item without a wake-up. Only the bound may be
-   exceeded then, by that item.
-5. `KeyboardInterrupt` may strike between any two of them as well, in the main thread. So a wake-up
-   is noted after it was made, for the taking it requests; the next call makes one that was struck.
+1. The loop lends room, and threads fill it. An appended item is accepted. Threads append no more
+   than was lent, so the ledger's bound holds with both sides at work.
+2. The loop is woken once between two takings, or a few times by concurrent threads.
+3. The lock is held for a few steps of our own, never during a call that could block on a thread
+   that needs it.
+4. A signal handler or a finalizer that logs may add an item between any two of those steps, on the
+   same thread. So the lock is reentrant, an item and its parts enter by one append, and the order
+   of the steps in `put` and `take` leaves no item without a wake-up. Only the bound may be exceeded
+   then, by that item.
+5. `KeyboardInterrupt` may also occur between any two of them, in the main thread. So a wake-up is
+   recorded after it was made, for the taking it requests; the next call repeats an interrupted one.
 """
 
 from __future__ import annotations
@@ -37,24 +36,12 @@ class InboxEntry(NamedTuple, Generic[T]):
 
 
 class Inbox(Generic[T]):
-    """Items on their way to the loop, each plain or as an entry. `wake` has the loop take them; it
-    must not block.
-    """
+    """Items, plain or as entries, for the loop. `wake` makes it take them, and must not block."""
 
     __slots__ = (
-        "_announced",
-        "_bytes",
-        "_has_entries",
-        "_is_shut",
-        "_items",
-        "_limit",
-        "_limit_bytes",
-        "_lock",
-        "_refused",
-        "_takings",
-        "_wake",
-        "_woken",
-    )
+        "_announced", "_bytes", "_has_entries", "_is_shut", "_items", "_limit", "_limit_bytes",
+        "_lock", "_refused", "_takings", "_wake", "_woken",
+    )  # fmt: skip
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
@@ -92,10 +79,8 @@ class Inbox(Generic[T]):
         ticket = None
         try:
             with self._lock:
-                if (
-                    len(self._items) + len(entries) > self._limit
-                    or self._bytes + size > self._limit_bytes
-                ):
+                count = len(self._items) + len(entries)
+                if count > self._limit or self._bytes + size > self._limit_bytes:
                     return False
                 if self._woken != self._takings:
                     ticket = self._takings
@@ -108,7 +93,7 @@ class Inbox(Generic[T]):
                 self._wake_up(ticket)
 
     def announce(self, item: T, most: int) -> bool:
-        """Hand over an item that the loop drops or makes room for; lend no room until it is taken.
+        """Pass an item for the loop to drop or make room for; lend no room until it is taken.
 
         False once the inbox is shut, or with `most` items announced: the loop does not keep up.
         """
@@ -138,9 +123,7 @@ class Inbox(Generic[T]):
     # -- the loop's side ---------------------------------------------------------------------------
 
     def take(self) -> tuple[list[T], list[InboxEntry[T]]]:
-        """Take everything over, all plain or all as entries: one of the lists is empty. Taken items
-        use up lent room.
-        """
+        """Take all items, either plain or as entries (one list is empty); they use up lent room."""
         fresh: list[Any] = []
         with self._lock:
             self._takings += 1  # first: later items request a taking of their own
@@ -151,9 +134,8 @@ class Inbox(Generic[T]):
             self._bytes = 0
         if not self._has_entries:
             return items, []
-        return [], [
-            item if type(item) is InboxEntry else InboxEntry(item, 0, None) for item in items
-        ]
+        entry = InboxEntry
+        return [], [item if type(item) is entry else entry(item, 0, None) for item in items]
 
     def take_refused(self) -> int:
         """The number of items refused since the last call."""
@@ -162,7 +144,7 @@ class Inbox(Generic[T]):
         return refused
 
     def lend(self, items: int, size: float) -> None:
-        """Set how much may be inside from now on, the present content included."""
+        """Set the room, present content included."""
         with self._lock:
             self._limit = 0 if self._announced else items
             self._limit_bytes = size

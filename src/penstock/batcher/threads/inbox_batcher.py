@@ -1,9 +1,9 @@
 """The loop's side of a batcher for threads: a `Batcher` with an inbox that is part of its ledger.
 
-1. Items in the inbox are accepted. Every question to the batcher first takes the inbox in, in the
-   same stretch, so that answers and fences cover it.
-2. The room that is left is lent to the inbox after every change of state, but none during an add on
-   the slow path: nothing else uses the room that it has found, and nothing overtakes it.
+1. Items in the inbox are accepted. Every query of the batcher first takes the inbox in, in the same
+   stretch, so that answers and fences cover it.
+2. Free room is lent to the inbox after every change of state, but none during an add on the slow
+   path: nothing else uses the room that it has found, and nothing overtakes it.
 3. The inbox is shut until the batcher is open, and for good before a shutdown begins.
 """
 
@@ -61,7 +61,7 @@ class InboxBatcher(Batcher[T]):
 
     @property
     def makes_room(self) -> bool:
-        """Whether it drops older items for newer ones."""
+        """Whether a full ledger evicts older items for newer ones."""
         return self._setup.overflow == "drop_oldest"
 
     @property
@@ -72,7 +72,7 @@ class InboxBatcher(Batcher[T]):
     def entries(
         self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...]
     ) -> list[InboxEntry[T]] | None:
-        """The items as measured entries; `None` if the size or the failed key of one is refused."""
+        """The items as measured entries; `None` if a size or a failed key is refused."""
         try:
             group = self._intake.measured(items, receipts)
         except (ItemTooLarge, KeyFailedError):
@@ -90,7 +90,7 @@ class InboxBatcher(Batcher[T]):
             self.inbox.lend(ledger.left, ledger.left_bytes)
 
     def take_in(self) -> None:
-        """Take over the items that threads have handed in."""
+        """Take over the items of the inbox."""
         dispatcher = self._dispatcher
         dispatcher.ledger.refuse(self.inbox.take_refused())
         plain, entries = self.inbox.take()
@@ -109,7 +109,6 @@ class InboxBatcher(Batcher[T]):
         """Accept each announced item in place of older ones, or drop it; lend no room meanwhile."""
         self._holders += 1
         for item in items:
-            is_in = False
             try:
                 is_in = self.makes_room and self._lifecycle.takes_items
                 if is_in:

@@ -1,4 +1,4 @@
-"""One run of a `BlockingBatcher`, from its start to its shutdown: an `InboxBatcher` and its thread."""
+"""One run of a `BlockingBatcher` from start to shutdown: an `InboxBatcher` and its thread."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ R = TypeVar("R")
 logger = logging.getLogger("penstock.batcher")
 
 SLACK = 2.0
-"""Seconds after a shutdown's deadline at which a loop that has not answered counts as stuck."""
+"""Seconds after a shutdown's deadline before a silent loop counts as stuck."""
 
 
 class ThreadRun(Generic[T]):
-    """A batcher with an inbox, and the thread on which it is open. `make` builds the batcher."""
+    """A batcher with an inbox, and its thread. `make` builds the batcher."""
 
     def __init__(self, make: Callable[[Callable[[], object]], InboxBatcher[T]]) -> None:
         self.batcher = make(self._wake)
@@ -51,15 +51,13 @@ class ThreadRun(Generic[T]):
         thread.start(batcher.open, lambda: batcher.shut_down(batcher.deadline, admit_waiting=False))
 
     def abandon(self) -> None:
-        """Have the thread shut the batcher down and end; return at once."""
+        """Make the thread shut the batcher down and end; return at once."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.abandon()
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Run a coroutine on the loop and block for its result. Raises `ClosedError` without a
-        running thread.
-        """
+        """Run a coroutine on the loop, and block; `ClosedError` without a running thread."""
         if self._thread is None:
             raise ClosedError(f"batcher {self.batcher.name!r} has ended")
         return self._thread.ask(work)
@@ -78,9 +76,8 @@ class ThreadRun(Generic[T]):
         """Shut the batcher down, and end the thread. Raises `BatcherBroken` if its loop is stuck."""
         thread, batcher = self._thread, self.batcher
         if thread is None:  # a forked child that has not used its batcher
-            return ShutdownReport(
-                name=batcher.name, tally=Tally(), seconds=0.0, unsent=(), unknown=()
-            )
+            name = batcher.name
+            return ShutdownReport(name=name, tally=Tally(), seconds=0.0, unsent=(), unknown=())
         try:
             report = thread.ask(
                 lambda: batcher.shut_down(seconds, admit_waiting=admit_waiting), seconds + SLACK
