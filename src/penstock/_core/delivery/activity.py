@@ -52,8 +52,7 @@ class Pacing:
     __slots__ = ("_activities", "_idle", "_slots", "lets_pass")
 
     def __init__(self, slots: Slots | None) -> None:
-        self.lets_pass = False
-        """Whether a later batch may overtake this one in its backoff."""
+        self.lets_pass = False  # whether a later batch may overtake this one in its backoff
         self._slots = slots
         self._activities = 1
         self._idle = 0

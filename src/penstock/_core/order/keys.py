@@ -156,9 +156,13 @@ def _no_key(key: object, what: str, why: str) -> TypeError:
 
 def shown(key: Hashable) -> object:
     """The key of an identity."""
-    if type(key) is Typed and issubclass(key.kind, tuple):
+    if type(key) is Odd:
+        return key.value
+    if type(key) is not Typed:
+        return key
+    if issubclass(key.kind, tuple):
         return tuple.__new__(key.kind, map(shown, cast("tuple[Hashable, ...]", key.value)))
-    return key.value if isinstance(key, (Typed, Odd)) else key
+    return key.value
 
 
 def text_of(key: object) -> str:

@@ -39,13 +39,10 @@ class Running:
     """A running try."""
 
     began: float
-    pause: float
-    """Seconds before it in which no try was running."""
+    pause: float  # seconds before it in which no try was running
     items: int
-    of_tenant: bool
-    """Whether its items belong to one of several tenants."""
-    full: bool
-    """Whether its batch was full."""
+    of_tenant: bool  # whether its items belong to one of several tenants
+    full: bool  # whether its batch was full
     load: Load = Load.FINE
     is_tenant_throttled: bool = False
 
@@ -93,7 +90,7 @@ class Governor:
         one.heard(errors, self._classify)
 
     def ends(self, one: Running, now: float, *, rests: bool, told: bool) -> bool:
-        """End a try, which counts if `told`, and is in a backoff if it `rests`; True: new setting."""
+        """End a try (in a backoff if it `rests`; counted if `told`); whether the setting changed."""
         in_flight = self._running
         self._running -= 1
         if not self._running:

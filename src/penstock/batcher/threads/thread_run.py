@@ -21,8 +21,7 @@ R = TypeVar("R")
 
 logger = logging.getLogger("penstock.batcher")
 
-SLACK = 2.0
-"""Seconds after a shutdown's deadline before a silent loop counts as stuck."""
+SLACK = 2.0  # seconds after a shutdown's deadline before a silent loop counts as stuck
 
 
 class ThreadRun(Generic[T]):
