@@ -30,8 +30,7 @@ class Agenda(Generic[E]):
         self._count = itertools.count()
 
     def __len__(self) -> int:
-        """The number of entries, stale ones included."""
-        return len(self._heap)
+        return len(self._heap)  # stale entries included
 
     def note(self, one: E, time: float) -> None:
         """Note a time, or an earlier one than before."""

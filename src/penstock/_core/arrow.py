@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 TIME_ZONE = b"penstock.time_zone"
-"""Key in a schema's metadata: the zone between instants and dates or timestamps without a zone;
-UTC if missing.
-"""
+"""Schema metadata key: the zone of zoneless dates and timestamps as instants; UTC if missing."""
 
 
 class ArrowBatch(Batch[Row]):
@@ -47,13 +45,9 @@ class ArrowBatch(Batch[Row]):
         self._record_batch = record_batch
         self._rows: list[Row] | None = None
         self._unreadable: dict[int, PermanentError] = {}
-        super().__init__(
-            Lineage() if lineage is None else lineage,
-            Delivery(len(self)) if delivery is None else delivery,
-            origins=origins,
-            attempt=attempt,
-            keys=keys,
-        )
+        lineage = Lineage() if lineage is None else lineage
+        delivery = Delivery(len(self)) if delivery is None else delivery
+        super().__init__(lineage, delivery, origins=origins, attempt=attempt, keys=keys)
 
     @property
     def record_batch(self) -> Any:

@@ -88,11 +88,9 @@ class Signal:
         self._waiters: dict[asyncio.Future[None], None] = {}
 
     def join(self, waiter: asyncio.Future[None]) -> None:
-        """Add a waiter."""
         self._waiters[waiter] = None
 
     def leave(self, waiter: asyncio.Future[None]) -> None:
-        """Remove a waiter."""
         self._waiters.pop(waiter, None)
 
     def fire(self) -> None:

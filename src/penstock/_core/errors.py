@@ -35,7 +35,7 @@
             └── TransactionLost           the transaction is gone, and nothing of it was applied
 
 Only the last branch is about the destination, and only there does the question of trying again
-arise. Errors of client libraries keep their identity: a sink's `classify` tells their class, and
+arise. Errors of client libraries keep their identity: a sink's `classify` returns their class, and
 where one of ours is raised instead, theirs is its `__cause__`.
 """
 
@@ -251,7 +251,7 @@ class ParkedBehind(PermanentError):
 
 
 class ErrorClass(enum.Enum):
-    """What an error means for the next try."""
+    """The effect of an error on the next try."""
 
     PERMANENT = "permanent"
     TRANSIENT = "transient"

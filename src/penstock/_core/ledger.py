@@ -49,21 +49,9 @@ class Ledger:
     """Counts of the items inside, and their bound. `max_bytes` is `None` for no bound."""
 
     __slots__ = (
-        "_granted_bytes",
-        "_granted_items",
-        "_open",
-        "_queued",
-        "_waiters",
-        "_whole",
-        "bytes",
-        "handed_back",
-        "in_flight",
-        "max_bytes",
-        "max_items",
-        "outcomes",
-        "queued_bytes",
-        "refused",
-    )
+        "_granted_bytes", "_granted_items", "_open", "_queued", "_waiters", "_whole", "bytes",
+        "handed_back", "in_flight", "max_bytes", "max_items", "outcomes", "queued_bytes", "refused",
+    )  # fmt: skip
 
     def __init__(self, max_items: int, max_bytes: int | None, whole: Ledger | None = None) -> None:
         self.max_items = max_items
@@ -204,7 +192,7 @@ class Ledger:
         return self.max_bytes - self.bytes - self._granted_bytes
 
     def fits(self, items: int, size: int) -> bool:
-        """Whether this fits now, waiters disregarded."""
+        """Whether this fits now, regardless of waiters."""
         return items <= self.left and size <= self.left_bytes
 
     def admits(self, items: int, size: int) -> bool:
@@ -243,6 +231,5 @@ class Ledger:
 
     def turn_away(self) -> list[Waiter]:
         """Remove and return all waiters without a grant."""
-        waiters = list(self._waiters)
-        self._waiters.clear()
+        waiters, self._waiters = list(self._waiters), deque()
         return waiters

@@ -36,15 +36,9 @@ class Outcome(enum.Enum):
 SUCCESSES = frozenset(outcome for outcome in Outcome if outcome.is_success)
 
 _BADNESS = (
-    Outcome.DUPLICATE,
-    Outcome.DELIVERED,
-    Outcome.SPOOLED,
-    Outcome.DEAD_LETTERED,
-    Outcome.DROPPED,
-    Outcome.UNSENT,
-    Outcome.REJECTED,
-    Outcome.UNKNOWN,
-)
+    Outcome.DUPLICATE, Outcome.DELIVERED, Outcome.SPOOLED, Outcome.DEAD_LETTERED,
+    Outcome.DROPPED, Outcome.UNSENT, Outcome.REJECTED, Outcome.UNKNOWN,
+)  # fmt: skip
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:

@@ -24,7 +24,6 @@ class Sink(Protocol[T_contra]):
         every unsettled item; the exception's class decides about a retry. The same batch may be
         written again: `write` must not keep state of it. Cancellation must pass through.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,34 +49,30 @@ NOTHING_PROMISED = Capabilities()
 
 @runtime_checkable
 class RefusesRetry(Protocol):
-    """A sink that sends delivered items again below a `Retry`."""
+    """A sink that sends delivered items again below a `Retry`; the reason ends an error text."""
 
     refuses_retry: str
-    """The reason, as the end of an error message."""
 
 
 @runtime_checkable
 class TimeLimited(Protocol):
-    """A sink that limits every stretch of a write between backoffs, as `Timeout` does."""
+    """A sink that limits every stretch of a write between backoffs to seconds, as `Timeout`."""
 
     stretch_limit: float
-    """Seconds."""
 
 
 @runtime_checkable
 class RefusesIsolate(Protocol):
-    """A sink that sends delivered items again below an `Isolate`."""
+    """A sink that sends delivered items again below an `Isolate`; the reason ends an error text."""
 
     refuses_isolate: str
-    """The reason, as the end of an error message."""
 
 
 @runtime_checkable
 class RefusesTransaction(Protocol):
-    """A sink that cannot write in a transaction or into a stage."""
+    """A sink that cannot write in a transaction or stage; the reason ends an error text."""
 
     refuses_transaction: str
-    """The reason, as the end of an error message."""
 
 
 @runtime_checkable

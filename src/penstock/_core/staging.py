@@ -101,11 +101,9 @@ class StagingSink(Protocol):
         with nothing published, where a stage differs from its inventory, no longer fits the target,
         or may have lost rows since `mark` was left.
         """
-        ...
 
     async def discard(self, epoch: Epoch) -> None:
         """Drop all stages of the epoch, and its mark."""
-        ...
 
 
 def check_staging(sink: Sink[Any]) -> StagingSink:

@@ -45,11 +45,8 @@ def _without_values(error: BaseException) -> str:
     if not isinstance(state, str):
         return "" if _is_about_argument(error) else text_of(error)
     if state[:2] in _QUOTES_ROWS or getattr(error, "server_source_function", None) == _RAISED:
-        names = [
-            f"{field.removesuffix('_name')} {value}"
-            for field in _NAMES
-            if isinstance(value := getattr(error, field, None), str)
-        ]
+        given = ((field, getattr(error, field, None)) for field in _NAMES)
+        names = [f"{f.removesuffix('_name')} {name}" for f, name in given if isinstance(name, str)]
         return ", ".join([f"SQLSTATE {state}", *names])
     return text_of(error).partition("\nDETAIL:")[0]
 

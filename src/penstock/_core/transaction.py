@@ -125,12 +125,10 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
     @property
     def unit(self) -> Unit | None:
         """The unit of this transaction."""
-        ...
 
     @property
     def committed(self) -> Committed | None:
         """Inside, an earlier attempt's commit of this unit, or `None`. Afterwards, this commit."""
-        ...
 
     @property
     def history(self) -> str:
@@ -147,15 +145,12 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
         Raises `NonDeterministicReplay` if the unit had other rows before, compared by their number,
         and by their content where that is known on both sides.
         """
-        ...
 
     def hold_letters(self, count: int) -> None:
         """Add to the dead letters held until the commit. For sinks that hold them."""
-        ...
 
     async def wrote_letters(self, count: int) -> None:
         """Record, after the commit, how many held letters are written. Raises and suspends."""
-        ...
 
 
 @runtime_checkable
@@ -228,12 +223,10 @@ class Attempt:
 
     @property
     def unit(self) -> Unit | None:
-        """The unit of this transaction."""
         return self._unit
 
     @property
     def committed(self) -> Committed | None:
-        """An earlier attempt's commit, afterwards this one."""
         return self._committed
 
     @property
@@ -248,7 +241,6 @@ class Attempt:
         self.counts = counts
 
     def hold_letters(self, count: int) -> None:
-        """Add to the held dead letters."""
         self.letters_held += count
 
     def commits(self) -> None:

@@ -52,8 +52,7 @@ class Pacing:
     __slots__ = ("_activities", "_idle", "_slots", "lets_pass")
 
     def __init__(self, slots: Slots | None) -> None:
-        self.lets_pass = False
-        """Whether a later batch may overtake this one in its backoff."""
+        self.lets_pass = False  # whether a later batch may overtake this one in its backoff
         self._slots = slots
         self._activities = 1
         self._idle = 0
@@ -78,7 +77,7 @@ class Pacing:
 
     @property
     def waits_for_repair(self) -> bool:
-        """False outside a batcher, where no log would tell of the wait."""
+        """False outside a batcher, where no log would show the wait."""
         return self._slots is not None and self._slots.waits_for_repair
 
     def next_try(
@@ -151,7 +150,6 @@ class Pacing:
     # -- activities --------------------------------------------------------------------------------
 
     def watch(self, activity: object) -> None:
-        """Start the flush timeout of this activity from now."""
         if self._slots is not None:
             self._slots.watch(activity)
 

@@ -59,14 +59,12 @@ class Delivery:
     ) -> None:
         self.labels = labels
         """The path of forks to this delivery, outermost first; part of every `write_key`."""
-        self.keeps_prefix = keeps_prefix
-        """Whether the prefix rule holds; see `order/prefix.py`."""
+        self.keeps_prefix = keeps_prefix  # whether the prefix rule holds; see `order/prefix.py`
         self.states = ItemStates(size)
         self.pacing = Pacing(slots) if pacing is None else pacing
         self.activity: object = self.pacing
         """The activity that writes on this delivery belong to; see `activity`."""
-        self.late = 0
-        """Items settled after this delivery had been closed."""
+        self.late = 0  # items settled after this delivery had been closed
         self.distrusts: dict[int, ResultMismatch] = {}
         """By item, a `settle` that did not fit its batch, not yet reported by its write."""
         self._books = books
@@ -98,7 +96,7 @@ class Delivery:
 
     @property
     def was_cut(self) -> bool:
-        """Whether this delivery itself is closed, whatever its parents are."""
+        """Whether this delivery itself is closed, independent of its parents."""
         return self._closed
 
     @property
@@ -135,7 +133,7 @@ class Delivery:
     # -- writes ------------------------------------------------------------------------------------
 
     def begin(self, indices: Sequence[int]) -> None:
-        """Record the start of a write. Raises `CancelledError` once closed: after a cut, no send."""
+        """Record the start of a write. Raises `CancelledError` once closed: no send after a cut."""
         if self.closed:
             raise asyncio.CancelledError
         self.states.move(indices, SENDING)
@@ -325,7 +323,7 @@ class Delivery:
             self._books.retrying(kind, items, delay)
 
     def throttled(self, until: float) -> None:
-        """Pass on the end of a requested pause; infinity counts as `LONGEST_ASKED`, NaN not."""
+        """Pass on the end of a requested pause; infinity counts as `LONGEST_ASKED`, NaN as none."""
         if math.isnan(until):
             return
         if math.isinf(until):

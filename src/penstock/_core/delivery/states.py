@@ -15,15 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 FRESH, SENDING, FAILED, STOPPED, WAITING, HELD, CUT = range(7)
-SETTLED = 8
-"""The first of the settled codes: one per outcome, in the order of `Outcome`."""
+SETTLED = 8  # the first of the settled codes: one per outcome, in the order of `Outcome`
 
 _OPEN = frozenset(range(SETTLED))
 _OUTCOMES = {outcome: SETTLED + place for place, outcome in enumerate(Outcome)}
 
 
-_NO_ITEMS = frozenset[int]()
-"""Shared, which makes the construction of a delivery cheaper."""
+_NO_ITEMS = frozenset[int]()  # shared, which makes the construction of a delivery cheaper
 
 
 class Rule(NamedTuple):
@@ -60,10 +58,8 @@ class ItemStates:
 
     def __init__(self, size: int) -> None:
         self._codes = bytearray(size)
-        self.left = size
-        """Items without an outcome."""
-        self.contradictions = 0
-        """Items settled again with another outcome."""
+        self.left = size  # items without an outcome
+        self.contradictions = 0  # items settled again with another outcome
         self.maybe: set[int] | frozenset[int] = _NO_ITEMS
         """Items with an earlier try of unknown outcome."""
         self.partly: set[int] | frozenset[int] = _NO_ITEMS
@@ -150,7 +146,7 @@ class ItemStates:
         return indices
 
     def verdict(self, index: int, forked: Outcome | None = None) -> Outcome:
-        """The item's outcome, or its outcome if everything were cut now; `forked` is the branches'."""
+        """The item's outcome, or its verdict; `forked` is the verdict of its branches."""
         code = self._codes[index]
         answer = TABLE[code].verdict
         if code >= SETTLED:

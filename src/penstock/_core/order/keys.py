@@ -4,15 +4,15 @@ Order is promised per key: a key must not depend on its representation in memory
 look alike must not share a lane.
 
 1. Keys of different types differ: `1`, `True`, `1.0` and `"1"` are four keys.
-2. Bytes-likes of equal content are the same key: `bytearray` and `memoryview` are copied to `bytes`.
+2. Bytes-likes of equal content are one key: `bytearray` and `memoryview` are copied to `bytes`.
 3. A tuple is the tuple of its members' keys.
 4. `None` is a key like any other: items without a key of their own are in order among themselves.
 5. A value without a hash (a list, a dict), unequal to itself (a NaN), with a varying hash, or that
    raises when it is hashed or compared with itself raises `TypeError`.
 6. A key of any other than the built-in types and their like may change or misbehave later: it is
-   *odd*. One object represents it while any reference to that exists, and only that object is hashed
-   and compared. So a key whose hash changes becomes another key, and one whose comparison raises is
-   a key of its own; neither breaks the state of other keys.
+   *odd*. One object represents it while any reference to that exists, and only that is hashed and
+   compared. So a key whose hash changes becomes another key, and one whose comparison raises is a
+   key of its own; neither breaks the state of other keys.
 7. As text a printable string is itself; any other key, and a string that begins with a colon, is a
    colon and its `repr`. Keys with different `repr`s have different texts.
 """
@@ -122,7 +122,7 @@ def identity(key: object, what: str = "key") -> Hashable:
 
 
 def accepted(key: object) -> Hashable:
-    """As `identity`, for the key of an accepted item; invalid by now, it differs from all others."""
+    """As `identity`, for an accepted item's key; one that became invalid equals no other."""
     try:
         return identity(key)
     except TypeError:
@@ -156,9 +156,13 @@ def _no_key(key: object, what: str, why: str) -> TypeError:
 
 def shown(key: Hashable) -> object:
     """The key of an identity."""
-    if type(key) is Typed and issubclass(key.kind, tuple):
+    if type(key) is Odd:
+        return key.value
+    if type(key) is not Typed:
+        return key
+    if issubclass(key.kind, tuple):
         return tuple.__new__(key.kind, map(shown, cast("tuple[Hashable, ...]", key.value)))
-    return key.value if isinstance(key, (Typed, Odd)) else key
+    return key.value
 
 
 def text_of(key: object) -> str:

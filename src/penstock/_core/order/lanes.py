@@ -30,8 +30,7 @@ class Entry:
     def __init__(self, key: Hashable, size: int = 0) -> None:
         self.key = key
         self.size = size
-        self.behind: Self | None = None
-        """The next entry of its lane."""
+        self.behind: Self | None = None  # the next entry of its lane
 
 
 E = TypeVar("E", bound=Entry)
@@ -63,11 +62,9 @@ class Lanes(Generic[E]):
         self.active: set[Hashable] = set()
         """Every key that is going, held or has a lane. Adding an idle key is the short `enter`."""
         self._lanes: dict[Hashable, Lane[E]] = {}  # non-empty or held
-        self.waiting = 0
-        """Waiting entries, in all lanes."""
+        self.waiting = 0  # waiting entries, in all lanes
         self.waiting_size = 0
-        self.held = 0
-        """Held lanes."""
+        self.held = 0  # held lanes
         self._arrivals: OrderedDict[E, None] | None = OrderedDict() if ages else None
 
     def __len__(self) -> int:

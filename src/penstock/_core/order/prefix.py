@@ -1,7 +1,7 @@
 """The prefix rule: an item goes no further than the one before it of its key.
 
 A sink that is `key_prefix_safe` may get several items of a key in one write. If one of them fails,
-the later ones of its key were not applied, whatever their errors say; they are sent after it.
+the later ones of its key were not applied, regardless of their errors; they are sent after it.
 
 1. Retries of an item include those behind it, and it alone counts the attempts.
 2. When it leaves for good, they leave with it: they are not dead letters, and return to their

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def stopped_behind(
     keys: Sequence[object] | None, errors: Mapping[int, BaseException], done: Collection[int] = ()
 ) -> dict[int, KeyStopped]:
-    """By index, the error of each item, failed or not, behind a failed one of its key; not `done`."""
+    """By index, the errors of items, failed or not but not `done`, behind a failed one of a key."""
     if keys is None or not errors:
         return {}
     first: dict[object, BaseException] = {}

@@ -19,8 +19,7 @@ from ..text import repr_of
 
 logger = logging.getLogger("penstock.batcher")
 
-INTERRUPTS = 1000
-"""Swallowed interrupts per object; each makes its shutdown end at once."""
+INTERRUPTS = 1000  # swallowed interrupts per object; each makes its shutdown end at once
 
 
 class EndsAtExit(Protocol):

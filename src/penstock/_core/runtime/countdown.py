@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from ..clock import Clock
 
-RESERVE = 0.2
-"""The reserve's share of the time."""
+RESERVE = 0.2  # the reserve's share of the time
 
 
 class Countdown:

@@ -42,8 +42,7 @@ class LoopCall(Generic[R]):
         self._value: R | None = None
         self._error: BaseException | None = None
         self.is_done = False
-        self.is_abandoned = False
-        """Whether the thread has stopped waiting."""
+        self.is_abandoned = False  # whether the thread has stopped waiting
         self.task: asyncio.Task[R] | None = None
 
     def begin(self, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:

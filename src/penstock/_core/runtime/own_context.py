@@ -21,7 +21,7 @@ def own_context() -> contextvars.Context:
 
 
 class NoFeedback(logging.Filter):
-    """A filter for a handler that adds log records to a batcher: drops records of batchers' own work.
+    """A filter for a handler that feeds a batcher: drops the log records of batchers' own work.
 
     Add it to the handler: `handler.addFilter(NoFeedback())`. A logger's filter would miss the
     records of the loggers below it. It drops the records of the `penstock` loggers, and those of

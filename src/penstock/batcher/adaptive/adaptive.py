@@ -72,7 +72,7 @@ class Adaptive:
                 raise checks.bad(f"start_{kind}", start, f"must be at least min_{kind}={least}")
 
     def check_against(self, limits: Limits) -> None:
-        """Raise `ConfigError` for a value above its limit, `min_items` excepted."""
+        """Raise `ConfigError` for a value above its limit; `min_items` is capped instead."""
         for name, value, most in (
             ("start_items", self.start_items, limits.max_items),
             ("min_workers", self.min_workers, limits.workers),
@@ -110,9 +110,9 @@ class AdaptiveControl:
     """Turns the results of tries into a setting."""
 
     def __init__(self, rules: Adaptive, limits: Limits, *, patience: float) -> None:
-        least = min(rules.min_items, limits.max_items)
-        start = limits.max_items if rules.start_items is None else rules.start_items
         most = limits.max_items
+        least = min(rules.min_items, most)
+        start = most if rules.start_items is None else rules.start_items
         self._items = ItemsControl(start=start, least=least, most=most, patience=patience)
         least = rules.min_workers
         start = rules.start_workers or least

@@ -8,8 +8,7 @@
 
 from __future__ import annotations
 
-HOLD = 20
-"""Decisions in the first hold, and after a hold in which an objection counts as soon."""
+HOLD = 20  # decisions in the first hold, and after a hold in which an objection counts as soon
 LONGEST = 640
 
 
@@ -17,8 +16,7 @@ class Ceiling:
     """The highest value that growth may reach now."""
 
     def __init__(self, most: int) -> None:
-        self.now = most
-        """The ceiling in force."""
+        self.now = most  # the ceiling in force
         self._most = most
         self._hold = HOLD
         self._left = -HOLD

@@ -1,8 +1,8 @@
 """The tries of one batcher: when each begins and ends, and the load that its errors signal.
 
 A try is one stretch of a batch's write with a flush slot, from the slot to the backoff or the end.
-Two kinds do not count: one that ends in a backoff without an error (a rate limit, say), and one that
-a shutdown cuts off. Other tries of a stopping batcher count, since draining may need more workers.
+Two kinds do not count: those that end in a backoff without an error (a rate limit, say), and those
+that a shutdown cuts off. Other tries of a stopping batcher count: draining may need more workers.
 
 With tenants, a throttle affects only its tenant, as in a `Retry`, and its try does not count. Nor
 does a tenant's batch count for the batch size unless it was full: with many tenants most are not.
@@ -39,13 +39,10 @@ class Running:
     """A running try."""
 
     began: float
-    pause: float
-    """Seconds before it in which no try was running."""
+    pause: float  # seconds before it in which no try was running
     items: int
-    of_tenant: bool
-    """Whether its items belong to one of several tenants."""
-    full: bool
-    """Whether its batch was full."""
+    of_tenant: bool  # whether its items belong to one of several tenants
+    full: bool  # whether its batch was full
     load: Load = Load.FINE
     is_tenant_throttled: bool = False
 
@@ -67,7 +64,7 @@ class Running:
 
 
 class Governor:
-    """Measures the tries of one batcher, and has the setting."""
+    """Measures the tries of one batcher, and holds the setting."""
 
     def __init__(self, rules: Adaptive, limits: Limits, sink: object) -> None:
         self._control = AdaptiveControl(rules, limits, patience=_patience(limits, sink))
@@ -83,7 +80,7 @@ class Governor:
     def begins(
         self, items: int, now: float, *, of_tenant: bool = False, full: bool = True
     ) -> Running:
-        """Begin a try: a batch has got a flush slot."""
+        """Begin a try of a batch that has a flush slot."""
         pause = 0.0 if self._running else now - self._quiet_since
         self._running += 1
         return Running(now, pause, items, of_tenant, full)
@@ -93,7 +90,7 @@ class Governor:
         one.heard(errors, self._classify)
 
     def ends(self, one: Running, now: float, *, rests: bool, told: bool) -> bool:
-        """End a try, which counts if `told`, and is in a backoff if it `rests`; True: new setting."""
+        """End a try (in a backoff: `rests`; counted: `told`); whether the setting changed."""
         in_flight = self._running
         self._running -= 1
         if not self._running:
@@ -122,7 +119,7 @@ def load_of(error: BaseException, classify: Classifier | None = None) -> Load:
 
 
 def _sheds_load(error: BaseException) -> bool:
-    """Whether an unavailable server names a delay (as HTTP 503 with `Retry-After` does)."""
+    # an unavailable server that names a delay, as HTTP 503 with `Retry-After` does
     is_other = isinstance(error, (CircuitOpenError, RefusedError))
     return isinstance(error, UnavailableError) and not is_other and error.retry_after is not None
 

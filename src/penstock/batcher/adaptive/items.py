@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from .ceiling import Ceiling
 
-TRIES = 10
-"""Tries per decision."""
+TRIES = 10  # tries per decision
 FULL = 0.9
 SPARSE = 0.3
 
@@ -26,8 +25,7 @@ class ItemsControl:
     """The batch size, and the tries since its last decision."""
 
     def __init__(self, *, start: int, least: int, most: int, patience: float) -> None:
-        self.now = start
-        """The size in force."""
+        self.now = start  # the size in force
         self._least = least
         self._ceiling = Ceiling(most)
         self._patience = patience

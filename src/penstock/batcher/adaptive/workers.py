@@ -30,22 +30,15 @@ from .ceiling import Ceiling
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-LESS = 0.9
-"""The share of workers left after a step down."""
-WEIGHT = 0.4
-"""The weight of the newest mean."""
-DEVIATIONS = 2.5
-"""Standard deviations above the mean from which a round trip is slow."""
+LESS = 0.9  # the share of workers left after a step down
+WEIGHT = 0.4  # the weight of the newest mean
+DEVIATIONS = 2.5  # standard deviations above the mean from which a round trip is slow
 LEAST_EXCESS = 0.1
 """The minimum share by which it must be slower: steady destinations hardly deviate."""
-TOO_SLOW = 1.5
-"""The multiple of the fastest round trip that is too slow."""
-LEFT = 0.5
-"""The share of workers left then."""
-LEAST_SECONDS = 0.001
-"""Minimum of a round trip: differences below it come from the loop."""
-NO_SLOWER = 1 + 1e-9
-"""Equal means differ in their last digit."""
+TOO_SLOW = 1.5  # the multiple of the fastest round trip that is too slow
+LEFT = 0.5  # the share of workers left then
+LEAST_SECONDS = 0.001  # minimum of a round trip: differences below it come from the loop
+NO_SLOWER = 1 + 1e-9  # equal means differ in their last digit
 
 
 @dataclass(slots=True)
@@ -105,8 +98,7 @@ class WorkersControl:
     """The number of workers, and the tries since its last decision."""
 
     def __init__(self, *, start: int, least: int, most: int) -> None:
-        self.now = start
-        """The number in force."""
+        self.now = start  # the number in force
         self._least = least
         self._ceiling = Ceiling(most)
         self._past: dict[int, Past] = {}

@@ -23,7 +23,7 @@ from .inbox_batcher import InboxBatcher
 from .thread_run import ThreadRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import timedelta
     from types import TracebackType
     from typing import Self, Unpack
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..._core.tally import Tally
     from ..limits import Limits
     from ..report import ShutdownReport, Stats
+    from .inbox_batcher import Receipts
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -85,7 +86,7 @@ class BlockingBatcher(Generic[T]):
     @takes(BatcherOptions, checked_setup, rest="misplaced")
     def __init__(self, sink: SinkLike[T], **options: Unpack[BatcherOptions[T]]) -> None:
         setup = checked_setup(BlockingBatcher, sink, **options)
-        self._make = partial(InboxBatcher, setup)
+        self._make: Callable[[Callable[[], object]], InboxBatcher[T]] = partial(InboxBatcher, setup)
         self._is_open = False
         self._reset()
 
@@ -155,7 +156,7 @@ class BlockingBatcher(Generic[T]):
         one shutdown runs, all get its report, and the earliest deadline wins. Threads that wait for
         room get `ClosedError`, or with `admit_waiting` are let in as room comes free. It never
         raises for the deadline; see `report.complete`. Blocks until the shutdown has ended. Raises
-        `BatcherBroken` if the loop does not answer 2 s after the deadline, because a sink blocks it.
+        `BatcherBroken` if the loop has not answered 2 s after the deadline: a sink blocks it.
         """
         default = self._run.batcher.deadline
         seconds = default if deadline is None else checks.seconds("deadline", deadline, zero=True)
@@ -242,10 +243,7 @@ class BlockingBatcher(Generic[T]):
         return self.submit(item, timeout=timeout).result()
 
     def _accept(
-        self,
-        items: tuple[T, ...],
-        receipts: tuple[BlockingReceipt | None, ...],
-        timeout: float | timedelta | None,
+        self, items: tuple[T, ...], receipts: Receipts, timeout: float | timedelta | None
     ) -> None:
         entries = self._run.batcher.entries(items, receipts)
         if entries is None or not self._inbox.put_all(entries):

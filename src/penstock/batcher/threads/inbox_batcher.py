@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ..report import FlushReport, ShutdownReport, Stats
     from ..setup import Setup
 
+    Receipts = tuple[ReceiptBase | None, ...]
+
 T = TypeVar("T")
 
 
@@ -69,9 +71,7 @@ class InboxBatcher(Batcher[T]):
         """Default seconds for a shutdown."""
         return self._setup.shutdown_deadline
 
-    def entries(
-        self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...]
-    ) -> list[InboxEntry[T]] | None:
+    def entries(self, items: tuple[T, ...], receipts: Receipts) -> list[InboxEntry[T]] | None:
         """The items as measured entries; `None` if a size or a failed key is refused."""
         try:
             group = self._intake.measured(items, receipts)
@@ -148,10 +148,7 @@ class InboxBatcher(Batcher[T]):
         self._lend()
 
     async def let_in(
-        self,
-        items: tuple[T, ...],
-        receipts: tuple[ReceiptBase | None, ...] | None,
-        timeout: float | timedelta | None,
+        self, items: tuple[T, ...], receipts: Receipts, timeout: float | timedelta | None
     ) -> None:
         """Accept all or none on the slow path, waiting or dropping as the overflow policy says."""
         with self._held():

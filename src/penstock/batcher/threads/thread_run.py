@@ -21,8 +21,7 @@ R = TypeVar("R")
 
 logger = logging.getLogger("penstock.batcher")
 
-SLACK = 2.0
-"""Seconds after a shutdown's deadline before a silent loop counts as stuck."""
+SLACK = 2.0  # seconds after a shutdown's deadline before a silent loop counts as stuck
 
 
 class ThreadRun(Generic[T]):
@@ -73,7 +72,7 @@ class ThreadRun(Generic[T]):
             return question()
 
     def shutdown(self, seconds: float, *, admit_waiting: bool) -> ShutdownReport[T]:
-        """Shut the batcher down, and end the thread. Raises `BatcherBroken` if its loop is stuck."""
+        """Shut the batcher down, end the thread. Raises `BatcherBroken` if its loop is stuck."""
         thread, batcher = self._thread, self.batcher
         if thread is None:  # a forked child that has not used its batcher
             name = batcher.name
