@@ -126,7 +126,7 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lanes, "wait", wait)
 
 
-@mutant("order", kind="keys", policy="skip", prefix_safe=True, adaptive=None)
+@mutant("order|idle: a flush", kind="keys", policy="skip", prefix_safe=True, adaptive=None)
 def what_is_put_back_goes_to_the_end_of_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind what came later."""
 
