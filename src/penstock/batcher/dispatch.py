@@ -214,6 +214,8 @@ class Dispatcher(Generic[T]):
             self._fail(self.gathering.gatherer.done(flight.sealed))
             self.check_fences()  # items that went back may be held now
             flight.release_slot()
+            if failed or self.observers:
+                self.refresh()  # a handler or an observer may add items
             if failed:
                 for error in self.books.report_failure(flight, failed):
                     self.break_down(error)

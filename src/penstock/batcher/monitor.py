@@ -82,7 +82,7 @@ class Monitor:
 
     def reported(self, source: object, condition: Condition | None) -> None:
         """Note the state of a decorator's destination; `None` is available."""
-        if condition is None and not self._conditions.troubles:
+        if self._is_closed or (condition is None and not self._conditions.troubles):
             return
         now, before = self._batcher.clock.now(), self._conditions.state
         if condition is None:

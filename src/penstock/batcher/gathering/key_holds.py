@@ -28,7 +28,7 @@ class KeyHolds(Generic[T]):
         parking: Parking,
         eras: Eras[T],
         ledger: Ledger,
-        go: Callable[[Waiting[T], float], None],
+        go: Callable[[Waiting[T] | None, float], None],
     ) -> None:
         self._lanes = lanes
         self._parking = parking
@@ -108,9 +108,7 @@ class KeyHolds(Generic[T]):
         """Release a key; return how many items it held."""
         lane = self._lanes.lane(key)
         count = 0 if lane is None or not lane.held else lane.length
-        entry = self._lanes.let_go(key)
-        if entry is not None:
-            self._go(entry, now)
+        self._go(self._lanes.let_go(key), now)
         return count
 
     def begin_stop(self) -> None:

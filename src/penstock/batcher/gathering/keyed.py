@@ -282,9 +282,10 @@ class KeyedGatherer(Generic[T]):
         elif self._lanes.held and self._lanes.is_held(key):
             self.holds.look_at(key)
 
-    def _begin(self, entry: Waiting[T], now: float) -> None:
+    def _begin(self, entry: Waiting[T] | None, now: float) -> None:
         self._now = now
-        self._go(entry)
+        if entry is not None:
+            self._go(entry)
 
     def _go(self, entry: Waiting[T]) -> None:
         """Begin a turn of this item's key."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import heapq
 import sys
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ..._core.agenda import Agenda
@@ -119,11 +118,10 @@ class TenantGatherer(Generic[T]):
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
         """Accept items, with `TenantKey`s; return those that fail because of their key."""
         self._now = now
-        for key, rows in groupby(group.rows(), key=_tenant_key_of):
-            queue = self.queue(key)
-            items, sizes, receipts, keys = zip(*rows, strict=True)
-            inner = tuple(cast("TenantKey", each).key for each in keys)
-            failed = queue.gatherer.offer(AddGroup(items, sizes, receipts, inner), now)
+        for item, size, receipt, key in group.rows():  # one by one: turns are given in their order
+            own = cast("TenantKey", key)
+            queue = self.queue(own)
+            failed = queue.gatherer.offer(AddGroup((item,), (size,), (receipt,), (own.key,)), now)
             if self._ages is not None:
                 self._ages.note(queue, now)
             self.changed(queue, failed)
@@ -332,7 +330,3 @@ def owner_of(batch: Sealed[T]) -> TenantQueue[T]:
 
 def _oldest_at(queue: TenantQueue[Any]) -> float | None:
     return queue.gatherer.snapshot().oldest_at
-
-
-def _tenant_key_of(row: tuple[object, int, object, Hashable]) -> TenantKey:
-    return cast("TenantKey", row[3])

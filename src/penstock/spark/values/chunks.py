@@ -93,7 +93,7 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
-    """Where to cut: at the last change of the key up to `limit`, or at `limit` inside a larger key."""
+    """Find the cut: the last change of the key up to `limit`, or `limit` inside a larger key."""
     if not key:
         return limit
     changes = key_changes(rows.slice(0, limit + 1), key)  # the end of the held rows is not a change

@@ -269,7 +269,7 @@ def _of_any_width(values: Any, *, prefix: bytes = b"") -> Any:
 
 
 def _arrays(values: Any, kind: str) -> Any:
-    """One-dimensional arrays."""
+    """Encode one-dimensional arrays."""
     oid = _ELEMENT_OIDS.get(kind)
     if oid is None or not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
         raise NoEncoder(f"{kind}[]")

@@ -83,7 +83,7 @@ def _offsets(instant: Any, zone: str) -> Any:
 def _with_late(
     offsets: Any, moments: Any, zone: str, offset: Callable[[datetime, ZoneInfo], timedelta | None]
 ) -> Any:
-    """Correct the offsets of late moments by Python, which applies the rule after the table."""
+    """Correct offsets after the last transition of the table, where the zone's rule applies."""
     late = np.flatnonzero(moments >= _LATE)
     if len(late):
         there = ZoneInfo(zone)
