@@ -90,7 +90,7 @@ class Bookkeeper(Generic[T]):
     def stops_keys(self, flight: Flight[T], outcome: Outcome) -> bool:
         """Whether the items behind ones with this outcome have to wait."""
         if outcome is Outcome.UNSENT:
-            return self._lifecycle.stopping
+            return self._lifecycle.stopping or self.held is not None
         if not self._holds_keys or flight.sealed.spilled:
             return False
         return outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}
