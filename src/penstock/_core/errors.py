@@ -174,7 +174,7 @@ class TooLargeError(PermanentError):
 
 
 class TransientError(SinkError):
-    """May work next time. Counts as an attempt."""
+    """A failure that a later try may overcome. Counts as an attempt."""
 
 
 class UnavailableError(TransientError):

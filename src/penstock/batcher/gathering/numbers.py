@@ -1,4 +1,4 @@
-"""The numbers of batches."""
+"""Batch numbers, shared by all tenants."""
 
 from __future__ import annotations
 
