@@ -111,8 +111,11 @@ class JavaServer:
         self.start()
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP)."""
+        """Freeze it (SIGSTOP); returns when it has stopped, since a signal takes its time."""
         processes.send(processes.find_in(self.home), signal.SIGSTOP)
+        if (pid := self.pid) is not None:
+            with contextlib.suppress(ChildProcessError):  # a forked child's parent waits for it
+                os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Continue it (SIGCONT)."""
