@@ -36,6 +36,17 @@ def classify_network(error: BaseException) -> ErrorClass | None:
     return None
 
 
+def classified_by_cause(error: BaseException, class_of: Classifier) -> ErrorClass | None:
+    """The class of the first error in the chain of causes that our own types or `class_of` know."""
+    for link in causes(error):
+        own = classify(link)
+        if own is not ErrorClass.UNLISTED:
+            return own
+        if (answer := class_of(link)) is not None:
+            return answer
+    return None
+
+
 def first_of(*classifiers: Classifier) -> Classifier:
     """Join classifiers to one; the first that knows an error decides."""
     return partial(_first_answer, classifiers)

@@ -11,8 +11,8 @@ import os
 import pwd
 from pathlib import Path
 
-from ..._core.causes import causes
-from ..._core.errors import ErrorClass, RefusedError, classify
+from ..._core.classify import classified_by_cause
+from ..._core.errors import ErrorClass, RefusedError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
@@ -31,16 +31,12 @@ def classify_file(error: BaseException) -> ErrorClass | None:
     no item is at fault, and producers wait until an operator has repaired it. A lack of descriptors
     or memory is unavailable. Other errors are transient. Errors of Penstock keep their own class.
     """
-    for link in causes(error):
-        own = classify(link)
-        if own is not ErrorClass.UNLISTED:
-            return own
-        if isinstance(link, OSError):
-            return _class_of(link)
-    return None
+    return classified_by_cause(error, _class_of)
 
 
-def _class_of(error: OSError) -> ErrorClass:
+def _class_of(error: BaseException) -> ErrorClass | None:
+    if not isinstance(error, OSError):
+        return None
     if error.errno in _REFUSED:
         return ErrorClass.REFUSED
     return ErrorClass.UNAVAILABLE if error.errno in _UNAVAILABLE else ErrorClass.TRANSIENT

@@ -18,14 +18,14 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..._core.causes import caused, causes
+from ..._core.causes import caused
+from ..._core.classify import classified_by_cause
 from ..._core.errors import (
     ErrorClass,
     PermanentError,
     SinkError,
     TransientError,
     UnknownOutcomeError,
-    classify,
 )
 from ..._core.told import for_log, text_of
 
@@ -115,14 +115,7 @@ def classify_postgres(error: BaseException) -> ErrorClass | None:
     row-level security and triggers refuse single rows by the same code. Looks through `__cause__`.
     Errors of Penstock keep their own class. Does not suspend, and does not load asyncpg.
     """
-    for link in causes(error):
-        own = classify(link)
-        if own is not ErrorClass.UNLISTED:
-            return own
-        answer = _class_of(link)
-        if answer is not None:
-            return answer
-    return None
+    return classified_by_cause(error, _class_of)
 
 
 def _class_of(error: BaseException) -> ErrorClass | None:

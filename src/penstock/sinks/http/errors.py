@@ -18,7 +18,8 @@ import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from ..._core.causes import caused, causes
+from ..._core.causes import caused
+from ..._core.classify import classified_by_cause
 from ..._core.errors import (
     ErrorClass,
     PermanentError,
@@ -31,7 +32,6 @@ from ..._core.errors import (
     TransientError,
     UnavailableError,
     UnknownOutcomeError,
-    classify,
 )
 from ..._core.told import text_of
 from .refusals import REFUSALS, repair_of
@@ -122,14 +122,7 @@ def classify_http(error: BaseException) -> ErrorClass | None:
     Looks through `__cause__`. Errors of Penstock keep their own class. Does not suspend, and
     imports no client.
     """
-    for link in causes(error):
-        own = classify(link)
-        if own is not ErrorClass.UNLISTED:
-            return own
-        answer = _class_of(link)
-        if answer is not None:
-            return answer
-    return None
+    return classified_by_cause(error, _class_of)
 
 
 def class_of_status(status: int) -> ErrorClass:
