@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def for_terminal(results: Results) -> str:
     """Aligned columns, then the targets and what follows."""
-    tables = ["\n".join(_aligned(rows)) for rows in _tables(results)]
+    tables = ["\n".join(aligned(rows)) for rows in _tables(results)]
     targets = [
         f"{'met   ' if verdict.met else 'MISSED'}  {verdict.text}" for verdict in results.verdicts()
     ]
@@ -24,7 +24,7 @@ def for_terminal(results: Results) -> str:
 
 def for_markdown(results: Results) -> str:
     """The tables, then the targets and what follows as lists."""
-    parts = ["\n".join(_ruled(rows)) for rows in _tables(results)]
+    parts = ["\n".join(ruled(rows)) for rows in _tables(results)]
     targets = [
         f"- {'met' if verdict.met else '**missed**'}: {verdict.text}"
         for verdict in results.verdicts()
@@ -37,7 +37,7 @@ def for_markdown(results: Results) -> str:
     return "\n\n".join(parts)
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def aligned(rows: list[list[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(
@@ -50,7 +50,7 @@ def _aligned(rows: list[list[str]]) -> list[str]:
     ]
 
 
-def _ruled(rows: list[list[str]]) -> list[str]:
+def ruled(rows: list[list[str]]) -> list[str]:
     head, *others = rows
     return [_line(head), _line(["---", *("---:" for _ in head[1:])]), *map(_line, others)]
 
