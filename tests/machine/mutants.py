@@ -457,7 +457,7 @@ def a_deaf_write_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(self: Flight[Any], cause: BaseException, verdict_at: float) -> None:
         if self.cut_cause is None:
             self.cut_cause = cause
-            self._unwatch_all()
+            self._ends.clear()
             if self.task is not None:
                 self.task.cancel()
 

@@ -181,6 +181,7 @@ class Drain(Generic[T]):
             log.left_behind(dispatcher.name, left_behind)
         now = dispatcher.clock.now()
         dispatcher.monitor.close()
+        dispatcher.flights.close()
         report = ShutdownReport(
             name=dispatcher.name,
             tally=dispatcher.tally(),

@@ -32,7 +32,7 @@ def stats_of(dispatcher: Dispatcher[Any]) -> Stats:
         waiting_producers=dispatcher.producers,
         waits=dispatcher.producers_waiting.waits,
         oldest_age=None if held.oldest_at is None else now - held.oldest_at,
-        flushes=dict(dispatcher.flights.by_reason),
+        flushes={reason.value: n for reason, n in dispatcher.flights.by_reason.items()},
         held_keys=gathering.held_keys,
         held_items=gathering.held_items,
         tenants=0 if tenants is None else len(tenants),
