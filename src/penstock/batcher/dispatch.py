@@ -60,7 +60,7 @@ class Dispatcher(Generic[T]):
         self.setup = setup
         self.lifecycle = Lifecycle(setup.name, setup.clock)
         self.ledger = Ledger(setup.limits.ledger_items, setup.limits.max_pending_bytes)
-        self.producers_waiting = Producers()
+        self.producers = Producers()
         self.slots = FifoSlots(setup.limits.workers)
         self.flights: Flights[T] = Flights(setup, lambda: self.clock)
         self.fences = Fences(self.before)
@@ -102,11 +102,6 @@ class Dispatcher(Generic[T]):
     def inside(self) -> int:
         """Items without an outcome."""
         return self.ledger.inside
-
-    @property
-    def producers(self) -> int:
-        """Producers that wait for room."""
-        return len(self.producers_waiting)
 
     @property
     def keeps_slot(self) -> bool:
@@ -180,15 +175,11 @@ class Dispatcher(Generic[T]):
         Not while granted room is unused: sealing then on every free slot would end in batches of
         one item for ever.
         """
-        if self.lifecycle.stopping:
-            reason = Reason.SHUTDOWN
-        elif self.ledger.contended and not self.ledger.granted:
-            reason = Reason.PRESSURE
-        else:
+        is_stopping = self.lifecycle.stopping
+        is_pressed = self.ledger.contended and not self.ledger.granted
+        if not (is_stopping or is_pressed) or not self.ledger.queued:
             return None
-        if not self.ledger.queued:
-            return None
-        self.gathering.gatherer.seal(reason, now)
+        self.gathering.gatherer.seal(Reason.SHUTDOWN if is_stopping else Reason.PRESSURE, now)
         return self.gathering.gatherer.take(now)
 
     def _launch(self, sealed: Sealed[T], now: float) -> None:
@@ -204,10 +195,9 @@ class Dispatcher(Generic[T]):
             self.window.close()  # an observer may have added something
 
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
-        """Write a batch; land it here if that calls no observer or failure handler.
+        """Write a batch, and land it unless that takes foreign code; the task's callback does then.
 
-        Otherwise the task's callback does: it also comes after a cancellation before the first
-        step, and runs outside the context of the batcher's own work.
+        The callback runs outside the context of the batcher's own work.
         """
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
@@ -333,12 +323,11 @@ class Dispatcher(Generic[T]):
 
     def room_freed(self) -> None:
         """Grant free room to waiting producers."""
-        if not (self.lifecycle.accepting or self.lifecycle.admitting):
-            return
-        if self.ledger.contended:
-            self.ledger.grant()
-        if self.window.is_tight or self._on_room is not None:
-            self.refresh()
+        if self.lifecycle.accepting or self.lifecycle.admitting:
+            if self.ledger.contended:
+                self.ledger.grant()
+            if self.window.is_tight or self._on_room is not None:
+                self.refresh()
 
     def before(self, number: int) -> int:
         """Items inside up to a batch number, without those of held keys."""

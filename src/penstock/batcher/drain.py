@@ -118,7 +118,7 @@ class Drain(Generic[T]):
         dispatcher = self._dispatcher
         if dispatcher.flights or dispatcher.ledger.queued != dispatcher.gathering.held_items:
             return False
-        is_coming = dispatcher.producers_waiting.any_granted
+        is_coming = dispatcher.producers.any_granted
         return not (dispatcher.lifecycle.admitting and is_coming)
 
     def _cut(self) -> None:

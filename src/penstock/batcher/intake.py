@@ -192,7 +192,7 @@ class Intake(Generic[T]):
         dispatcher, clock = self._dispatcher, self._lifecycle.clock
         joined: list[tuple[Reservation, Waiter]] = []
         is_in = False
-        dispatcher.producers_waiting.waits_again()
+        dispatcher.producers.waits_again()
         try:
             async with clock.timeout_at(None if seconds is None else clock.now() + seconds):
                 for reservation in self._reservations(group, self._tenants(group)):
@@ -217,7 +217,7 @@ class Intake(Generic[T]):
 
     async def _granted(self, waiter: Waiter) -> None:
         """Return once the room is granted, without having suspended since."""
-        producers = self._dispatcher.producers_waiting
+        producers = self._dispatcher.producers
         producers.join(waiter)
         self._dispatcher.advance(self._lifecycle.clock.now())
         try:
