@@ -55,19 +55,9 @@ from ._core.sink import Capabilities, Decorator, Sink, SinkLike
 from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
-from ._core.transaction import (
-    Committed,
-    Counts,
-    Transaction,
-    TransactionalSink,
-    Unit,
-    check_transactional,
-    transaction,
-)
 from .batcher import (
     Adaptive,
     Batcher,
-    BlockingBatcher,
     BlockingReceipt,
     DestinationStats,
     ErrorStats,
@@ -84,6 +74,16 @@ from .batcher import (
 )
 
 if TYPE_CHECKING:
+    from ._core.transaction import (
+        Committed,
+        Counts,
+        Transaction,
+        TransactionalSink,
+        Unit,
+        check_transactional,
+        transaction,
+    )
+    from .batcher import BlockingBatcher
     from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
     from .sinks import (
         Combine,
@@ -101,6 +101,16 @@ else:
     __getattr__, __dir__ = later(
         __name__,
         {
+            "_core.transaction": [
+                "Committed",
+                "Counts",
+                "Transaction",
+                "TransactionalSink",
+                "Unit",
+                "check_transactional",
+                "transaction",
+            ],
+            "batcher": ["BlockingBatcher"],
             "retry": ["Backoff", "CircuitBreaker", "CircuitState", "Retry", "RetryBudget"],
             "sinks": [
                 "Combine",
