@@ -179,7 +179,7 @@ def _resolve(
     is_success = outcome.is_success
     if is_success and not details and len(indices) == len(flight.batch):
         for receipt in receipts.values():
-            receipt.resolve(outcome)
+            receipt.resolve(outcome, None, None)
         return
     for index in indices:
         if index in receipts:

@@ -33,9 +33,7 @@ class ReceiptBase:
         """Whether the item has its outcome."""
         return self.outcome is not None
 
-    def resolve(
-        self, outcome: Outcome, cause: BaseException | None = None, detail: object = None
-    ) -> None:
+    def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
         """Set the outcome, once; the batcher's to call."""
         self.detail = detail
         self._cause = cause
