@@ -68,7 +68,7 @@ def test_a_lineage_is_immutable_and_has_no_room_for_more(which: int) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         lineage.name = "other"  # type: ignore[misc]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        del lineage.name
+        del lineage.name  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises((AttributeError, TypeError)):  # as the interpreter's dataclasses answer
         lineage.more = 1  # type: ignore[attr-defined]
     assert not hasattr(lineage, "__dict__")
