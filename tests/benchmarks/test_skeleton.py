@@ -38,7 +38,8 @@ class Destination:
 
 
 def skeleton(destination: Destination, **settings: Any) -> Skeleton[int]:
-    return Skeleton(destination.write, **{"size": 10, "linger": LINGER, "depth": 1000, **settings})
+    chosen: dict[str, Any] = {"size": 10, "linger": LINGER, "depth": 1000, **settings}
+    return Skeleton(destination.write, **chosen)
 
 
 @pytest.mark.parametrize("size", [1, 10, 100, 500])
