@@ -19,6 +19,7 @@ from tests.surface import PUBLIC
 import penstock
 import penstock.batcher
 import penstock.sinks
+import penstock.telemetry
 from penstock._core.public import later
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ OWN_DOORS = [
     "penstock._core.transaction", "penstock.batcher.threads.blocking", "penstock.letters.record",
     "penstock.retry.circuit", "penstock.sinks.combinators.router", "penstock.sinks.decorators.timeout",
     "penstock.sinks.elasticsearch.sink", "penstock.sinks.file.sink", "penstock.sinks.http.write",
-    "penstock.sinks.postgres.sink", "penstock.telemetry.tracing",
+    "penstock.sinks.postgres.sink", "penstock.telemetry.rules", "penstock.telemetry.tracing",
 ]  # fmt: skip
 """Modules with deferred names, by which a program may reach them first."""
 
-LAZY = [penstock, penstock.batcher, penstock.sinks]
+LAZY = [penstock, penstock.batcher, penstock.sinks, penstock.telemetry]
 _numbers = count()
 
 
@@ -113,6 +114,12 @@ def test_one_sink_does_not_load_the_others() -> None:
     assert "penstock.sinks.postgres.sink" in loaded
     others = {"decorators", "combinators", "elasticsearch", "file", "http"}
     assert loaded & {f"penstock.sinks.{name}" for name in others} == set()
+
+
+def test_metrics_load_without_what_reads_the_rules_file() -> None:
+    loaded = loaded_by("from penstock import Metrics")
+    assert loaded & DEFERRED_PARTS <= {"penstock.telemetry", "penstock._core.transaction"}
+    assert loaded & {"penstock.telemetry.rules", "importlib.resources", "tempfile"} == set()
 
 
 def test_a_name_loads_its_own_part_only() -> None:
