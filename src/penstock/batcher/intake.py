@@ -38,6 +38,7 @@ class Intake(Generic[T]):
         self._lifecycle = dispatcher.lifecycle
         self._ledger = dispatcher.ledger
         self._window = dispatcher.window
+        self._is_plain = self._setup.measure is None and dispatcher.gathering.identity is None
 
     async def add(
         self,
@@ -52,6 +53,8 @@ class Intake(Generic[T]):
             window.yielded()
             await lifecycle.clock.sleep(0)
             lifecycle.check_open()
+            if len(items) == 1 and self._append(items[0], receipts):
+                return
         window.came(len(items))
         group = self.group(items, receipts)
         if self._takes_at_once(group):
@@ -62,6 +65,11 @@ class Intake(Generic[T]):
             self._refuse(group)
         else:
             await self._wait_for_room(group, seconds)
+
+    def _append(self, item: T, receipts: tuple[ReceiptBase | None, ...] | None) -> bool:
+        """Append an item on the fast path, which may be open again after a turn of other tasks."""
+        self._dispatcher.refresh()
+        return self._window.append(item, receipts[0] if receipts else None)
 
     def try_add(self, item: T) -> bool:
         """Accept the item if there is room now, as `Batcher.try_add`."""
@@ -84,6 +92,8 @@ class Intake(Generic[T]):
         self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...] | None = None
     ) -> AddGroup[T]:
         """Measure and key the items; `ItemTooLarge`, `KeyFailedError` and user errors pass."""
+        if self._is_plain and len(items) <= self._ledger.max_items:
+            return AddGroup(items, None, receipts)
         try:
             return self.measured(items, receipts)
         except (ItemTooLarge, KeyFailedError):
@@ -121,9 +131,9 @@ class Intake(Generic[T]):
     def _takes_at_once(self, group: AddGroup[T]) -> bool:
         """Accept the group if there is room, or enough older items that the policy may evict."""
         dispatcher = self._dispatcher
-        tenants = self._tenants(group)
-        if self._ledger.admits(len(group.items), group.bytes) and all(
-            reservation.fits for reservation in tenants
+        tenants = () if self._setup.tenant is None else self._tenants(group)
+        if self._ledger.admits(len(group.items), group.bytes) and (
+            not tenants or all(reservation.fits for reservation in tenants)
         ):
             dispatcher.accept(group)
             return True
@@ -183,7 +193,7 @@ class Intake(Generic[T]):
         dispatcher, clock = self._dispatcher, self._lifecycle.clock
         joined: list[tuple[Reservation, Waiter]] = []
         is_in = False
-        dispatcher.producers_waiting.waits_again()
+        dispatcher.producers.waits_again()
         try:
             async with clock.timeout_at(None if seconds is None else clock.now() + seconds):
                 for reservation in self._reservations(group, self._tenants(group)):
@@ -208,7 +218,7 @@ class Intake(Generic[T]):
 
     async def _granted(self, waiter: Waiter) -> None:
         """Return once the room is granted, without having suspended since."""
-        producers = self._dispatcher.producers_waiting
+        producers = self._dispatcher.producers
         producers.join(waiter)
         self._dispatcher.advance(self._lifecycle.clock.now())
         try:

@@ -6,6 +6,7 @@ that is open takes no items; it still has to be shut down.
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from .._core.causes import caused
@@ -37,7 +38,9 @@ class Lifecycle:
         self.deadline: float | None = None
         """When a shutdown cuts writes."""
         self.throttled_until = 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop
+        """The loop on which it was opened."""
+        self._thread = 0
         self._stop_signal = Signal()
 
     @property
@@ -64,11 +67,16 @@ class Lifecycle:
                 f"batcher {self.name!r} was opened by the parent of this forked process; make a "
                 "new Batcher here (its sink may be used again)"
             )
-        if self.is_running and running_loop() is not self._loop:
+        if self.is_running and running_loop() is not self.loop:
             raise ConfigError(
                 f"batcher {self.name!r} is open on another event loop, and may be used only "
                 "there; for threads, use a BlockingBatcher"
             )
+
+    @property
+    def _is_on_its_loop(self) -> bool:
+        """Whether its loop runs in this thread: much cheaper than to ask which loop does."""
+        return self._thread == get_ident() and self.loop.is_running()
 
     def check_entered(self) -> None:
         """Raise unless it was opened."""
@@ -77,6 +85,8 @@ class Lifecycle:
 
     def check_open(self) -> None:
         """Raise unless it accepts items here."""
+        if self.accepting and self.state == "open" and self._is_on_its_loop:
+            return
         self.check_here()
         self.check_entered()
         if not self.accepting:
@@ -97,7 +107,8 @@ class Lifecycle:
 
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Open it on this loop."""
-        self._loop = loop
+        self.loop = loop
+        self._thread = get_ident()
         if isinstance(self.clock, LoopClock):
             self.clock = LoopClock(loop)  # a thread that scrapes metrics can read it as well
         self.state = "open"

@@ -25,9 +25,10 @@ class AddWindow:
 
     __slots__ = (
         "_base",
-        "_is_open",
         "_ledger",
         "_unyielded",
+        "is_open",
+        "is_tight",
         "items",
         "limit",
         "receipts",
@@ -41,8 +42,10 @@ class AddWindow:
         self.limit = 0
         self.try_limit = 0
         """As `limit` for `try_add`, which never yields."""
+        self.is_tight = False
+        """Whether more room in the ledger would widen it."""
+        self.is_open = False
         self._ledger = ledger
-        self._is_open = False
         self._base = 0
         self._unyielded = 0
 
@@ -52,22 +55,42 @@ class AddWindow:
 
     def close(self) -> None:
         """Close the fast path and book its items; every change of state begins with this."""
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             self.limit = self.try_limit = 0
-            self._unyielded += self._ledger.close_window()
+            fresh = len(self.items) - self._base
+            self._unyielded += fresh
+            self._ledger.close_window(fresh)
 
     def open(self, pack: Pack[Any], spare: int) -> None:
         """Open the fast path for at most `spare` items; every change of state ends with this."""
+        if self.is_open:
+            self.close()
         items = self.items = pack.items
-        filled = self._base = len(items)
         self.receipts = pack.receipts
-        self._is_open = True
-        self._ledger.open_window(self)
-        if spare <= 0 or self._ledger.contended:
+        self.is_tight = False
+        if spare <= 0:
             return
-        self.try_limit = filled + min(spare, self._ledger.left)
+        ledger = self._ledger
+        left = 0 if ledger.contended else ledger.left
+        self.is_tight = left < spare
+        if left <= 0:
+            return
+        filled = self._base = len(items)
+        self.is_open = True
+        ledger.open_window(self)
+        self.try_limit = filled + min(spare, left)
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
+
+    def append(self, item: object, receipt: ReceiptBase | None) -> bool:
+        """Append an item if the fast path is open; return whether it was."""
+        filled = len(self.items)
+        if filled >= self.limit:
+            return False
+        if receipt is not None:
+            self.receipts[filled] = receipt
+        self.items.append(item)
+        return True
 
     def passed_by(self) -> None:
         """Count the room of an item that went past the open batch into its lane."""
@@ -82,8 +105,8 @@ class AddWindow:
     @property
     def yield_due(self) -> bool:
         """Whether the producer should let other tasks run before its next item."""
-        return self._unyielded + (len(self) if self._is_open else 0) >= YIELD_EVERY
+        return self._unyielded + (len(self) if self.is_open else 0) >= YIELD_EVERY
 
     def yielded(self) -> None:
         """Start counting anew: other tasks run, or are about to."""
-        self._unyielded = -len(self) if self._is_open else 0
+        self._unyielded = -len(self) if self.is_open else 0
