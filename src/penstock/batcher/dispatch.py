@@ -69,13 +69,9 @@ class Dispatcher(Generic[T]):
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
+        failed = self.books.unlisted.raised_by_function
         self.gathering = gathering_for(
-            setup,
-            self.ledger,
-            self.numbers,
-            self.window,
-            wake=self._wake,
-            on_error=self.books.unlisted.raised_by_function,
+            setup, self.ledger, self.numbers, self.window, wake=self._wake, on_error=failed
         )
         self._alarm = Alarm(self.slot_given)
         self._on_room = on_room
@@ -149,6 +145,13 @@ class Dispatcher(Generic[T]):
             self._alarm.set(self.clock, now + self.gathering.shape.max_delay)
         return now
 
+    def producer_waits(self) -> None:
+        """Close the window for others, and seal the open batch early if a slot is free for it."""
+        if self.slots.free:
+            self.advance(self.clock.now())
+        else:
+            self.refresh()
+
     def slot_given(self) -> None:
         """Advance: a slot may be free, or a batch due."""
         self.advance(self.clock.now())
@@ -184,11 +187,8 @@ class Dispatcher(Generic[T]):
 
     def _launch(self, sealed: Sealed[T], now: float) -> None:
         flight = self.flights.launch(self, sealed, now)
-        task = self.lifecycle.loop.create_task(
-            self._fly(flight),
-            name=f"penstock flush {flight.batch.id}",
-            context=self.flights.context(),
-        )
+        name, context = f"penstock flush {flight.batch.id}", self.flights.context()
+        task = self.lifecycle.loop.create_task(self._fly(flight), name=name, context=context)
         flight.start(task, self._landed)
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_sealed(flight.batch))
