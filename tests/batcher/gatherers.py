@@ -166,9 +166,16 @@ class OfTenants(OneByOne, TenantGatherer[T]):
             evicts=evicts,
             cap_items=cap_items,
         )
-        super().__init__(rules, shape, self.ledger, self.numbers)
+        super().__init__(
+            rules,
+            shape,
+            self.ledger,
+            self.numbers,
+            window=AddWindow(self.ledger),
+            on_error=lambda _: None,
+        )
 
-    def _one(self, ledger: Ledger) -> Gathering[T]:
+    def _one(self, ledger: Ledger, _window: AddWindow) -> Gathering[T]:
         pack: Pack[T] = Pack(sized=self.shape.sized)
         return Gathering(PlainGatherer(self.shape, pack, ledger, self.numbers), self.shape, pack)
 

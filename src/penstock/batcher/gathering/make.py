@@ -40,7 +40,7 @@ def gathering_for(
     shape = Shape(limits.max_items, limits.max_bytes, limits.delay, setup.sized)
     evicts = setup.overflow == "drop_oldest"
 
-    def one(ledger: Ledger) -> Gathering[T]:
+    def one(ledger: Ledger, window: AddWindow) -> Gathering[T]:
         if key is None:
             pack: Pack[T] = Pack(sized=shape.sized)
             return Gathering(PlainGatherer(shape, pack, ledger, numbers), shape, pack)
@@ -60,7 +60,7 @@ def gathering_for(
         return Gathering(keyed, shape, keyed.pack, keyed.identity, keyed.holds)
 
     if tenant is None:
-        return one(ledger)
+        return one(ledger, window)
     rules: TenantRules[T] = TenantRules(
         one,
         tenant=tenant,
@@ -71,6 +71,6 @@ def gathering_for(
         cap_items=tenants.max_pending_items,
         cap_bytes=tenants.max_pending_bytes,
     )
-    gatherer = TenantGatherer(rules, shape, ledger, numbers)
+    gatherer = TenantGatherer(rules, shape, ledger, numbers, window=window, on_error=on_error)
     holds = None if key is None else TenantHolds(gatherer)
-    return Gathering(gatherer, shape, Pack(sized=False), gatherer.identity, holds)
+    return Gathering(gatherer, shape, gatherer.pack, gatherer.identity, holds)
