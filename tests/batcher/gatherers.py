@@ -172,6 +172,7 @@ class OfTenants(OneByOne, TenantGatherer[T]):
             self.ledger,
             self.numbers,
             window=AddWindow(self.ledger),
+            now=lambda: self._now,
             on_error=lambda _: None,
         )
 
@@ -190,6 +191,7 @@ def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
         Numbers(),
         AddWindow(ledger),
         wake=lambda _: 0.0,
+        now=lambda: 0.0,
         on_error=lambda _: None,
     )
     return made, ledger

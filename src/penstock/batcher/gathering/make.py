@@ -12,6 +12,7 @@ from .keyed import KeyedGatherer
 from .pack import Pack
 from .plain import PlainGatherer
 from .tenant_holds import TenantHolds
+from .tenant_keyed import TenantKeyedGatherer
 from .tenants import TenantGatherer, TenantRules
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def gathering_for(
     window: AddWindow,
     *,
     wake: Wake,
+    now: Callable[[], float],
     on_error: Callable[[BaseException], object],
 ) -> Gathering[T]:
     """A plain gatherer, a keyed one, or one of either per tenant."""
@@ -44,7 +46,8 @@ def gathering_for(
         if key is None:
             pack: Pack[T] = Pack(sized=shape.sized)
             return Gathering(PlainGatherer(shape, pack, ledger, numbers), shape, pack)
-        keyed: KeyedGatherer[T] = KeyedGatherer(
+        kind: type[KeyedGatherer[T]] = KeyedGatherer if tenant is None else TenantKeyedGatherer
+        keyed = kind(
             shape,
             ledger,
             numbers,
@@ -53,7 +56,7 @@ def gathering_for(
             repeats=setup.key_prefix_safe,
             evicts=evicts,
             parking=Parking(setup.on_key_failure, setup.max_parked_items),
-            wake=wake,
+            wake=wake if tenant is None else (lambda _: now()),
             on_error=on_error,
             odd_keys=tenant is not None,  # a tenant's first key is looked up earlier
         )
@@ -71,6 +74,8 @@ def gathering_for(
         cap_items=tenants.max_pending_items,
         cap_bytes=tenants.max_pending_bytes,
     )
-    gatherer = TenantGatherer(rules, shape, ledger, numbers, window=window, on_error=on_error)
+    gatherer = TenantGatherer(
+        rules, shape, ledger, numbers, window=window, now=now, on_error=on_error
+    )
     holds = None if key is None else TenantHolds(gatherer)
     return Gathering(gatherer, shape, gatherer.pack, gatherer.identity, holds)

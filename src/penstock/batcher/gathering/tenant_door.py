@@ -22,7 +22,7 @@ class TenantDoor(list[Any], Generic[T]):
     Itself it holds a `None` for each item, since the ledger counts the fast path by its length.
     """
 
-    __slots__ = ("_on_error", "_queues", "_tenant_of", "_window")
+    __slots__ = ("_declined", "_on_error", "_queues", "_tenant_of", "_window")
 
     join = list[Any].append
     """Count an item."""
@@ -38,6 +38,8 @@ class TenantDoor(list[Any], Generic[T]):
         self._queues = queues
         self._window = window
         self._on_error = on_error
+        self._declined: tuple[T, Hashable] | None = None
+        """The last item that took the slow path instead, with its tenant."""
 
     def append(self, item: T, /) -> None:
         """Append an item to its tenant's open batch.
@@ -57,13 +59,22 @@ class TenantDoor(list[Any], Generic[T]):
             raise
         queue = self._queues.get(tenant)
         if queue is None or len(self) >= whole.try_limit:  # the function may have used the batcher
+            self._declined = (item, tenant)
             raise NeedsSlowPath
         window = queue.window
         items = window.items
         filled = len(items)
         if filled >= window.try_limit:
+            self._declined = (item, tenant)
             raise NeedsSlowPath
         if receipt is not None:
             window.receipts[filled] = receipt
         items.append(item)
         self.join(None)
+
+    def tenant_of(self, item: T) -> Hashable:
+        """The identity of an item's tenant; the function is not called twice for a declined one."""
+        declined, self._declined = self._declined, None
+        if declined is not None and declined[0] is item:
+            return declined[1]
+        return identity(self._tenant_of(item), "tenant")

@@ -20,7 +20,7 @@ from ..._core.agenda import Agenda
 from ..._core.errors import KeyFailedError
 from ..._core.ledger import Ledger
 from ..._core.lineage import Reason
-from ..._core.order.keys import identity, shown
+from ..._core.order.keys import shown
 from .add_group import AddGroup
 from .eras import FENCES
 from .gatherer import Snapshot
@@ -85,6 +85,7 @@ class TenantGatherer(Generic[T]):
         numbers: Numbers,
         *,
         window: AddWindow,
+        now: Callable[[], float],
         on_error: Callable[[BaseException], object],
     ) -> None:
         self.rules = rules
@@ -98,6 +99,7 @@ class TenantGatherer(Generic[T]):
         self._dues: Agenda[TenantQueue[T]] = Agenda(self._due_of)
         self._ages: Agenda[TenantQueue[T]] | None = Agenda(_oldest_at) if rules.evicts else None
         self._now = 0.0
+        self._clock = now
         self._failed: list[Leftover[T]] = []
         self._is_stopping = False
 
@@ -116,7 +118,7 @@ class TenantGatherer(Generic[T]):
     def identity(self, item: T) -> TenantKey:
         """An item's tenant and key. Raises `TypeError`, `KeyFailedError`, the functions' own."""
         rules = self.rules
-        tenant = identity(rules.tenant(item), "tenant")
+        tenant = self._door.tenant_of(item)
         queue = self._queues.get(tenant)
         if queue is None:
             return TenantKey(tenant, rules.key(item), rules.weight(shown(tenant)))
@@ -160,7 +162,7 @@ class TenantGatherer(Generic[T]):
         """Note a tenant's turn and due time, open its fast path, keep the failed items."""
         if failed:
             self._failed += failed
-            queue.grant(self._now)
+            self._grant(queue)
         if queue.gatherer.is_ready:
             self._give_turn(queue)
         due = self._due_of(queue)
@@ -264,7 +266,7 @@ class TenantGatherer(Generic[T]):
                 self._ages.note(queue, batch.oldest_at)
         if ended is None:
             queue.landed(len(batch.items), batch.bytes)
-            queue.grant(self._now)
+            self._grant(queue)
         self.changed(queue, failed)
         self.forget(queue)
         return self._take_failed()
@@ -278,9 +280,13 @@ class TenantGatherer(Generic[T]):
                 self._ages.drop(queue)
             del self._queues[queue.tenant]
 
+    def _grant(self, queue: TenantQueue[T]) -> None:
+        if queue.ledger.waiting:
+            queue.grant(self._clock())  # the fast path does not move `_now`
+
     def settle_room(self, queue: TenantQueue[T]) -> None:
         """Serve a tenant's waiting producers after a change of its room."""
-        queue.grant(self._now)
+        self._grant(queue)
         self.changed(queue)
 
     # -- evicted -----------------------------------------------------------------------------------
@@ -294,7 +300,7 @@ class TenantGatherer(Generic[T]):
         """Evict a tenant's oldest queued item; `None` if there is none."""
         evicted = queue.change().evict_oldest()
         if evicted is not None:
-            queue.grant(self._now)
+            self._grant(queue)
             self.changed(queue)
             self.forget(queue)
         return evicted
