@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import Batcher, Reason
+from penstock._core.clock import LOOP_CLOCK
 from penstock._core.ledger import Ledger
 from penstock._core.order.parking import Parking
 from penstock.batcher.gathering.add_group import AddGroup
@@ -49,7 +50,7 @@ class OneByOne:
         key: Hashable = None,
     ) -> Sequence[Leftover[Any]]:
         """Offer one item, as the slow path does."""
-        self.ledger.close_window()
+        self.ledger.close_window(0)
         failed: Sequence[Leftover[Any]] = self.offer(
             AddGroup((item,), (size,), (receipt,), (key,)), now
         )
@@ -191,7 +192,7 @@ def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
         Numbers(),
         AddWindow(ledger),
         wake=lambda _: 0.0,
-        now=lambda: 0.0,
+        clock=lambda: LOOP_CLOCK,
         on_error=lambda _: None,
     )
     return made, ledger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from penstock import (
     Backoff,
@@ -49,7 +49,7 @@ class Writes:
         self._rng = rng
         self._clock = clock
 
-    async def __aenter__(self) -> Writes:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -18,6 +18,7 @@ from .tenants import TenantGatherer, TenantRules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..._core.clock import Clock
     from ..._core.ledger import Ledger
     from ..setup import Setup
     from .gatherer import Wake
@@ -34,7 +35,7 @@ def gathering_for(
     window: AddWindow,
     *,
     wake: Wake,
-    now: Callable[[], float],
+    clock: Callable[[], Clock],
     on_error: Callable[[BaseException], object],
 ) -> Gathering[T]:
     """A plain gatherer, a keyed one, or one of either per tenant."""
@@ -42,11 +43,16 @@ def gathering_for(
     shape = Shape(limits.max_items, limits.max_bytes, limits.delay, setup.sized)
     evicts = setup.overflow == "drop_oldest"
 
+    def now() -> float:
+        return clock().now()
+
     def one(ledger: Ledger, window: AddWindow) -> Gathering[T]:
         if key is None:
             pack: Pack[T] = Pack(sized=shape.sized)
             return Gathering(PlainGatherer(shape, pack, ledger, numbers), shape, pack)
-        kind: type[KeyedGatherer[T]] = KeyedGatherer if tenant is None else TenantKeyedGatherer
+        kind: Callable[..., KeyedGatherer[T]] = KeyedGatherer
+        if tenant is not None:
+            kind = TenantKeyedGatherer
         keyed = kind(
             shape,
             ledger,
