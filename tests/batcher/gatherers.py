@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import Batcher, Reason
-from penstock._core.clock import LOOP_CLOCK
 from penstock._core.ledger import Ledger
 from penstock._core.order.parking import Parking
 from penstock.batcher.gathering.add_group import AddGroup
@@ -20,6 +19,7 @@ from penstock.batcher.gathering.tenants import TenantGatherer, TenantRules
 from penstock.batcher.gathering.window import AddWindow
 from penstock.batcher.setup import checked_setup
 from penstock.sinks import MemorySink
+from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -192,7 +192,7 @@ def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
         Numbers(),
         AddWindow(ledger),
         wake=lambda _: 0.0,
-        clock=lambda: LOOP_CLOCK,
+        clock=FakeClock,
         on_error=lambda _: None,
     )
     return made, ledger
