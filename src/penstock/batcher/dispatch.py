@@ -69,9 +69,15 @@ class Dispatcher(Generic[T]):
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
-        failed = self.books.unlisted.raised_by_function
+        clock, failed = lambda: self.clock, self.books.unlisted.raised_by_function
         self.gathering = gathering_for(
-            setup, self.ledger, self.numbers, self.window, wake=self._wake, on_error=failed
+            setup,
+            self.ledger,
+            self.numbers,
+            self.window,
+            wake=self._wake,
+            clock=clock,
+            on_error=failed,
         )
         self._alarm = Alarm(self.slot_given)
         self._on_room = on_room
