@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from .._core.classify import classified, first_answer
 from .._core.decorator import WrappingSink
+from .._core.error_groups import by_error
 from .._core.errors import ErrorClass
 from .._core.order.prefix import leaders
 from .._core.result import WriteResult
@@ -129,18 +130,22 @@ class RetrySink(WrappingSink[T]):
         *,
         last: bool,
     ) -> FailedTry:
-        """Decide which items stay in the series.
-
-        Each error is classified once: a batch that failed as a whole has one for all its items.
-        """
-        distinct = {id(error): error for error in errors.values()}
-        kinds = {key: self._class_of(error) for key, error in distinct.items()}
-        by_index = {part[i]: error for i, error in errors.items()}
+        """Decide which items stay in the series; each exception is classified once."""
+        is_whole = part == range(len(part))  # the indices are the attempt's own
+        by_index = errors if is_whole else {part[i]: error for i, error in errors.items()}
+        groups = by_error(by_index)
+        kinds = {id(error): self._class_of(error) for error, _ in groups}
         behind = {part[i]: part[leader] for i, leader in leaders(attempt, errors).items()}
         staying = retry.series.after(
-            by_index, lambda error: kinds[id(error)], last=last, leaders=behind, sent=part
+            by_index,
+            lambda error: kinds[id(error)],
+            last=last,
+            leaders=behind,
+            sent=part,
+            groups=groups,
         )
-        return FailedTry(part, by_index, frozenset(kinds.values()), staying)
+        distinct = [error for error, _ in groups]
+        return FailedTry(part, by_index, distinct, frozenset(kinds.values()), staying)
 
     @property
     def _searches(self) -> bool:
