@@ -66,7 +66,7 @@ class BatchRetry:
     def recovered(self, *, throttled: bool = False) -> None:
         """The destination has answered; a throttle is an answer, but no recovery to report."""
         self.state.answered(throttled=throttled)
-        if not throttled:
+        if not throttled and self.state.has_told:
             self.batch.delivery.report(self.state, None)
 
     def next_part(self) -> Sequence[int]:
