@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compat check bench docs soak format clean
+.PHONY: help demo test compat check bench bench-compare docs soak format clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
@@ -47,6 +47,9 @@ check: $(VENV)/.dev  ## format, lint, types, import rules, docs
 
 bench: $(VENV)/.dev  ## peers and us, interleaved; rewrites the figures in docs/
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-compare: $(VENV)/.dev  ## this checkout and REV=<revision>; fails above 5 % more processor time
+	$(BIN)/python -m benchmarks.compare "$(REV)" $(ARGS)
 
 docs: $(VENV)/.dev  ## serve the docs on loopback
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000

@@ -8,15 +8,18 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import flame
+from . import flame, goals
+from .arguments import positive
 from .cases import CASES
 from .harness import CaseUnavailableError, measure
 from .machine import describe
-from .pages import write_page, write_plot
-from .tables import for_terminal
+from .pages import write_goals, write_page, write_plot
+from .tables import aligned, for_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .harness import Results
 
 ROUNDS = 5
 
@@ -26,9 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     and changes nothing else.
     """
     options = _parser().parse_args(arguments)
-    chosen = [case for case in CASES if options.case is None or case.name in options.case]
+    names = [*(options.case or ()), *(goals.NEEDS if options.goals else ())]
+    chosen = [case for case in CASES if not names or case.name in names]
     machine = describe()
     print(machine, flush=True)
+    found: dict[str, Results] = {}
     for case in chosen:
         items = options.items or (case.quick_items if options.quick else case.items)
         rounds = options.rounds or (1 if options.quick else ROUNDS)
@@ -39,12 +44,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"left out: {reason}")
             continue
         print(for_terminal(results), flush=True)
+        found[case.name] = results
         if _writes_docs(options):
             write_plot(results)
             write_page(results, machine)
-    if options.case is None or flame.NAME in options.case:
+    if found.keys() >= goals.NEEDS:
+        _judge_goals([found[name] for name in sorted(goals.NEEDS)], machine, options)
+    if not names or flame.NAME in names:
         _draw_flame_graph(options)
     return 0
+
+
+def _judge_goals(found: Sequence[Results], machine: str, options: argparse.Namespace) -> None:
+    rows = goals.table(found)
+    print("\ngoals:")
+    print("\n".join(aligned(rows)), flush=True)
+    if _writes_docs(options):
+        write_goals(rows, found, machine)
 
 
 def _draw_flame_graph(options: argparse.Namespace) -> None:
@@ -74,9 +90,14 @@ def _parser() -> argparse.ArgumentParser:
         help="only this one; may be repeated",
     )
     parser.add_argument(
-        "--rounds", type=_count, help=f"timed rounds after one warm-up (default {ROUNDS})"
+        "--goals", action="store_true", help="the cases that the goals are judged by"
     )
-    parser.add_argument("--items", type=_count, help="items per round (default: the case's own)")
+    parser.add_argument(
+        "--rounds", type=positive(int), help=f"timed rounds after one warm-up (default {ROUNDS})"
+    )
+    parser.add_argument(
+        "--items", type=positive(int), help="items per round (default: the case's own)"
+    )
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -90,13 +111,6 @@ def _parser() -> argparse.ArgumentParser:
         "--items is given)",
     )
     return parser
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
 
 
 if __name__ == "__main__":

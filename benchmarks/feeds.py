@@ -8,20 +8,18 @@ it.
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from penstock import Batch, Batcher, Limits, Sink, gather
 
 from .peers.queue_recipe import QueueRecipe
+from .stopwatch import Stopwatch, TimedTurn, Took
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from .harness import Turn
-
     Feed = Callable[[Batcher[int], Sequence[int]], Awaitable[None]]
-    Run = Callable[[Coroutine[Any, Any, float]], float]
+    Run = Callable[[Coroutine[Any, Any, Took]], Took]
 
 SIZE = 500
 LINGER = 0.2
@@ -69,29 +67,26 @@ def ours(
     size: int = SIZE,
     wrap: Callable[[Sink[int]], Sink[int]] | None = None,
     run: Run = asyncio.run,
-    now: Callable[[], float] = perf_counter,
-) -> Turn:
+) -> TimedTurn:
     """Feed a batcher from opening it to closing it. `wrap` puts decorators around the sink, `run`
-    chooses the loop, `now` what is timed.
+    chooses the loop.
     """
 
-    async def turn() -> float:
+    async def turn() -> Took:
         null = NullSink()
         limits = Limits(max_items=size, max_delay=LINGER, max_pending_items=depth)
         sink = null if wrap is None else wrap(null)
-        began = now()
+        watch = Stopwatch()
         async with Batcher(sink, limits=limits) as batcher:
             await feed(batcher, items)
-        took = now() - began
+        took = watch.read()
         check(null.count, items)
         return took
 
     return lambda: run(turn())
 
 
-def add_many(
-    items: Sequence[int], *, run: Run = asyncio.run, now: Callable[[], float] = perf_counter
-) -> Turn:
+def add_many(items: Sequence[int], *, run: Run = asyncio.run) -> TimedTurn:
     """Lists of a batch's size."""
     lists = [items[start : start + SIZE] for start in range(0, len(items), SIZE)]
 
@@ -99,7 +94,7 @@ def add_many(
         for together in lists:
             await batcher.add_many(together)
 
-    return ours(feed, items, run=run, now=now)
+    return ours(feed, items, run=run)
 
 
 def recipe(
@@ -107,22 +102,21 @@ def recipe(
     *,
     eager: bool,
     run: Run = asyncio.run,
-    now: Callable[[], float] = perf_counter,
-) -> Turn:
+) -> TimedTurn:
     """The queue recipe, as everybody writes it or (eager) with care."""
 
-    async def turn() -> float:
+    async def turn() -> Took:
         count = 0
 
         async def write(batch: Sequence[int]) -> None:
             nonlocal count
             count += len(batch)
 
-        began = now()
+        watch = Stopwatch()
         async with QueueRecipe(write, size=SIZE, linger=LINGER, depth=DEPTH, eager=eager) as queue:
             for item in items:
                 await queue.put(item)
-        took = now() - began
+        took = watch.read()
         check(count, items)
         return took
 

@@ -4,8 +4,9 @@
    of them alike.
 2. One round before the first is not counted. The garbage is collected before each turn, and the
    collector stays on during it, as it does in a program.
-3. A turn returns the seconds of the part that counts (or another amount, where the case's unit says
-   so); setting up and checking that every item arrived stay outside.
+3. A turn returns the wall and processor seconds of the part that counts (or one amount, where the
+   case's unit says so); setting up and checking that every item arrived stay outside. A case is
+   judged by one of the two clocks and shows the other beside it.
 4. A ratio is taken within each round, between neighbours in time, and the median of those ratios is
    quoted; the medians of two columns divided by each other may differ from it.
 """
@@ -18,10 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .stopwatch import Clock, Took
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-Turn = Callable[[], float]
+Turn = Callable[[], Took | float]
+"""A turn that returns a number has only that one: a time by one clock, or bytes."""
 
 
 class CaseUnavailableError(Exception):
@@ -35,19 +39,21 @@ class Unit:
     title: str
     per_second: float
     per_item: bool = True
-    """Whether the seconds of a turn are divided by the items."""
+    """Whether the amount of a turn is divided by the items."""
+    of_time: bool = True
 
 
 NS_PER_ITEM = Unit("ns per item", 1e9)
 US_PER_ITEM = Unit("us per item", 1e6)
 MS = Unit("ms", 1e3, per_item=False)
-MIB = Unit("MiB", 2.0**-20, per_item=False)
+MIB = Unit("MiB", 2.0**-20, per_item=False, of_time=False)
+BYTES_PER_ITEM = Unit("bytes each", 1.0, of_time=False)
 """For turns that return bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One way to do it. `turn` does it once and returns seconds."""
+    """One way to do it. `turn` does it once and returns what it took."""
 
     name: str
     turn: Turn
@@ -143,6 +149,8 @@ class Case:
     peers: Sequence[str]
     """The contenders (or lines) that the others are compared with."""
     targets: Sequence[Aim] = ()
+    by: Clock = Clock.WALL
+    """The clock that ratios and targets go by, where turns return both times."""
     along: str | None = None
     """What the contenders' places differ in. Rows of the table are then the points, and columns the
     lines.
@@ -178,6 +186,8 @@ class Results:
     figures: Mapping[str, Sequence[float]]
     ours: frozenset[str]
     places: Mapping[str, Place] = field(default_factory=dict[str, "Place"])
+    beside: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    """The same by the clock that the case does not go by, of contenders whose turns return both."""
 
     @property
     def lines(self) -> list[str]:
@@ -195,12 +205,16 @@ class Results:
 
     def spread(self, name: str) -> Spread:
         """The median of a contender's rounds, in the case's unit."""
-        return _spread(self.figures[name])
+        return spread_of(self.figures[name])
+
+    def spread_beside(self, name: str) -> Spread | None:
+        """The same by the other clock, if it is known."""
+        return spread_of(self.beside[name]) if name in self.beside else None
 
     def ratio(self, name: str, peer: str) -> Spread:
         """How many times as fast as `peer` a contender was."""
         pairs = zip(self.figures[name], self.figures[peer], strict=True)
-        return _spread([theirs / own for own, theirs in pairs])
+        return spread_of([theirs / own for own, theirs in pairs])
 
     def verdicts(self) -> list[Verdict]:
         """The case's targets, each with what was measured."""
@@ -250,31 +264,37 @@ def measure(case: Case, *, items: int, rounds: int) -> Results:
     `CaseUnavailableError` where it cannot run.
     """
     with case.prepare(items) as contenders:
-        seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+        turns: dict[str, list[Took | float]] = {contender.name: [] for contender in contenders}
         for number in range(rounds + 1):
             for contender in contenders:
                 gc.collect()
                 took = contender.turn()
                 if number:
-                    seconds[contender.name].append(took)
-        unit = case.unit
+                    turns[contender.name].append(took)
+        other = Clock.WALL if case.by is Clock.PROCESSOR else Clock.PROCESSOR
+        counts = {each.name: each.items or items for each in contenders}
         return Results(
             case=case,
             items=items,
             rounds=rounds,
             figures={
-                each.name: _scaled(seconds[each.name], unit, each.items or items)
-                for each in contenders
+                name: [_scaled(took, case, counts[name], case.by) for took in each]
+                for name, each in turns.items()
             },
             ours=frozenset(each.name for each in contenders if each.ours),
             places={each.name: each.place for each in contenders if each.place is not None},
+            beside={
+                name: [_scaled(took, case, counts[name], other) for took in each]
+                for name, each in turns.items()
+                if all(isinstance(took, Took) for took in each)
+            },
         )
 
 
-def _scaled(amounts: Sequence[float], unit: Unit, items: int) -> list[float]:
-    scale = unit.per_second / (items if unit.per_item else 1)
-    return [amount * scale for amount in amounts]
+def _scaled(took: Took | float, case: Case, items: int, clock: Clock) -> float:
+    amount = took.by(clock) if isinstance(took, Took) else took
+    return amount * case.unit.per_second / (items if case.unit.per_item else 1)
 
 
-def _spread(figures: Sequence[float]) -> Spread:
+def spread_of(figures: Sequence[float]) -> Spread:
     return Spread(statistics.median(figures), min(figures), max(figures))

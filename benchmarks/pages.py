@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import plots
-from .tables import for_markdown
+from .tables import for_markdown, ruled
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .harness import Results
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -23,12 +25,23 @@ def write_page(results: Results, machine: str, docs: Path = DOCS) -> Path:
     """Replace a case's figures in the page. Raises `LookupError` if the page has no marks for the
     case.
     """
+    return write_between_marks(results.case.name, _figures(results, machine), docs)
+
+
+def write_goals(
+    rows: list[list[str]], found: Sequence[Results], machine: str, docs: Path = DOCS
+) -> Path:
+    """Replace the table of goals in the page."""
+    rounds = min(results.rounds for results in found)
+    table = "\n".join(ruled(rows))
+    return write_between_marks("goals", f"\n{machine}; {rounds} rounds.\n\n{table}\n\n", docs)
+
+
+def write_between_marks(name: str, figures: str, docs: Path = DOCS) -> Path:
+    """Replace what stands between the marks of `name`. Raises `LookupError` without marks."""
     page = docs / PAGE
-    name = results.case.name
     marks = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
-    text, count = marks.subn(
-        lambda match: match[1] + _figures(results, machine) + match[2], page.read_text()
-    )
+    text, count = marks.subn(lambda match: match[1] + figures + match[2], page.read_text())
     if count != 1:
         raise LookupError(
             f"{PAGE} must hold the marks '<!-- figures: {name} -->' and '<!-- end: {name} -->' "

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .harness import name_of
+from .harness import name_of, spread_of
+from .stopwatch import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from .harness import Results, Spread
 
 
 def for_terminal(results: Results) -> str:
     """Aligned columns, then the targets and what follows."""
-    tables = ["\n".join(_aligned(rows)) for rows in _tables(results)]
+    tables = ["\n".join(aligned(rows)) for rows in _tables(results)]
     targets = [
         f"{'met   ' if verdict.met else 'MISSED'}  {verdict.text}" for verdict in results.verdicts()
     ]
@@ -23,7 +24,7 @@ def for_terminal(results: Results) -> str:
 
 def for_markdown(results: Results) -> str:
     """The tables, then the targets and what follows as lists."""
-    parts = ["\n".join(_ruled(rows)) for rows in _tables(results)]
+    parts = ["\n".join(ruled(rows)) for rows in _tables(results)]
     targets = [
         f"- {'met' if verdict.met else '**missed**'}: {verdict.text}"
         for verdict in results.verdicts()
@@ -36,7 +37,7 @@ def for_markdown(results: Results) -> str:
     return "\n\n".join(parts)
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
+def aligned(rows: list[list[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(
@@ -49,7 +50,7 @@ def _aligned(rows: list[list[str]]) -> list[str]:
     ]
 
 
-def _ruled(rows: list[list[str]]) -> list[str]:
+def ruled(rows: list[list[str]]) -> list[str]:
     head, *others = rows
     return [_line(head), _line(["---", *("---:" for _ in head[1:])]), *map(_line, others)]
 
@@ -57,20 +58,30 @@ def _ruled(rows: list[list[str]]) -> list[str]:
 def _tables(results: Results) -> list[list[list[str]]]:
     if results.case.along is None:
         return [_rows(results)]
-    return [_figures_along(results), *(_ratios_along(results, peer) for peer in results.case.peers)]
+    tables = [_figures_along(results, results.figures)]
+    if results.beside:
+        tables[0][0][0] = ", ".join(filter(None, (results.case.along, f"{results.case.by} time")))
+        tables.append(_figures_along(results, results.beside))
+        tables[1][0][0] = f"{_other(results)} time"
+    return tables + [_ratios_along(results, peer) for peer in results.case.peers]
 
 
-def _figures_along(results: Results) -> list[list[str]]:
+def _figures_along(results: Results, figures: Mapping[str, Sequence[float]]) -> list[list[str]]:
     unit = results.case.unit.title
-    rows = [[results.case.along or "", *(f"{line}, {unit}" for line in results.lines)]]
+    lines = [
+        line for line in results.lines if any(name_of(line, at) in figures for at in results.points)
+    ]
+    rows = [[results.case.along or "", *(f"{line}, {unit}" for line in lines)]]
     for at in results.points:
-        spreads = {
-            line: results.spread(name)
-            for line in results.lines
-            if (name := name_of(line, at)) in results.figures
-        }
-        rows.append([_point(at), *(_cell(spreads.get(line)) for line in results.lines)])
+        names = [name_of(line, at) for line in lines]
+        cells = [_cell(spread_of(figures[name])) if name in figures else "" for name in names]
+        rows.append([_point(at), *cells])
     return rows
+
+
+def _other(results: Results) -> str:
+    """The clock that the case does not go by."""
+    return Clock.WALL if results.case.by is Clock.PROCESSOR else Clock.PROCESSOR
 
 
 def _ratios_along(results: Results, peer: str) -> list[list[str]]:
@@ -96,27 +107,28 @@ def _point(at: int | str) -> str:
     return f"{at:,}" if isinstance(at, int) else at
 
 
-def _cell(spread: Spread | None) -> str:
-    return (
-        ""
-        if spread is None
-        else f"{_number(spread.median)} ({_number(spread.least)} to {_number(spread.most)})"
-    )
+def _cell(spread: Spread) -> str:
+    return f"{_number(spread.median)} ({_number(spread.least)} to {_number(spread.most)})"
 
 
 def _rows(results: Results) -> list[list[str]]:
     case = results.case
-    rate = ["items/s"] if case.unit.per_item else []
-    rows = [["", case.unit.title, "least to most", *rate, *(f"x {peer}" for peer in case.peers)]]
+    has_rate = case.unit.per_item and case.unit.of_time
+    clock = f", {case.by}" if results.beside else ""
+    beside = [_other(results)] if results.beside else []
+    rate = ["items/s"] if has_rate else []
+    head = ["", f"{case.unit.title}{clock}", "least to most", *beside, *rate]
+    rows = [[*head, *(f"x {peer}" for peer in case.peers)]]
     for name in results.figures:
-        spread = results.spread(name)
-        per_second = [f"{case.unit.per_second / spread.median:,.0f}"] if case.unit.per_item else []
+        spread, other = results.spread(name), results.spread_beside(name)
+        per_second = [f"{case.unit.per_second / spread.median:,.0f}"] if has_rate else []
         ratios = ["1" if name == peer else _ratio(results.ratio(name, peer)) for peer in case.peers]
         rows.append(
             [
                 name,
                 _number(spread.median),
                 f"{_number(spread.least)} to {_number(spread.most)}",
+                *([_number(other.median) if other else ""] if beside else []),
                 *per_second,
                 *ratios,
             ]

@@ -3,6 +3,7 @@
 The rules stand in `tests/layering`, by idea, each beside its planted violations:
 
 - `imports`: what a part may import, cycles, imports inside functions, the one door to a sink;
+- `later`: what loads on first access is declared in plain sight;
 - `sizes`: lines, attributes, members of Protocols, names of classes;
 - `reach`: assignments to another object, private attributes, `getattr` with a literal name.
 
@@ -20,14 +21,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.layering import imports, reach, sizes
+from tests.layering import imports, later, reach, sizes
 from tests.layering.sources import PACKAGE, SOURCE, Rule, edges, sources
 from tests.layering.sources import imports as imports_of
 from tests.surface import surface
 
-RULES = [*imports.RULES, *sizes.RULES, *reach.RULES]
-PLANTED = [*imports.PLANTED, *sizes.PLANTED, *reach.PLANTED]
-HARMLESS = [*imports.HARMLESS, *sizes.HARMLESS, *reach.HARMLESS]
+RULES = [*imports.RULES, *later.RULES, *sizes.RULES, *reach.RULES]
+PLANTED = [*imports.PLANTED, *later.PLANTED, *sizes.PLANTED, *reach.PLANTED]
+HARMLESS = [*imports.HARMLESS, *later.HARMLESS, *sizes.HARMLESS, *reach.HARMLESS]
 
 SIGNPOSTS = {"pyspark_penstock": {"penstock.spark.source"}}
 """Top-level modules beside the package, and the one thing of ours that each may import."""

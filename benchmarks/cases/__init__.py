@@ -21,12 +21,14 @@ from . import (
     statements,
     threads,
     waits,
+    work,
 )
 
 if TYPE_CHECKING:
     from ..harness import Case
 
 CASES: tuple[Case, ...] = (
+    *work.CASES,
     accept.CASE,
     threads.CASE,
     loops.CASE,

@@ -5,7 +5,6 @@ nothing.
 from __future__ import annotations
 
 import contextlib
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ..feeds import (
@@ -23,6 +22,7 @@ from ..feeds import (
 )
 from ..harness import NS_PER_ITEM, Case, Contender, Target
 from ..peers import opentelemetry_batch
+from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,9 +40,9 @@ def _emit(items: Sequence[int]) -> Turn:
     to `try_add`.
     """
 
-    def turn() -> float:
+    def turn() -> Took:
         exporter = opentelemetry_batch.CountingExporter()
-        began = perf_counter()
+        watch = Stopwatch()
         processor = opentelemetry_batch.processor(
             exporter, size=SIZE, linger=LINGER, depth=len(items) + SIZE
         )
@@ -51,7 +51,7 @@ def _emit(items: Sequence[int]) -> Turn:
             batches.emit(item)  # type: ignore[arg-type]  # it never looks at what it is given
         processor.force_flush()
         processor.shutdown()  # type: ignore[no-untyped-call]  # published without annotation
-        took = perf_counter() - began
+        took = watch.read()
         check(exporter.count, items)
         return took
 
@@ -59,10 +59,10 @@ def _emit(items: Sequence[int]) -> Turn:
 
 
 def _on_emit(items: Sequence[int]) -> Turn:
-    def turn() -> float:
+    def turn() -> Took:
         exporter = opentelemetry_batch.CountingExporter()
         record = opentelemetry_batch.record()
-        began = perf_counter()
+        watch = Stopwatch()
         processor = opentelemetry_batch.processor(
             exporter, size=SIZE, linger=LINGER, depth=len(items) + SIZE
         )
@@ -70,7 +70,7 @@ def _on_emit(items: Sequence[int]) -> Turn:
             processor.on_emit(record)
         processor.force_flush()
         processor.shutdown()  # type: ignore[no-untyped-call]  # published without annotation
-        took = perf_counter() - began
+        took = watch.read()
         check(exporter.count, items)
         return took
 

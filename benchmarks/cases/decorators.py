@@ -5,7 +5,6 @@ time.
 from __future__ import annotations
 
 import contextlib
-from time import process_time
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -15,6 +14,7 @@ from penstock.telemetry import Metrics, Tracing
 
 from ..feeds import add, ours
 from ..harness import NS_PER_ITEM, AtMost, Case, Ceiling, Contender
+from ..stopwatch import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +50,7 @@ def _around(made: Callable[[], tuple[Decorator[int], ...]]) -> Callable[[Sink[in
 
 
 def _turn(items: Sequence[int], wrap: Callable[[Sink[int]], Sink[int]] | None = None) -> Turn:
-    return ours(add, items, wrap=wrap, now=process_time)
+    return ours(add, items, wrap=wrap)
 
 
 @contextlib.contextmanager
@@ -72,6 +72,7 @@ CASE = Case(
     items=200_000,
     quick_items=2_000,
     unit=NS_PER_ITEM,
+    by=Clock.PROCESSOR,
     peers=(BARE,),
     targets=(AtMost(FOUR, BARE, 1.2), Ceiling(FULL, 1000)),
 )

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from penstock import Batcher, Limits
@@ -15,6 +14,7 @@ from penstock import Batcher, Limits
 from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, Contender, Target
 from ..peers import bulk_server
 from ..peers.httpx_loop import post_lines
+from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,16 +38,16 @@ def _items(count: int) -> list[dict[str, Any]]:
     ]
 
 
-async def _through(sink: Sink[Any], items: Sequence[Any], workers: int) -> float:
+async def _through(sink: Sink[Any], items: Sequence[Any], workers: int) -> Took:
     async with Batcher(sink, limits=Limits(max_items=SIZE, workers=workers)) as batcher:
-        began = perf_counter()
+        watch = Stopwatch()
         for item in items:
             await batcher.add(item)
         await batcher.flush()
-        return perf_counter() - began
+        return watch.read()
 
 
-def _http(url: str, items: Sequence[Any]) -> float:
+def _http(url: str, items: Sequence[Any]) -> Took:
     from penstock.sinks import HttpSink
 
     took = asyncio.run(_through(HttpSink(f"{url}/lines"), items, 1))
@@ -55,21 +55,21 @@ def _http(url: str, items: Sequence[Any]) -> float:
     return took
 
 
-def _by_hand(url: str, items: Sequence[Any]) -> float:
+def _by_hand(url: str, items: Sequence[Any]) -> Took:
     import httpx
 
-    async def turn() -> float:
+    async def turn() -> Took:
         async with httpx.AsyncClient() as client:
-            began = perf_counter()
+            watch = Stopwatch()
             await post_lines(client, f"{url}/lines", items, SIZE)
-            return perf_counter() - began
+            return watch.read()
 
     took = asyncio.run(turn())
     _check(url, len(items))
     return took
 
 
-def _elastic(url: str, items: Sequence[Any], delay: int, workers: int) -> float:
+def _elastic(url: str, items: Sequence[Any], delay: int, workers: int) -> Took:
     from penstock.sinks import ElasticsearchSink
 
     sink = ElasticsearchSink(f"{url}/delay={delay}", index="events", id="id", compression=None)
@@ -78,16 +78,16 @@ def _elastic(url: str, items: Sequence[Any], delay: int, workers: int) -> float:
     return took
 
 
-def _async_bulk(url: str, items: Sequence[Any], delay: int) -> float:
+def _async_bulk(url: str, items: Sequence[Any], delay: int) -> Took:
     from elasticsearch import AsyncElasticsearch
     from elasticsearch.helpers import async_bulk
 
-    async def turn() -> float:
+    async def turn() -> Took:
         async with AsyncElasticsearch(f"{url}/delay={delay}") as client:
-            began = perf_counter()
+            watch = Stopwatch()
             actions = ({"_index": "events", "_id": item["id"], "_source": item} for item in items)
             await async_bulk(client, actions, chunk_size=SIZE)
-            return perf_counter() - began
+            return watch.read()
 
     took = asyncio.run(turn())
     _check(url, len(items))

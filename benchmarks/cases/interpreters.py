@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..harness import Contender, Turn
 
-VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+VERSIONS: tuple[str, ...] = ("3.11", "3.12", "3.13", "3.14")
 WAYS = {
     "add": "add",
     "try_add": "try_add",

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from penstock import Batch, Batcher, Capabilities, Limits
 
 from ..feeds import DEPTH, LINGER, SIZE, check
 from ..harness import NS_PER_ITEM, US_PER_ITEM, AtMost, Case, Contender, Target
+from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,13 +57,13 @@ def _turn(
     seconds: float = 0.0,
     prefix_safe: bool = False,
 ) -> Turn:
-    async def turn() -> float:
+    async def turn() -> Took:
         sink = SlowSink(seconds, prefix_safe=prefix_safe)
-        began = perf_counter()
+        watch = Stopwatch()
         async with Batcher(sink, limits=limits, key=key) as batcher:
             for item in items:
                 await batcher.add(item)
-        took = perf_counter() - began
+        took = watch.read()
         check(sink.count, items)
         return took
 

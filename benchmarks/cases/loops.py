@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from penstock import Batch, Batcher, Limits
 
 from ..feeds import SIZE, add, check, ours, recipe, submit
 from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, placed
+from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,15 +54,15 @@ class Server:
 
 
 def _over_a_socket(items: Sequence[int], run: Run) -> Turn:
-    async def turn() -> float:
+    async def turn() -> Took:
         answering = Server()
         server = await asyncio.start_server(answering.answer, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         sink = SocketSink(reader, writer)
-        began = perf_counter()
+        watch = Stopwatch()
         async with Batcher(sink, limits=Limits(max_items=SOCKET_SIZE)) as batcher:
             await add(batcher, items)
-        took = perf_counter() - began
+        took = watch.read()
         writer.close()
         await answering.left.wait()
         server.close()

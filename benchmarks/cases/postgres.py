@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from operator import itemgetter
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from penstock import Batcher, Limits
@@ -15,6 +14,7 @@ from penstock import Batcher, Limits
 from ..flights import COLUMNS, TABLE, load
 from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, Contender, Target
 from ..peers.asyncpg_loop import copy_rows
+from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,34 +27,34 @@ row: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(*COLUMNS)
 """The same conversion for both."""
 
 
-def _ours(dsn: str, items: Sequence[dict[str, Any]]) -> float:
+def _ours(dsn: str, items: Sequence[dict[str, Any]]) -> Took:
     from penstock.sinks.postgres import PostgresSink
 
-    async def turn() -> float:
+    async def turn() -> Took:
         await _empty(dsn)
         sink = PostgresSink(dsn, table="flights", columns=COLUMNS, row=row)
         async with Batcher(sink, limits=Limits(max_items=SIZE, workers=1)) as batcher:
-            began = perf_counter()
+            watch = Stopwatch()
             for item in items:
                 await batcher.add(item)
             await batcher.flush()
-            took = perf_counter() - began
+            took = watch.read()
         await _check(dsn, len(items))
         return took
 
     return asyncio.run(turn())
 
 
-def _by_hand(dsn: str, items: Sequence[dict[str, Any]]) -> float:
+def _by_hand(dsn: str, items: Sequence[dict[str, Any]]) -> Took:
     import asyncpg
 
-    async def turn() -> float:
+    async def turn() -> Took:
         await _empty(dsn)
         connection = await asyncpg.connect(dsn)
         try:
-            began = perf_counter()
+            watch = Stopwatch()
             await copy_rows(connection, items, table="flights", columns=COLUMNS, row=row, size=SIZE)
-            took = perf_counter() - began
+            took = watch.read()
         finally:
             await connection.close()
         await _check(dsn, len(items))

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from time import process_time
 from typing import TYPE_CHECKING
 
 import tenacity
@@ -15,6 +14,7 @@ from penstock import Batch, CircuitBreaker, Decorator, Retry, RowBatch, send, st
 
 from ..feeds import SIZE
 from ..harness import Case, CaseUnavailableError, Unit, placed
+from ..stopwatch import Clock, Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -57,11 +57,11 @@ class Destination:
 
 
 def _turn(count: int, destination: Destination, calls: Calls) -> Turn:
-    async def turn() -> float:
+    async def turn() -> Took:
         before = destination.done
-        began = process_time()
+        watch = Stopwatch()
         await calls(count)
-        took = process_time() - began
+        took = watch.read()
         if destination.done - before != count:
             raise AssertionError(f"{destination.done - before} of {count} calls arrived")
         return took
@@ -169,6 +169,7 @@ CASE = Case(
     items=1_000,
     quick_items=10,
     unit=US_PER_CALL,
+    by=Clock.PROCESSOR,
     peers=(TENACITY, PURGATORY),
     along="",
 )

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from penstock import Batch, Batcher, Limits
@@ -15,6 +14,7 @@ from penstock import Batch, Batcher, Limits
 from ..feeds import DEPTH, LINGER, SIZE, check
 from ..harness import US_PER_ITEM, Case, Target, name_of, placed
 from ..peers.queue_recipe import QueueRecipe
+from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,12 +85,12 @@ async def _feed(
 
 
 def _ours(shape: Shape, source: Source, items: Sequence[int]) -> Turn:
-    async def turn() -> float:
+    async def turn() -> Took:
         sink = SlowSink()
-        began = perf_counter()
+        watch = Stopwatch()
         async with Batcher(sink, limits=shape.limits) as batcher:
             await _feed(batcher, items, source, waits=shape.waits)
-        took = perf_counter() - began
+        took = watch.read()
         check(sink.count, items)
         return took
 
@@ -98,9 +98,9 @@ def _ours(shape: Shape, source: Source, items: Sequence[int]) -> Turn:
 
 
 def _recipe(source: Source, items: Sequence[int]) -> Turn:
-    async def turn() -> float:
+    async def turn() -> Took:
         sink = SlowSink()
-        began = perf_counter()
+        watch = Stopwatch()
         async with QueueRecipe(
             sink.write, size=SIZE, linger=LINGER, depth=DEPTH, eager=True
         ) as queue:
@@ -108,7 +108,7 @@ def _recipe(source: Source, items: Sequence[int]) -> Turn:
                 await asyncio.sleep(source.pause)
                 for item in items[start : start + source.together]:
                     await queue.put(item)
-        took = perf_counter() - began
+        took = watch.read()
         check(sink.count, items)
         return took
 

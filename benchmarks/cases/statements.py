@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from penstock import RowBatch, send
 
 from ..harness import US_PER_ITEM, Case, CaseUnavailableError, name_of, placed
+from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -82,7 +82,7 @@ def _ours(dsn: str, way: Way, size: int, rows: int, *, conflicts: bool) -> Turn:
         connect_options={"server_settings": SETTINGS},
     )
 
-    async def turn() -> float:
+    async def turn() -> Took:
         async def write(batch: Sequence[Row]) -> None:
             if errors := await send(sink, RowBatch(batch)):
                 raise AssertionError(f"a row was refused: {errors}")
@@ -105,7 +105,7 @@ def _by_hand(dsn: str, size: int, rows: int, *, conflicts: bool) -> Turn:
         " ON CONFLICT DO NOTHING" if conflicts else ""
     )
 
-    async def turn() -> float:
+    async def turn() -> Took:
         await _prepare_table(dsn, conflicts=conflicts)
         connection = await asyncpg.connect(dsn, server_settings=SETTINGS)
 
@@ -120,7 +120,7 @@ def _by_hand(dsn: str, size: int, rows: int, *, conflicts: bool) -> Turn:
     return lambda: asyncio.run(turn())
 
 
-async def _timed(dsn: str, write: Write, size: int, rows: int) -> float:
+async def _timed(dsn: str, write: Write, size: int, rows: int) -> Took:
     """One batch that is not timed, since a connection that has been open for long has prepared its
     statements; then the rest.
     """
@@ -128,10 +128,10 @@ async def _timed(dsn: str, write: Write, size: int, rows: int) -> float:
 
     batches = list(_batches(size, rows + size))
     await write(batches[0])
-    began = perf_counter()
+    watch = Stopwatch()
     for batch in batches[1:]:
         await write(batch)
-    took = perf_counter() - began
+    took = watch.read()
     connection = await asyncpg.connect(dsn)
     try:
         found = await connection.fetchval("SELECT count(*) FROM events")

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from penstock import Batch, BlockingBatcher, Limits
 
 from ..harness import NS_PER_ITEM, Case, Contender, Target
 from ..peers.thread_recipe import ThreadRecipe
+from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,31 +53,31 @@ def _feed(put: Callable[[int], object], items: Sequence[int], threads: int) -> N
 
 
 def _ours(items: Sequence[int], threads: int) -> Turn:
-    def turn() -> float:
+    def turn() -> Took:
         sink = Counted()
-        began = perf_counter()
+        watch = Stopwatch()
         with BlockingBatcher(
             sink, limits=Limits(max_items=SIZE, max_delay=LINGER, max_pending_items=DEPTH)
         ) as batcher:
             _feed(batcher.add, items, threads)
-        return _checked(sink, items, began)
+        return _checked(sink, items, watch)
 
     return turn
 
 
 def _recipe(items: Sequence[int], threads: int) -> Turn:
-    def turn() -> float:
+    def turn() -> Took:
         sink = Counted()
-        began = perf_counter()
+        watch = Stopwatch()
         with ThreadRecipe(sink.take, size=SIZE, linger=LINGER, depth=DEPTH) as queue:
             _feed(queue.put, items, threads)
-        return _checked(sink, items, began)
+        return _checked(sink, items, watch)
 
     return turn
 
 
-def _checked(sink: Counted, items: Sequence[int], began: float) -> float:
-    took = perf_counter() - began
+def _checked(sink: Counted, items: Sequence[int], watch: Stopwatch) -> Took:
+    took = watch.read()
     if sink.count != len(items):
         raise AssertionError(f"{sink.count} of {len(items)} items arrived")
     return took

@@ -2,6 +2,8 @@
 groups, and account for every one.
 """
 
+from typing import TYPE_CHECKING
+
 from ._core.arrow import ArrowBatch
 from ._core.batch import Batch, RowBatch
 from ._core.clock import Clock, LoopClock
@@ -45,7 +47,7 @@ from ._core.lineage import Lineage, Reason
 from ._core.observer import Observer
 from ._core.opening import Openable
 from ._core.outcome import Outcome
-from ._core.public import publish
+from ._core.public import later, publish
 from ._core.result import WriteResult
 from ._core.runtime.run import run
 from ._core.send import send
@@ -53,19 +55,9 @@ from ._core.sink import Capabilities, Decorator, Sink, SinkLike
 from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
-from ._core.transaction import (
-    Committed,
-    Counts,
-    Transaction,
-    TransactionalSink,
-    Unit,
-    check_transactional,
-    transaction,
-)
 from .batcher import (
     Adaptive,
     Batcher,
-    BlockingBatcher,
     BlockingReceipt,
     DestinationStats,
     ErrorStats,
@@ -80,19 +72,60 @@ from .batcher import (
     TimeSpent,
     gather,
 )
-from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
-from .sinks import (
-    Combine,
-    DeadLetter,
-    DeadLetterRecord,
-    FanOut,
-    Isolate,
-    RateLimit,
-    Router,
-    Split,
-    Timeout,
-)
-from .telemetry import Metrics, Observed, Tracing
+
+if TYPE_CHECKING:
+    from ._core.transaction import (
+        Committed,
+        Counts,
+        Transaction,
+        TransactionalSink,
+        Unit,
+        check_transactional,
+        transaction,
+    )
+    from .batcher import BlockingBatcher
+    from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
+    from .sinks import (
+        Combine,
+        DeadLetter,
+        DeadLetterRecord,
+        FanOut,
+        Isolate,
+        RateLimit,
+        Router,
+        Split,
+        Timeout,
+    )
+    from .telemetry import Metrics, Observed, Tracing
+else:
+    __getattr__, __dir__ = later(
+        __name__,
+        {
+            "_core.transaction": [
+                "Committed",
+                "Counts",
+                "Transaction",
+                "TransactionalSink",
+                "Unit",
+                "check_transactional",
+                "transaction",
+            ],
+            "batcher": ["BlockingBatcher"],
+            "retry": ["Backoff", "CircuitBreaker", "CircuitState", "Retry", "RetryBudget"],
+            "sinks": [
+                "Combine",
+                "DeadLetter",
+                "DeadLetterRecord",
+                "FanOut",
+                "Isolate",
+                "RateLimit",
+                "Router",
+                "Split",
+                "Timeout",
+            ],
+            "telemetry": ["Metrics", "Observed", "Tracing"],
+        },
+    )
 
 __version__ = "0.1.0.dev0"
 
@@ -195,5 +228,5 @@ __all__ = [
 
 publish(
     __name__,
-    *(globals()[name] for name in __all__ if name not in {"Decorator", "SinkLike"}),
+    *(globals()[name] for name in __all__ if name in globals().keys() - {"Decorator", "SinkLike"}),
 )

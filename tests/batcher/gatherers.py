@@ -49,7 +49,7 @@ class OneByOne:
         key: Hashable = None,
     ) -> Sequence[Leftover[Any]]:
         """Offer one item, as the slow path does."""
-        self.ledger.close_window()
+        self.ledger.close_window(0)
         failed: Sequence[Leftover[Any]] = self.offer(
             AddGroup((item,), (size,), (receipt,), (key,)), now
         )

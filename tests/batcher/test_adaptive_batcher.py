@@ -192,7 +192,7 @@ async def test_waiting_for_a_rate_limit_is_no_round_trip(fake_clock: FakeClock) 
     """A try that ends in a wait, and without an error, tells nothing: the destination was not
     asked.
     """
-    sink = stack(Recording(0.1), RateLimit(1000, burst=100))
+    sink = stack(Recording(0.1), RateLimit(2500, burst=100))
     async with Batcher(sink, limits=LIMITS, adaptive=Adaptive()) as batcher:
         await fill(batcher, 60)
         assert (batcher.stats().workers, batcher.stats().max_items) == (4, 100)

@@ -22,6 +22,7 @@ from penstock.batcher.dispatch import Dispatcher
 from penstock.batcher.drain import Drain
 from penstock.batcher.fence import Fences
 from penstock.batcher.flight import Flight
+from penstock.batcher.flights import Flights
 from penstock.batcher.gathering import pack
 from penstock.batcher.gathering.add_group import AddGroup
 from penstock.batcher.gathering.pack import Evicted
@@ -297,10 +298,9 @@ def one_worker_lets_others_go_while_it_backs_off(monkeypatch: pytest.MonkeyPatch
 
 
 @mutant
-def a_timer_is_left_after_a_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def a_timer_is_left_after_the_flights(monkeypatch: pytest.MonkeyPatch) -> None:
     """It fires after the close, on nothing."""
-
-    monkeypatch.setattr(Flight, "ended", lambda self, task: None)
+    monkeypatch.setattr(Flights, "close", lambda self: None)
 
 
 @mutant
@@ -312,14 +312,7 @@ def the_linger_goes_on_after_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant
 def the_flush_timeout_ends_with_the_first_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that hangs after it hangs for ever."""
-
-    real = Flight.watch
-
-    def watch(self: Flight[Any], activity: Any) -> None:
-        if self.task is None:
-            real(self, activity)
-
-    monkeypatch.setattr(Flight, "watch", watch)
+    monkeypatch.setattr(Flight, "watch", lambda self, activity: None)
 
 
 @mutant
@@ -457,7 +450,7 @@ def a_deaf_write_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(self: Flight[Any], cause: BaseException, verdict_at: float) -> None:
         if self.cut_cause is None:
             self.cut_cause = cause
-            self._unwatch_all()
+            self._ends.clear()
             if self.task is not None:
                 self.task.cancel()
 

@@ -14,7 +14,7 @@ SAMPLE = {
     "a_cancelled_add_is_dropped": "items got in|bytes inside",
     "an_item_is_doubled_on_cancel": "items got in",
     "a_late_completion_changes_the_report": "a late completion changed the tally|delivered, but",
-    "a_timer_is_left_after_a_flight": "left behind: .*timer",
+    "a_timer_is_left_after_the_flights": "left behind: .*timer",
     "a_settled_item_is_sent_again": "were settled and are sent again",
     "a_waiter_is_overtaken_by_a_newcomer": "overtook",
     "a_wake_up_is_lost_at_a_full_ledger": "wait, and there is room",

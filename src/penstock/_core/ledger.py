@@ -103,12 +103,10 @@ class Ledger:
         """Count the fast path's appends by the window's length from now on."""
         self._open = window
 
-    def close_window(self) -> int:
-        """Book and return the number of appends since; every other change comes after."""
-        fresh = len(self._open)
+    def close_window(self, fresh: int) -> None:
+        """Book the appends since; every other change comes after."""
         self._queued += fresh
         self._open = ()
-        return fresh
 
     def entered(self, items: int, size: int) -> None:
         self._queued += items
@@ -182,7 +180,9 @@ class Ledger:
 
     @property
     def left(self) -> int:
-        return self.max_items - self.inside - self._granted_items
+        """Items that still fit."""
+        inside = self._queued + len(self._open) + self.in_flight + self.handed_back
+        return self.max_items - inside - self._granted_items
 
     @property
     def left_bytes(self) -> float:
@@ -193,7 +193,9 @@ class Ledger:
 
     def fits(self, items: int, size: int) -> bool:
         """Whether this fits now, regardless of waiters."""
-        return items <= self.left and size <= self.left_bytes
+        if items > self.left:
+            return False
+        return self.max_bytes is None or size <= self.left_bytes
 
     def admits(self, items: int, size: int) -> bool:
         """Whether this fits now without overtaking a waiter."""

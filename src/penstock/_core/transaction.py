@@ -27,6 +27,7 @@ from . import checks
 from .checks import bad
 from .errors import NonDeterministicReplay, TransactionLost, UnitRefused
 from .outcome import Outcome
+from .public import publish
 from .result import WriteResult
 from .send import send
 from .sink import RefusesTransaction, Sink, capabilities_of, classifier_of, inner_of
@@ -354,3 +355,15 @@ def enlisted(around: Callable[[Sink[T]], Sink[T]], within: Transaction[T]) -> Tr
     if isinstance(within, _Enlisted):
         return _Enlisted(around(within.inner), within.within)
     return _Enlisted(around(within), within)
+
+
+publish(
+    "penstock",
+    Committed,
+    Counts,
+    Transaction,
+    TransactionalSink,
+    Unit,
+    check_transactional,
+    transaction,
+)

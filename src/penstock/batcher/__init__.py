@@ -1,6 +1,8 @@
 """The batcher: items one at a time in, batches out, every item accounted for."""
 
-from .._core.public import publish
+from typing import TYPE_CHECKING
+
+from .._core.public import later, publish
 from .._core.runtime.own_context import NoFeedback
 from .._core.runtime.run import run
 from .adaptive.adaptive import Adaptive
@@ -17,7 +19,11 @@ from .report import (
     TimeSpent,
 )
 from .tenancy import Tenants
-from .threads.blocking import BlockingBatcher
+
+if TYPE_CHECKING:
+    from .threads import BlockingBatcher
+else:
+    __getattr__, __dir__ = later(__name__, {"threads": ["BlockingBatcher"]})
 
 __all__ = [
     "Adaptive",
@@ -43,7 +49,6 @@ publish(
     __name__,
     Adaptive,
     Batcher,
-    BlockingBatcher,
     BlockingReceipt,
     DestinationStats,
     ErrorStats,

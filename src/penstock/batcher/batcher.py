@@ -243,7 +243,7 @@ class Batcher(Generic[T]):
         if len(items) < window.limit:
             items.append(item)
             return
-        await self._intake.add((item,), None, _seconds(timeout))
+        await self._intake.add((item,), None, None if timeout is None else _seconds(timeout))
 
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; never waits.
@@ -298,7 +298,8 @@ class Batcher(Generic[T]):
             window.receipts[filled] = receipt
             items.append(item)
         else:
-            await self._intake.add((item,), (receipt,), _seconds(timeout))
+            seconds = None if timeout is None else _seconds(timeout)
+            await self._intake.add((item,), (receipt,), seconds)
         return receipt
 
     async def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:

@@ -36,6 +36,7 @@ class Bookkeeper(Generic[T]):
         self._fences = fences
         self._lifecycle = lifecycle
         self.observers = Observers(setup.observers)
+        self._is_observed = bool(setup.observers)
         self.unlisted = log.Unlisted(setup.name, setup.sink)
         self.unsent: list[T] = []
         """Items handed back: those of batches before those that no worker had taken."""
@@ -75,7 +76,7 @@ class Bookkeeper(Generic[T]):
             self.unknown.extend(flight.batch[i] for i in indices)
         if sealed.receipts:
             _resolve(flight, indices, outcome, details)
-        if self.observers:
+        if self._is_observed:
             self.observers.tell(lambda seen: seen.on_outcome(flight.batch, outcome, indices))
 
     def _hold(self, flight: Flight[T], indices: Sequence[int], held: list[Leftover[T]]) -> None:

@@ -60,9 +60,9 @@ class Dispatcher(Generic[T]):
         self.setup = setup
         self.lifecycle = Lifecycle(setup.name, setup.clock)
         self.ledger = Ledger(setup.limits.ledger_items, setup.limits.max_pending_bytes)
-        self.producers_waiting = Producers()
+        self.producers = Producers()
         self.slots = FifoSlots(setup.limits.workers)
-        self.flights: Flights[T] = Flights(setup)
+        self.flights: Flights[T] = Flights(setup, lambda: self.clock)
         self.fences = Fences(self.before)
         self.books: Bookkeeper[T] = Bookkeeper(setup, self.ledger, self.fences, self.lifecycle)
         self.monitor = Monitor(self, setup.sink)
@@ -104,11 +104,6 @@ class Dispatcher(Generic[T]):
         return self.ledger.inside
 
     @property
-    def producers(self) -> int:
-        """Producers that wait for room."""
-        return len(self.producers_waiting)
-
-    @property
     def keeps_slot(self) -> bool:
         """Whether a batch keeps its slot during a backoff, for the total order of one worker."""
         return self.setup.is_ordered and not self.flights.any_lets_pass
@@ -121,9 +116,11 @@ class Dispatcher(Generic[T]):
 
     def accept(self, group: AddGroup[T]) -> None:
         """Accept items, in one stretch."""
-        now = self.clock.now()
+        now = self.lifecycle.clock.now()
         self.window.close()
-        self._fail(self.gathering.gatherer.offer(group, now))
+        failed = self.gathering.gatherer.offer(group, now)
+        if failed:
+            self._fail(failed)
         self.advance(now)
 
     def advance(self, now: float) -> None:
@@ -141,8 +138,8 @@ class Dispatcher(Generic[T]):
         if self._on_room is not None:
             self._on_room()
         self.window.close()
-        is_shut = self.setup.sized or not self.lifecycle.accepting
-        self.window.open(self.gathering.pack, 0 if is_shut else self.gathering.gatherer.spare)
+        is_open = self.setup.measure is None and self.lifecycle.accepting
+        self.window.open(self.gathering.pack, self.gathering.gatherer.spare if is_open else 0)
 
     def _wake(self, at_once: bool) -> float:  # see `Wake`
         now = self.clock.now()
@@ -159,18 +156,18 @@ class Dispatcher(Generic[T]):
     # -- out ---------------------------------------------------------------------------------------
 
     def _pump(self, now: float) -> None:
-        while self.slots.free:
-            if self.slots.grant():
+        slots = self.slots
+        while slots.used < slots.limit:
+            if slots.grant():
                 continue
-            if self.setup.is_ordered and not self.flights.all_let_pass:
-                return  # a batch in a backoff without a slot comes first
+            if self.flights.hold_back:
+                return
             if self.lifecycle.broken is not None:
                 return  # flights may come back from a backoff; nothing else starts
-            self.window.close()  # an observer may have added something
             sealed = self.gathering.gatherer.take(now) or self._take_early(now)
             if sealed is None:
                 return
-            self._launch(sealed)
+            self._launch(sealed, now)
 
     def _take_early(self, now: float) -> Sealed[T] | None:
         """The open batch before its time, if the batcher closes or a producer waits for room.
@@ -178,56 +175,68 @@ class Dispatcher(Generic[T]):
         Not while granted room is unused: sealing then on every free slot would end in batches of
         one item for ever.
         """
-        gatherer = self.gathering.gatherer
-        if not self.ledger.queued:
+        is_stopping = self.lifecycle.stopping
+        is_pressed = self.ledger.contended and not self.ledger.granted
+        if not (is_stopping or is_pressed) or not self.ledger.queued:
             return None
-        if self.lifecycle.stopping:
-            gatherer.seal(Reason.SHUTDOWN, now)
-        elif self.ledger.waiting and not self.ledger.granted:
-            gatherer.seal(Reason.PRESSURE, now)
-        return gatherer.take(now)
+        self.gathering.gatherer.seal(Reason.SHUTDOWN if is_stopping else Reason.PRESSURE, now)
+        return self.gathering.gatherer.take(now)
 
-    def _launch(self, sealed: Sealed[T]) -> None:
-        flight = self.flights.launch(self, sealed)
+    def _launch(self, sealed: Sealed[T], now: float) -> None:
+        flight = self.flights.launch(self, sealed, now)
         task = asyncio.get_running_loop().create_task(
             self._fly(flight),
             name=f"penstock flush {flight.batch.id}",
             context=self.flights.context(),
         )
-        flight.start(task).add_done_callback(lambda task: self._landed(flight, task))
-        if self.observers:
+        flight.start(task, self._landed)
+        if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_sealed(flight.batch))
+            self.window.close()  # an observer may have added something
 
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
-        if self.observers:
+        """Write a batch, and land it unless that takes foreign code; the task's callback does then.
+
+        The callback runs outside the context of the batcher's own work.
+        """
+        if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
-        return await send(self.setup.sink_for(flight.sealed), flight.batch)
+        errors = await send(self.setup.sink_for(flight.sealed), flight.batch)
+        if not (errors or self.setup.observers) and flight.lands_in_task():
+            self._land(flight, errors)
+        return errors
 
     def _landed(self, flight: Flight[T], task: asyncio.Task[dict[int, BaseException]]) -> None:
-        """End a flight after its write, or after its task's cancellation before the first step."""
-        flight.ended(task)
+        flight.exited(task)
+        self._land(flight, errors_of(task))
+
+    def _land(self, flight: Flight[T], errors: dict[int, BaseException]) -> None:
+        """End a flight after its write."""
+        flight.ended()
         try:
             flight.end_try()
-            failed = book_failures(flight, self._put_back(flight, errors_of(task)))
+            failed = book_failures(flight, self._put_back(flight, errors) if errors else errors)
             self.flights.discard(flight)
             self.window.close()
             self._fail(self.gathering.gatherer.done(flight.sealed))
             self.check_fences()  # items that went back may be held now
             flight.release_slot()
-            if failed or self.observers:
-                self.refresh()  # a handler or an observer may add items
-            if failed:
-                for error in self.books.report_failure(flight, failed):
-                    self.break_down(error)
-            if self.observers:
-                seconds = self.clock.now() - flight.started_at
-                self.observers.tell(lambda seen: seen.on_flushed(flight.batch, seconds, failed))
+            if failed or self.setup.observers:
+                self._tell_landed(flight, failed)
         except BaseException as error:  # a bug of ours: stop, and say so to every producer
             self.break_down(error)
             exit_later(error)
         flight.batch.delivery.detach()
         self.window.yielded()
         self.notify()
+
+    def _tell_landed(self, flight: Flight[T], failed: dict[int, BaseException]) -> None:
+        self.refresh()  # a handler or an observer may add items
+        if failed:
+            for error in self.books.report_failure(flight, failed):
+                self.break_down(error)
+        seconds = self.clock.now() - flight.started_at
+        self.observers.tell(lambda seen: seen.on_flushed(flight.batch, seconds, failed))
 
     def notify(self) -> None:
         """Advance after a flight has ended, or a producer has stopped waiting."""
@@ -315,8 +324,10 @@ class Dispatcher(Generic[T]):
     def room_freed(self) -> None:
         """Grant free room to waiting producers."""
         if self.lifecycle.accepting or self.lifecycle.admitting:
-            self.ledger.grant()
-            self.refresh()
+            if self.ledger.contended:
+                self.ledger.grant()
+            if self.window.is_tight or self._on_room is not None:
+                self.refresh()
 
     def before(self, number: int) -> int:
         """Items inside up to a batch number, without those of held keys."""
@@ -325,13 +336,13 @@ class Dispatcher(Generic[T]):
         return self.flights.left_until(number) + held + queued
 
     def _pass_fences(self, flight: Flight[T]) -> None:
-        if self.fences:
+        if self.fences.pending:
             self.fences.count(flight.sealed.number, flight.outcomes)
             self.check_fences()
 
     def check_fences(self) -> None:
         """Open the fences with no items in front."""
-        if self.fences:
+        if self.fences.pending:
             self.fences.check(self.ledger.settled, holding=bool(self.gathering.held_keys))
 
     # -- stopping ----------------------------------------------------------------------------------

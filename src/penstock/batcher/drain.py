@@ -118,7 +118,7 @@ class Drain(Generic[T]):
         dispatcher = self._dispatcher
         if dispatcher.flights or dispatcher.ledger.queued != dispatcher.gathering.held_items:
             return False
-        is_coming = dispatcher.producers_waiting.any_granted
+        is_coming = dispatcher.producers.any_granted
         return not (dispatcher.lifecycle.admitting and is_coming)
 
     def _cut(self) -> None:
@@ -181,6 +181,7 @@ class Drain(Generic[T]):
             log.left_behind(dispatcher.name, left_behind)
         now = dispatcher.clock.now()
         dispatcher.monitor.close()
+        dispatcher.flights.close()
         report = ShutdownReport(
             name=dispatcher.name,
             tally=dispatcher.tally(),

@@ -45,43 +45,40 @@ class Fences:
 
     def __init__(self, before: Callable[[int], int]) -> None:
         self._before = before
-        self._fences: list[Fence] = []
-
-    def __len__(self) -> int:
-        return len(self._fences)
+        self.pending: list[Fence] = []
 
     def add(self, number: int) -> Fence:
         """Add a fence behind the batches up to this number."""
         fence = Fence(number)
-        self._fences.append(fence)
+        self.pending.append(fence)
         return fence
 
     def remove(self, fence: Fence) -> None:
         """Forget a fence."""
-        if fence in self._fences:
-            self._fences.remove(fence)
+        if fence in self.pending:
+            self.pending.remove(fence)
 
     def count(self, number: int, outcomes: Mapping[Outcome, int]) -> None:
         """Count the outcomes of a batch for the fences behind it."""
-        for fence in self._fences:
+        for fence in self.pending:
             if number <= fence.number:
                 fence.add(outcomes)
 
     def count_items(self, numbers: Sequence[int], outcome: Outcome) -> None:
         """Count the outcome of items by the numbers of their batches."""
-        for fence in self._fences:
+        for fence in self.pending:
             behind = sum(1 for number in numbers if number <= fence.number)
             if behind:
                 fence.add({outcome: behind})
 
     def check(self, settled: int, *, holding: bool) -> None:
         """Open the fences with nothing left in front; `settled` items have an outcome."""
-        for fence in tuple(self._fences):
+        for fence in tuple(self.pending):
             if fence.opens(settled, self._before, holding=holding):
-                self._fences.remove(fence)
+                self.remove(fence)
                 fence.open()
 
     def open_all(self) -> None:
         """End all waits: the batcher is broken."""
-        for fence in self._fences:
+        for fence in self.pending:
             fence.open()

@@ -1,8 +1,9 @@
-"""One batch in flight: its items, receipts and slot, and the timers that bound it."""
+"""One batch in flight: its items, receipts and slot, and the times that bound it."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .._core.batch import RowBatch
@@ -12,7 +13,7 @@ from .._core.errors import TimedOutError, UnknownOutcomeError
 from .._core.lineage import Lineage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .._core.clock import Clock, Signal, TimerHandle
     from .._core.condition import Condition
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .._core.outcome import Outcome
     from .adaptive.governor import Running
     from .adaptive.tries import TryWatch
+    from .alarm import Alarm
     from .gathering.pack import Sealed
     from .lifecycle import Lifecycle
     from .monitor import Monitor
@@ -60,9 +62,11 @@ class Flight(Generic[T]):
     """A batch from its take to the end of its write: the books and slots of its delivery."""
 
     __slots__ = (
+        "_ends",
         "_host",
+        "_landing",
         "_stretch",
-        "_timers",
+        "_timer",
         "_verdict",
         "backing_off",
         "batch",
@@ -76,23 +80,31 @@ class Flight(Generic[T]):
     )
 
     def __init__(
-        self, host: FlightHost[T], sealed: Sealed[T], *, batch_id: str, name: str, stretch: float
+        self,
+        host: FlightHost[T],
+        sealed: Sealed[T],
+        now: float,
+        timer: Alarm,
+        *,
+        id: str,  # noqa: A002  # as in `Lineage`
+        name: str,
+        stretch: float,
     ) -> None:
         self.sealed = sealed
         self.has_slot = True
         self.backing_off = False
         self.task: asyncio.Task[dict[int, BaseException]] | None = None
-        self.started_at = host.lifecycle.clock.now()
+        self.started_at = now
         self.outcomes: dict[Outcome, int] = {}
         self.cut_cause: BaseException | None = None
-        self.running: Running | None = None
-        """The current try, for adaptive control."""
         self._host = host
         self._stretch = stretch
-        self._timers: dict[object, TimerHandle] = {}
+        self._timer = timer
+        """Rings when the first stretch of any flight ends, or earlier."""
         self._verdict: TimerHandle | None = None
+        self._landing: Callable[[asyncio.Task[Any]], None] | None = None
         lineage = Lineage(
-            id=batch_id,
+            id=id,
             reason=sealed.reason,
             name=name,
             oldest_at=sealed.oldest_at,
@@ -101,18 +113,32 @@ class Flight(Generic[T]):
         )
         items, keeps_prefix = tuple(sealed.items), sealed.keeps_prefix
         delivery = Delivery(len(items), books=self, slots=self, keeps_prefix=keeps_prefix)
+        self._ends: dict[object, float] = {delivery.activity: now + stretch}
+        """When each activity's stretch ends."""
         self.batch = RowBatch(
             items, lineage=lineage, delivery=delivery, keys=sealed.keys, sizes=sealed.sizes
         )
         host.slots.take()
-        self.begin_try()
-        self.batch.delivery.new_stretch()
+        self.running: Running | None = host.tries.begins(len(items), sealed, now)
+        """The current try, for adaptive control."""
+        timer.set(host.lifecycle.clock, now + stretch)
 
     def start(
-        self, task: asyncio.Task[dict[int, BaseException]]
-    ) -> asyncio.Task[dict[int, BaseException]]:
+        self, task: asyncio.Task[dict[int, BaseException]], landed: Callable[[Flight[T], Any], None]
+    ) -> None:
+        """Have `landed` called when the task of the write has ended."""
         self.task = task
-        return task
+        self._landing = partial(landed, self)
+        task.add_done_callback(self._landing)
+
+    def lands_in_task(self) -> bool:
+        """Whether the write needs no verdicts; `landed` is not called then."""
+        task, delivery = self.task, self.batch.delivery
+        if delivery.left or delivery.closed or self.cut_cause is not None:
+            return False
+        if task is None or self._landing is None:
+            return False  # a factory of eager tasks is still making it
+        return bool(task.remove_done_callback(self._landing))
 
     @property
     def left(self) -> int:
@@ -142,40 +168,46 @@ class Flight(Generic[T]):
 
     def watch(self, activity: object) -> None:
         """Start a stretch: the write is cut if it lasts longer than the flush timeout."""
-        self.unwatch(activity)
         if self.cut_cause is None:
-            ends_at = self.clock.now() + self._stretch
-            self._timers[activity] = self.clock.call_at(ends_at, self._timed_out)
+            clock = self.clock
+            ends_at = self._ends[activity] = clock.now() + self._stretch
+            self._timer.set(clock, ends_at)
 
     def unwatch(self, activity: object) -> None:
-        timer = self._timers.pop(activity, None)
-        if timer is not None:
-            timer.cancel()
+        self._ends.pop(activity, None)
 
-    def ended(self, task: asyncio.Task[Any]) -> None:
-        self._unwatch_all()
+    @property
+    def stretch_ends_at(self) -> float | None:
+        """When the first stretch ends; `None` in a backoff, or once cut."""
+        return min(self._ends.values(), default=None)
+
+    def check_stretches(self, now: float) -> None:
+        """Cut the write if a stretch is over."""
+        ends_at = self.stretch_ends_at
+        if ends_at is not None and now >= ends_at:
+            error = TimedOutError(
+                f"the write was cut off: it ran for more than flush_timeout={self._stretch} s"
+            )
+            self.heard((error,))
+            self.cut(error, now + GRACE)
+
+    def ended(self) -> None:
+        """The write has ended: nothing cuts it any more."""
+        self._landing = None
+        self._ends.clear()
         if self._verdict is not None:
             self._verdict.cancel()
+
+    def exited(self, task: asyncio.Task[Any]) -> None:
+        """Note the exception that ended the write."""
         self.cut_cause = self.cut_cause or _exit_of(task)
-
-    def _unwatch_all(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-
-    def _timed_out(self) -> None:
-        error = TimedOutError(
-            f"the write was cut off: it ran for more than flush_timeout={self._stretch} s"
-        )
-        self.heard((error,))
-        self.cut(error, self.clock.now() + GRACE)
 
     def cut(self, cause: BaseException, verdict_at: float) -> None:
         """Cancel the write. At `verdict_at` its items get their verdicts, even if it goes on."""
         if self.cut_cause is not None:
             return
         self.cut_cause = cause
-        self._unwatch_all()
+        self._ends.clear()
         if self.task is not None:
             self.task.cancel()
         self._verdict = self.clock.call_at(verdict_at, self.batch.delivery.close)

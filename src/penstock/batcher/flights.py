@@ -9,12 +9,15 @@ from uuid import uuid4
 
 from .._core.clock import Signal
 from .._core.runtime.own_context import own_context
+from .alarm import Alarm
 from .flight import Flight
 
 if TYPE_CHECKING:
     import contextvars
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from .._core.clock import Clock
+    from .._core.lineage import Reason
     from .flight import FlightHost
     from .gathering.pack import Sealed
     from .setup import Setup
@@ -23,15 +26,18 @@ T = TypeVar("T")
 
 
 class Flights(Generic[T]):
-    """The flights of one batcher, and their ids."""
+    """The flights of one batcher, their ids, and one timer for their flush timeouts."""
 
-    def __init__(self, setup: Setup[T]) -> None:
+    def __init__(self, setup: Setup[T], clock: Callable[[], Clock]) -> None:
         self._name, self._stretch = setup.name, setup.limits.stretch
-        self._flights: set[Flight[T]] = set()
+        self._is_ordered = setup.is_ordered
+        self._clock = clock
+        self._flights: dict[Flight[T], None] = {}
+        self._timer = Alarm(self._cut_late)
         self._id = uuid4().hex
         self._serial = itertools.count(1)
         self._context = own_context()
-        self.by_reason: Counter[str] = Counter()
+        self.by_reason: Counter[Reason] = Counter()
         """Batches started, by reason."""
         self.changed = Signal()
         """Fires when a flight has ended or a producer stops waiting; the drain listens."""
@@ -42,12 +48,13 @@ class Flights(Generic[T]):
     def __iter__(self) -> Iterator[Flight[T]]:
         return iter(tuple(self._flights))
 
-    def launch(self, host: FlightHost[T], sealed: Sealed[T]) -> Flight[T]:
+    def launch(self, host: FlightHost[T], sealed: Sealed[T], now: float) -> Flight[T]:
         """Put a batch into a slot; its write begins later."""
         batch_id = f"{self._id}-{next(self._serial)}"
-        flight = Flight(host, sealed, batch_id=batch_id, name=self._name, stretch=self._stretch)
-        self._flights.add(flight)
-        self.by_reason[sealed.reason.value] += 1
+        stretch, timer = self._stretch, self._timer
+        flight = Flight(host, sealed, now, timer, id=batch_id, name=self._name, stretch=stretch)
+        self._flights[flight] = None
+        self.by_reason[sealed.reason] += 1
         return flight
 
     def context(self) -> contextvars.Context:
@@ -56,12 +63,28 @@ class Flights(Generic[T]):
 
     def discard(self, flight: Flight[T]) -> None:
         """Remove a flight that has ended."""
-        self._flights.discard(flight)
+        self._flights.pop(flight, None)
+
+    def close(self) -> None:
+        """Stop the timer; every flight has ended, or is left behind."""
+        self._timer.cancel()
+
+    def _cut_late(self) -> None:
+        """Cut the writes whose stretch is over, and set the timer for the next one."""
+        clock = self._clock()
+        now = clock.now()
+        for flight in self:
+            flight.check_stretches(now)
+        ends = [at for flight in self._flights if (at := flight.stretch_ends_at) is not None]
+        if ends:
+            self._timer.set(clock, min(ends))
 
     @property
-    def all_let_pass(self) -> bool:
-        """Whether all flights let later batches go first."""
-        return not self._flights or all(flight.batch.delivery.lets_pass for flight in self._flights)
+    def hold_back(self) -> bool:
+        """Whether the next batch waits for one in a backoff without a slot, for total order."""
+        if not self._is_ordered or not self._flights:
+            return False
+        return not all(flight.batch.delivery.lets_pass for flight in self._flights)
 
     @property
     def any_lets_pass(self) -> bool:

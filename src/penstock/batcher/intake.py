@@ -52,6 +52,8 @@ class Intake(Generic[T]):
             window.yielded()
             await lifecycle.clock.sleep(0)
             lifecycle.check_open()
+            if len(items) == 1 and self._append(items[0], receipts):
+                return
         window.came(len(items))
         group = self.group(items, receipts)
         if self._takes_at_once(group):
@@ -62,6 +64,11 @@ class Intake(Generic[T]):
             self._refuse(group)
         else:
             await self._wait_for_room(group, seconds)
+
+    def _append(self, item: T, receipts: tuple[ReceiptBase | None, ...] | None) -> bool:
+        """Append an item on the fast path, which may be open again after a turn of other tasks."""
+        self._dispatcher.refresh()
+        return self._window.append(item, receipts[0] if receipts else None)
 
     def try_add(self, item: T) -> bool:
         """Accept the item if there is room now, as `Batcher.try_add`."""
@@ -95,6 +102,8 @@ class Intake(Generic[T]):
     ) -> AddGroup[T]:
         """As `group`, without counting refused items. May be called in any thread."""
         measure, identity = self._setup.measure, self._dispatcher.gathering.identity
+        if measure is None and identity is None and len(items) <= self._ledger.max_items:
+            return AddGroup(items, None, receipts)
         sizes = keys = None
         try:
             if measure is not None:
@@ -122,8 +131,8 @@ class Intake(Generic[T]):
         """Accept the group if there is room, or enough older items that the policy may evict."""
         dispatcher = self._dispatcher
         tenants = self._tenants(group)
-        if self._ledger.admits(len(group.items), group.bytes) and all(
-            reservation.fits for reservation in tenants
+        if self._ledger.admits(len(group.items), group.bytes) and (
+            not tenants or all(reservation.fits for reservation in tenants)
         ):
             dispatcher.accept(group)
             return True
@@ -183,7 +192,7 @@ class Intake(Generic[T]):
         dispatcher, clock = self._dispatcher, self._lifecycle.clock
         joined: list[tuple[Reservation, Waiter]] = []
         is_in = False
-        dispatcher.producers_waiting.waits_again()
+        dispatcher.producers.waits_again()
         try:
             async with clock.timeout_at(None if seconds is None else clock.now() + seconds):
                 for reservation in self._reservations(group, self._tenants(group)):
@@ -208,7 +217,7 @@ class Intake(Generic[T]):
 
     async def _granted(self, waiter: Waiter) -> None:
         """Return once the room is granted, without having suspended since."""
-        producers = self._dispatcher.producers_waiting
+        producers = self._dispatcher.producers
         producers.join(waiter)
         self._dispatcher.advance(self._lifecycle.clock.now())
         try:

@@ -6,6 +6,7 @@ that is open takes no items; it still has to be shut down.
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from .._core.causes import caused
@@ -38,6 +39,7 @@ class Lifecycle:
         """When a shutdown cuts writes."""
         self.throttled_until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._stop_signal = Signal()
 
     @property
@@ -70,6 +72,12 @@ class Lifecycle:
                 "there; for threads, use a BlockingBatcher"
             )
 
+    @property
+    def _is_surely_here(self) -> bool:
+        """Whether its loop runs in this thread; much cheaper than to ask for the running loop."""
+        loop = self._loop
+        return loop is not None and self._thread == get_ident() and loop.is_running()
+
     def check_entered(self) -> None:
         """Raise unless it was opened."""
         if self.state in {"new", "opening"}:
@@ -77,6 +85,8 @@ class Lifecycle:
 
     def check_open(self) -> None:
         """Raise unless it accepts items here."""
+        if self.accepting and self.state == "open" and self._is_surely_here:
+            return
         self.check_here()
         self.check_entered()
         if not self.accepting:
@@ -98,6 +108,7 @@ class Lifecycle:
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Open it on this loop."""
         self._loop = loop
+        self._thread = get_ident()
         if isinstance(self.clock, LoopClock):
             self.clock = LoopClock(loop)  # a thread that scrapes metrics can read it as well
         self.state = "open"

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Any
 
 from .._core.classify import classified
@@ -31,7 +31,7 @@ logger = logging.getLogger("penstock.batcher")
 MOST_KINDS = 100
 """Maximum kinds of unlisted exceptions that one batcher logs with their traceback."""
 
-_OURS = str(Path(__file__).parent.parent)
+_OURS = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120  # pathlib is slow to import
 Kind = tuple[str, str, str, int]
 
 

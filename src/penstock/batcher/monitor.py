@@ -17,7 +17,7 @@ from .conditions import Conditions
 from .report import DestinationStats, ErrorStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sized
 
     from .._core.batch import Batch
     from .._core.clock import Clock, TimerHandle
@@ -60,7 +60,7 @@ class MonitoredBatcher(Protocol):
         ...
 
     @property
-    def producers(self) -> int:
+    def producers(self) -> Sized:
         """Producers that wait for room."""
         ...
 
@@ -192,7 +192,7 @@ class Monitor:
             condition.reason,
             f"; to repair: {repair}" if repair else "",
             self._batcher.inside,
-            self._batcher.producers,
+            len(self._batcher.producers),
         )
 
     def _log_end(self, trouble: Trouble, now: float) -> None:

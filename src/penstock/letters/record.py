@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .._clients.encoding import to_json
+from .._core.public import publish
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -86,3 +87,6 @@ class DeadLetterRecord(Generic[T]):
             "message": self.message.replace("\0", "\\x00"),
         }
         return tuple(shown.get(name, getattr(self, name)) for name in self.COLUMNS)
+
+
+publish("penstock", DeadLetterRecord)

@@ -21,14 +21,5 @@ __all__ = [
     "first_of",
 ]
 
-publish(
-    __name__,
-    Backoff,
-    BreakerSink,
-    CircuitBreaker,
-    CircuitState,
-    Retry,
-    RetryBudget,
-    classify_network,
-    first_of,
-)
+publish("penstock", Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget)
+publish(__name__, BreakerSink, classify_network, first_of)

@@ -1,21 +1,46 @@
 """Destinations, decorators and combinators."""
 
+from typing import TYPE_CHECKING
+
 from .._core.function_sink import FunctionSink
-from .._core.public import publish
-from ..letters.record import DeadLetterRecord
-from .combinators.fan_out import FanOut
-from .combinators.router import Router
-from .decorators.combine import Combine
-from .decorators.dead_letter import DeadLetter
-from .decorators.isolate import Isolate
-from .decorators.rate_limit import RateLimit
-from .decorators.split import Split
-from .decorators.timeout import Timeout
-from .elasticsearch import ElasticsearchSink
-from .file import FileSink, classify_file
-from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
+from .._core.public import later, publish
 from .memory import MemorySink
-from .postgres import PostgresSink, classify_postgres
+
+if TYPE_CHECKING:
+    from .combinators import FanOut, Router
+    from .decorators import (
+        Combine,
+        DeadLetter,
+        DeadLetterRecord,
+        Isolate,
+        RateLimit,
+        Split,
+        Timeout,
+    )
+    from .elasticsearch import ElasticsearchSink
+    from .file import FileSink, classify_file
+    from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
+    from .postgres import PostgresSink, classify_postgres
+else:
+    __getattr__, __dir__ = later(
+        __name__,
+        {
+            "combinators": ["FanOut", "Router"],
+            "decorators": [
+                "Combine",
+                "DeadLetter",
+                "DeadLetterRecord",
+                "Isolate",
+                "RateLimit",
+                "Split",
+                "Timeout",
+            ],
+            "elasticsearch": ["ElasticsearchSink"],
+            "file": ["FileSink", "classify_file"],
+            "http": ["HttpResponse", "HttpSink", "HttpStatusError", "classify_http"],
+            "postgres": ["PostgresSink", "classify_postgres"],
+        },
+    )
 
 __all__ = [
     "Combine",
@@ -40,4 +65,4 @@ __all__ = [
     "classify_postgres",
 ]
 
-publish(__name__, *(globals()[name] for name in __all__))
+publish(__name__, FunctionSink, MemorySink)

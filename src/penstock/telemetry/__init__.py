@@ -8,4 +8,5 @@ from .tracing import Tracing, traced
 
 __all__ = ["Metrics", "Observed", "PrometheusObserver", "Tracing", "alert_rules", "traced"]
 
-publish(__name__, *(globals()[name] for name in __all__))
+publish("penstock", Metrics, Observed, Tracing)
+publish(__name__, PrometheusObserver, alert_rules, traced)

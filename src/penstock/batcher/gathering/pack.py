@@ -156,6 +156,12 @@ class Pack(Generic[T]):
         self.items.append(item)
         self.weigh(size)
 
+    def note(self, receipts: Sequence[ReceiptBase | None], start: int) -> None:
+        """Note the receipts of items appended from index `start` on."""
+        for index, receipt in enumerate(receipts, start):
+            if receipt is not None:
+                self.receipts[index] = receipt
+
     def weigh(self, size: int) -> None:
         """Note the size of an item just appended."""
         if self.sizes is not None:

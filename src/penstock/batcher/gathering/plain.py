@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..._core.ledger import Ledger
+    from ..receipt import ReceiptBase
     from .add_group import AddGroup
     from .gatherer import Shape
     from .numbers import Numbers
@@ -39,28 +40,35 @@ class PlainGatherer(Generic[T]):
         self._queue: Queue[T] = Queue()
 
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
-        if group.sizes is None and group.receipts is None:
-            self._offer_all(group.items, now)
-        else:
-            pack, most = self._pack, self._shape.max_bytes
-            for item, size, receipt, _ in group.rows():
-                if pack.exceeds(most, size):
-                    self.seal(Reason.BYTES, now)
-                pack.add(item, size, receipt, now)
-                self._seal_full(now)
+        if group.sizes is None:
+            self._offer_unsized(group.items, group.receipts, now)
+            self._ledger.entered(len(group.items), 0)
+            return ()
+        pack, most = self._pack, self._shape.max_bytes
+        for item, size, receipt, _ in group.rows():
+            if pack.exceeds(most, size):
+                self.seal(Reason.BYTES, now)
+            pack.add(item, size, receipt, now)
+            self._seal_full(now)
         self._ledger.entered(len(group.items), group.bytes)
         return ()
 
-    def _offer_all(self, items: Sequence[T], now: float) -> None:
-        start = 0
+    def _offer_unsized(
+        self, items: Sequence[T], receipts: Sequence[ReceiptBase | None] | None, now: float
+    ) -> None:
+        pack, most, start = self._pack, self._shape.max_items, 0
         while start < len(items):
-            opened = self._pack.items
-            if not opened:
-                self._pack.begin(now)
-            end = start + self._shape.max_items - len(opened)
+            opened = pack.items
+            filled = len(opened)
+            if not filled:
+                pack.begin(now)
+            end = start + most - filled
             opened.extend(items[start:end])
+            if receipts is not None:
+                pack.note(receipts[start:end], filled)
             start = end
-            self._seal_full(now)
+            if len(opened) >= most:
+                self.seal(Reason.SIZE, now)
 
     def _seal_full(self, now: float) -> None:
         reason = self._pack.full(self._shape.max_items, self._shape.max_bytes)
@@ -78,16 +86,16 @@ class PlainGatherer(Generic[T]):
         return self._shape.max_items - 1 - filled if filled else 0
 
     def due_at(self) -> float | None:
-        return self._pack.oldest_at + self._shape.max_delay if self._pack.items else None
+        pack = self._pack
+        return pack.oldest_at + self._shape.max_delay if pack.items else None
 
     def take(self, now: float) -> Sealed[T] | None:
-        if not self._queue:
-            due = self.due_at()
-            if due is not None and now >= due:
-                self.seal(Reason.TIME, now)
-        if not self._queue:
-            return None
         batches, most = self._queue.batches, self._shape.max_items
+        if not batches:
+            due = self.due_at()
+            if due is None or now < due:
+                return None
+            self.seal(Reason.TIME, now)
         taken = batches.popleft()
         if len(taken.items) > most:
             batches.appendleft(taken.pick(range(most, len(taken.items))))

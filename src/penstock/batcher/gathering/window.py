@@ -28,6 +28,7 @@ class AddWindow:
         "_is_open",
         "_ledger",
         "_unyielded",
+        "is_tight",
         "items",
         "limit",
         "receipts",
@@ -41,6 +42,8 @@ class AddWindow:
         self.limit = 0
         self.try_limit = 0
         """As `limit` for `try_add`, which never yields."""
+        self.is_tight = False
+        """Whether more room in the ledger would widen it."""
         self._ledger = ledger
         self._is_open = False
         self._base = 0
@@ -55,19 +58,37 @@ class AddWindow:
         if self._is_open:
             self._is_open = False
             self.limit = self.try_limit = 0
-            self._unyielded += self._ledger.close_window()
+            fresh = len(self.items) - self._base
+            self._unyielded += fresh
+            self._ledger.close_window(fresh)
 
     def open(self, pack: Pack[Any], spare: int) -> None:
         """Open the fast path for at most `spare` items; every change of state ends with this."""
         items = self.items = pack.items
-        filled = self._base = len(items)
         self.receipts = pack.receipts
-        self._is_open = True
-        self._ledger.open_window(self)
-        if spare <= 0 or self._ledger.contended:
+        self.is_tight = False
+        if spare <= 0:
             return
-        self.try_limit = filled + min(spare, self._ledger.left)
+        ledger = self._ledger
+        left = 0 if ledger.contended else ledger.left
+        self.is_tight = left < spare
+        if left <= 0:
+            return
+        filled = self._base = len(items)
+        self._is_open = True
+        ledger.open_window(self)
+        self.try_limit = filled + min(spare, left)
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
+
+    def append(self, item: object, receipt: ReceiptBase | None) -> bool:
+        """Append an item if the fast path is open; return whether it was."""
+        filled = len(self.items)
+        if filled >= self.limit:
+            return False
+        if receipt is not None:
+            self.receipts[filled] = receipt
+        self.items.append(item)
+        return True
 
     def passed_by(self) -> None:
         """Count the room of an item that went past the open batch into its lane."""

@@ -1,1 +1,22 @@
 """Sinks that wrap one sink."""
+
+from ..._core.public import publish
+from ...letters.record import DeadLetterRecord
+from .combine import Combine
+from .dead_letter import DeadLetter
+from .isolate import Isolate
+from .rate_limit import RateLimit
+from .split import Split
+from .timeout import Timeout
+
+__all__ = [
+    "Combine",
+    "DeadLetter",
+    "DeadLetterRecord",
+    "Isolate",
+    "RateLimit",
+    "Split",
+    "Timeout",
+]
+
+publish("penstock", *(globals()[name] for name in __all__))

@@ -1,0 +1,113 @@
+"""Every workload under every Python at hand, with this checkout and with the revision at which the
+goals were set. A process for each of them lives for all rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..harness import NS_PER_ITEM, Case, Unit, placed
+from ..revisions import UnknownRevisionError, sources_of
+from ..stopwatch import Clock
+from ..workers import SOURCES, Worker, WorkloadRefusedError
+from ..workloads import BARE, IMPORT, IMPORTS, WORKLOADS
+from .interpreters import interpreters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ..harness import Contender
+    from ..stopwatch import Took
+
+BEFORE = "99c0725"
+"""The revision at which the goals were set."""
+ITEMS = 200_000
+"""Items at which every workload has its full number."""
+MS_EACH = Unit("ms", 1e3)
+STARTS = (BARE, IMPORT)
+
+
+def line_of(version: str, *, before: bool = False) -> str:
+    """What the column of an interpreter is called."""
+    return f"Python {version}, before" if before else f"Python {version}"
+
+
+@contextlib.contextmanager
+def _workers() -> Iterator[Mapping[str, Worker]]:
+    """A worker for each column."""
+    with contextlib.ExitStack() as opened:
+        versions: dict[bool, Path] = {False: SOURCES}
+        with contextlib.suppress(UnknownRevisionError):  # an archive without history
+            versions[True] = opened.enter_context(sources_of(BEFORE))
+        yield {
+            line_of(version, before=before): opened.enter_context(
+                Worker(sources, executable=executable)
+            )
+            for version, executable in interpreters().items()
+            for before, sources in versions.items()
+        }
+
+
+def _prepare(
+    count: int, names: Sequence[str], full: int
+) -> contextlib.AbstractContextManager[Sequence[Contender]]:
+    @contextlib.contextmanager
+    def opened() -> Iterator[Sequence[Contender]]:
+        share = count / full
+        with _workers() as workers:
+            yield [
+                placed(
+                    line,
+                    name,
+                    partial(_take, worker, name, share),
+                    ours=WORKLOADS[name].ours,
+                    items=WORKLOADS[name].count(share),
+                )
+                for name in names
+                for line, worker in workers.items()
+                if _can(worker, name)
+            ]
+
+    return opened()
+
+
+def _can(worker: Worker, name: str) -> bool:
+    """Whether this version of the library knows what the workload needs."""
+    try:
+        worker.turn(name, 0.0)
+    except WorkloadRefusedError:
+        return False
+    return True
+
+
+def _take(worker: Worker, name: str, share: float) -> Took:
+    took, _ = worker.turn(name, share)
+    return took
+
+
+WORK_CASE = Case(
+    name="work",
+    title="Pieces of work, by Python",
+    prepare=partial(_prepare, names=[n for n in WORKLOADS if n not in STARTS], full=ITEMS),
+    items=ITEMS,
+    quick_items=500,
+    unit=NS_PER_ITEM,
+    by=Clock.PROCESSOR,
+    peers=(),
+    along="work",
+)
+IMPORTS_CASE = Case(
+    name="imports",
+    title="Starting an interpreter, and importing penstock",
+    prepare=partial(_prepare, names=STARTS, full=IMPORTS),
+    items=IMPORTS,
+    quick_items=1,
+    unit=MS_EACH,
+    by=Clock.PROCESSOR,
+    peers=(),
+    along="work",
+)
+CASES = (WORK_CASE, IMPORTS_CASE)

@@ -1,0 +1,203 @@
+"""This checkout beside another revision: `python -m benchmarks.compare REVISION`.
+
+Two processes, one with each version of the library, take turns at workloads of this checkout, and
+each turn's processor time is compared with its neighbour's. A workload is slower if both the median
+of these ratios and the ratio of the least disturbed turns are above what is allowed. One that seems
+slower is measured again, in new processes, since a process may have been unlucky with its memory
+for as long as it lives; the measurement in the middle counts.
+
+Exit status: 0 if no workload is slower, 1 if one is, 2 if the comparison could not be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .arguments import positive
+from .harness import CaseUnavailableError
+from .revisions import UnknownRevisionError, sources_of
+from .tables import aligned
+from .workers import SOURCES, Worker, WorkloadRefusedError
+from .workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+ROUNDS = 9
+AGAIN = 2
+"""Further measurements of a workload that seems slower."""
+ALLOWED = 5.0
+"""More processor time than the other revision's, in per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Processor time of neighbouring turns, in seconds per item."""
+
+    here: Sequence[float]
+    there: Sequence[float]
+
+    @property
+    def median(self) -> float:
+        """The median of the ratios of neighbours, here to there."""
+        return statistics.median(
+            here / there for here, there in zip(self.here, self.there, strict=True)
+        )
+
+    @property
+    def least(self) -> float:
+        """The ratio of the least disturbed turns."""
+        return min(self.here) / min(self.there)
+
+    def is_slower(self, allowed: float) -> bool:
+        """Whether this checkout takes more than `allowed` per cent more."""
+        return min(self.median, self.least) > 1 + allowed / 100
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one workload: `pairs` for each time that it was measured, or why not."""
+
+    name: str
+    pairs: Sequence[Pairs]
+    refused: str = ""
+
+    @property
+    def typical(self) -> Pairs:
+        """Of several measurements, the one in the middle."""
+        return sorted(self.pairs, key=lambda pairs: min(pairs.median, pairs.least))[
+            len(self.pairs) // 2
+        ]
+
+    def is_slower(self, allowed: float) -> bool:
+        """Whether this checkout takes more than `allowed` per cent more."""
+        return bool(self.pairs) and self.typical.is_slower(allowed)
+
+
+Measure = Callable[[str], Pairs]
+"""All rounds of the workload of that name."""
+
+
+def judge(name: str, measures: Iterable[Measure], allowed: float) -> Verdict:
+    """Measure once, and if the workload seems slower, in every other way that there is."""
+    pairs: list[Pairs] = []
+    for measure in measures:
+        try:
+            pairs.append(measure(name))
+        except WorkloadRefusedError as refusal:
+            return Verdict(name, (), str(refusal))
+        if len(pairs) == 1 and not pairs[0].is_slower(allowed):
+            break
+    return Verdict(name, pairs)
+
+
+def measure(here: Worker, there: Worker, name: str, *, rounds: int, share: float) -> Pairs:
+    """One round that is not counted, then `rounds` in which the two take turns at being first."""
+    times: dict[Worker, list[float]] = {here: [], there: []}
+    for number in range(rounds + 1):
+        for worker in (here, there) if number % 2 else (there, here):
+            took, items = worker.turn(name, share)
+            if number:
+                times[worker].append(took.processor / items)
+    return Pairs(times[here], times[there])
+
+
+def compare(
+    sources: Path, names: Sequence[str], *, rounds: int, share: float, allowed: float
+) -> Iterator[Verdict]:
+    """Run the workloads with the library of this checkout and that in `sources`."""
+    with contextlib.ExitStack() as opened:
+        here, there = (opened.enter_context(Worker(each)) for each in (SOURCES, sources))
+
+        def among_others(name: str) -> Pairs:
+            return measure(here, there, name, rounds=rounds, share=share)
+
+        def in_new_processes(name: str) -> Pairs:
+            with Worker(SOURCES) as here, Worker(sources) as there:
+                return measure(here, there, name, rounds=rounds, share=share)
+
+        for name in names:
+            yield judge(name, (among_others, *[in_new_processes] * AGAIN), allowed)
+
+
+HEAD = ("", "here, us", "there, us", "median of ratios", "least", "")
+
+
+def row_of(verdict: Verdict, allowed: float) -> list[str]:
+    """A verdict as a row: times per item, ratios here to there."""
+    if verdict.refused:
+        return [verdict.name, "", "", "", "", f"left out: {verdict.refused}"]
+    pairs = verdict.typical
+    judged = "SLOWER" if verdict.is_slower(allowed) else "ok"
+    again = f", measured {len(verdict.pairs)} times" if len(verdict.pairs) > 1 else ""
+    return [
+        verdict.name,
+        f"{statistics.median(pairs.here) * 1e6:,.3f}",
+        f"{statistics.median(pairs.there) * 1e6:,.3f}",
+        f"{pairs.median:.3f}",
+        f"{pairs.least:.3f}",
+        judged + again,
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare what the arguments ask for; return the exit status."""
+    options = _parser().parse_args(arguments)
+    names = options.case or [each.name for each in WORKLOADS.values() if each.ours]
+    verdicts: list[Verdict] = []
+    try:
+        with sources_of(options.revision) as sources:
+            asked = {"rounds": options.rounds, "share": options.share, "allowed": options.allow}
+            for verdict in compare(sources, names, **asked):
+                print(": ".join(filter(None, row_of(verdict, options.allow)[::5])), flush=True)
+                verdicts.append(verdict)
+    except (UnknownRevisionError, CaseUnavailableError) as reason:
+        print(f"cannot compare: {reason}", file=sys.stderr)
+        return 2
+    rows = [list(HEAD), *(row_of(verdict, options.allow) for verdict in verdicts)]
+    print(f"\nprocessor time per item, this checkout (here) and {options.revision} (there)")
+    print("\n".join(line.rstrip() for line in aligned(rows)))
+    slower = [verdict.name for verdict in verdicts if verdict.is_slower(options.allow)]
+    if slower:
+        print(f"\nmore than {options.allow:g} % slower: {'; '.join(slower)}")
+    return 1 if slower else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="make bench-compare REV=<revision>", description="This checkout and another revision."
+    )
+    parser.add_argument("revision", help="a commit, branch or tag")
+    parser.add_argument(
+        "--case", action="append", choices=list(WORKLOADS), help="only this; may be repeated"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=positive(int),
+        default=ROUNDS,
+        help=f"rounds after one that is not counted (default {ROUNDS})",
+    )
+    parser.add_argument(
+        "--share",
+        type=positive(float),
+        default=1.0,
+        help="share of each workload's items (default 1)",
+    )
+    parser.add_argument(
+        "--allow",
+        type=positive(float),
+        default=ALLOWED,
+        help=f"more processor time that is no failure, in per cent (default {ALLOWED:g})",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Workloads on request, in one process for any number of turns: `python -m
+benchmarks.programs.workload`.
+
+Each line of the standard input is a request, `{"name": ..., "share": ...}`; each is answered with
+one line, `{"wall": ..., "processor": ..., "items": ...}` or `{"refused": ...}`. The first line of
+the output tells which library is measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import penstock
+
+from ..workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    from ..stopwatch import TimedTurn
+
+
+class Turns:
+    """Turns that were prepared once and are taken again and again."""
+
+    def __init__(self) -> None:
+        self._prepared: dict[tuple[str, float], tuple[TimedTurn, int]] = {}
+
+    def answer(self, name: str, share: float) -> dict[str, Any]:
+        """Take a turn."""
+        try:
+            if (name, share) not in self._prepared:
+                self._prepared[name, share] = WORKLOADS[name].turn(share)
+            turn, items = self._prepared[name, share]
+            gc.collect()
+            took = turn()
+        except Exception as error:  # such as a name that this revision does not have yet
+            return {"refused": f"{type(error).__name__}: {error}"}
+        return {"wall": took.wall, "processor": took.processor, "items": items}
+
+
+def main() -> None:
+    turns = Turns()
+    print(json.dumps({"library": penstock.__file__}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(turns.answer(**json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Processes that run workloads: one per version of the library and interpreter.
+
+A process lives for all rounds, so that it measures a program that is warm, and takes a turn only
+when it is asked, so that several of them can be interleaved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+from .harness import CaseUnavailableError
+from .stopwatch import Took
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "src"
+
+
+class WorkloadRefusedError(Exception):
+    """A workload cannot run with this version of the library."""
+
+
+class Worker:
+    """A process whose library is that in `sources`. Leave it by `with`."""
+
+    def __init__(self, sources: Path, *, executable: str = sys.executable) -> None:
+        self._opened = contextlib.ExitStack()
+        folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory()))
+        self._complaints = folder / "stderr"
+        with self._complaints.open("w") as stderr:
+            self._process = subprocess.Popen(
+                [executable, "-m", "benchmarks.programs.workload"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                cwd=folder,
+                env=_environment(sources, folder),
+                text=True,
+            )
+        self._opened.enter_context(self._process)
+        try:
+            library = Path(self._read()["library"])
+            if not library.is_relative_to(sources.resolve()):
+                raise CaseUnavailableError(f"measures {library}, which is not in {sources}")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._opened.close()
+
+    def turn(self, name: str, share: float = 1.0) -> tuple[Took, int]:
+        """Take a turn of the workload; returns what it took, and its items. Raises
+        `WorkloadRefusedError` where the library cannot do it.
+        """
+        if self._process.stdin is None:
+            raise AssertionError("the process was started with a pipe")
+        with contextlib.suppress(BrokenPipeError):  # reading says why
+            self._process.stdin.write(json.dumps({"name": name, "share": share}) + "\n")
+            self._process.stdin.flush()
+        answer = self._read()
+        if "refused" in answer:
+            raise WorkloadRefusedError(answer["refused"])
+        return Took(answer["wall"], answer["processor"]), answer["items"]
+
+    def _read(self) -> dict[str, Any]:
+        line = "" if self._process.stdout is None else self._process.stdout.readline()
+        if not line:
+            said = self._complaints.read_text().strip()[-2000:]
+            raise CaseUnavailableError(f"a worker ended: {said}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _environment(sources: Path, folder: Path) -> dict[str, str]:
+    """The library, these workloads, and what the library needs of pure Python, so that one copy
+    serves every interpreter.
+    """
+    tenacity = importlib.util.find_spec("tenacity")
+    if tenacity is None or tenacity.origin is None:
+        raise CaseUnavailableError("tenacity is not installed")
+    packages = folder / "packages"
+    packages.mkdir()
+    (packages / "tenacity").symlink_to(Path(tenacity.origin).parent)
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (sources.resolve(), ROOT, packages))),
+        "PYTHONPYCACHEPREFIX": str(folder / "cache"),
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONHASHSEED": "0",
+    }

@@ -1,0 +1,216 @@
+"""Pieces of work by name, each a turn in processor time, for any revision of the library under any
+interpreter.
+
+A workload uses only the public interface, and looks names up when it is prepared, so that one
+revision or interpreter that lacks something is no obstacle to the other workloads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import tenacity
+
+import penstock
+from penstock import Batch, Batcher, Limits, RowBatch, Sink
+
+from .feeds import DEPTH, LINGER, SIZE, NullSink, add, add_many, check, ours, submit, try_add
+from .peers.skeleton import Skeleton
+from .stopwatch import Stopwatch, TimedTurn, Took
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SIZES = (1, 10, 100, SIZE)
+TENANTS = 5
+KEYS = 1_000
+FAILURES = 2
+"""Failed writes before each that succeeds."""
+IMPORTS = 3
+"""Fresh interpreters of one turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A piece of work and how many items a turn of it has."""
+
+    name: str
+    items: int
+    prepare: Callable[[range], TimedTurn]
+    ours: bool = True
+
+    def count(self, share: float) -> int:
+        """The items of a turn with that share of them."""
+        return max(1, round(self.items * share))
+
+    def turn(self, share: float) -> tuple[TimedTurn, int]:
+        """A turn with that share of the items, and their number."""
+        items = self.count(share)
+        return self.prepare(range(items)), items
+
+
+def _skeleton(size: int) -> Callable[[range], TimedTurn]:
+    def prepare(items: range) -> TimedTurn:
+        async def turn() -> Took:
+            sink = NullSink()
+            watch = Stopwatch()
+            async with Skeleton[int](
+                sink.write,  # type: ignore[arg-type]  # it only takes the length
+                size=size,
+                linger=LINGER,
+                depth=DEPTH,
+            ) as skeleton:
+                for item in items:
+                    await skeleton.add(item)
+            took = watch.read()
+            check(sink.count, items)
+            return took
+
+        return lambda: asyncio.run(turn())
+
+    return prepare
+
+
+def _add(size: int) -> Callable[[range], TimedTurn]:
+    return lambda items: ours(add, items, size=size)
+
+
+def _batcher(**settings: Callable[[int], object]) -> Callable[[range], TimedTurn]:
+    """`add` to a batcher with these settings."""
+
+    def prepare(items: range) -> TimedTurn:
+        limits = Limits(max_items=SIZE, max_delay=LINGER, max_pending_items=DEPTH)
+
+        async def turn() -> Took:
+            sink = NullSink()
+            watch = Stopwatch()
+            async with Batcher(sink, limits=limits, **settings) as batcher:  # type: ignore[arg-type]
+                await add(batcher, items)
+            took = watch.read()
+            check(sink.count, items)
+            return took
+
+        return lambda: asyncio.run(turn())
+
+    return prepare
+
+
+def _decorated(items: range) -> TimedTurn:
+    def wrap(sink: Sink[int]) -> Sink[int]:
+        return penstock.stack(
+            sink,
+            penstock.Timeout(5.0),
+            penstock.CircuitBreaker(),
+            penstock.Retry(),
+            penstock.DeadLetter(_letters),
+        )
+
+    return ours(add, items, wrap=wrap)
+
+
+def _letters(_: object) -> None:
+    raise AssertionError("nothing failed, so nothing is buried")
+
+
+class FailingError(Exception):
+    """Worth another try."""
+
+
+class FailingSink:
+    """Fails `FAILURES` times before each write that succeeds."""
+
+    def __init__(self) -> None:
+        self._attempts = itertools.count(1)
+        self.count = 0
+
+    async def write(self, batch: Batch[int]) -> None:
+        if next(self._attempts) % (FAILURES + 1):
+            raise FailingError
+        self.count += len(batch)
+
+
+def _retries(items: range) -> TimedTurn:
+    """Batches straight through `Retry`, each failing as a whole."""
+    groups = [tuple(items[start : start + SIZE]) for start in range(0, len(items), SIZE)]
+
+    async def turn() -> Took:
+        failing = FailingSink()
+        sink: Sink[int] = penstock.stack(failing, penstock.Retry(backoff=tenacity.wait_none()))
+        watch = Stopwatch()
+        for group in groups:
+            if errors := await penstock.send(sink, RowBatch(group)):
+                raise AssertionError(f"items failed: {errors}")
+        took = watch.read()
+        check(failing.count, items)
+        return took
+
+    return lambda: asyncio.run(turn())
+
+
+def _imports(program: str) -> Callable[[range], TimedTurn]:
+    """Processor time of fresh interpreters that run `program`."""
+    command = [sys.executable, "-c", program]
+
+    def prepare(items: range) -> TimedTurn:
+        def turn() -> Took:
+            before = _of_children()
+            watch = Stopwatch()
+            for _ in items:
+                subprocess.run(command, check=True, timeout=60.0)
+            return Took(watch.read().wall, _of_children() - before)
+
+        return turn
+
+    return prepare
+
+
+def _of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _all(*workloads: Workload) -> dict[str, Workload]:
+    return {workload.name: workload for workload in workloads}
+
+
+def skeleton_of(size: int) -> str:
+    return f"skeleton, batches of {size}"
+
+
+def add_of(size: int) -> str:
+    return f"add, batches of {size}"
+
+
+ITEMS_OF = {1: 3_000, 10: 20_000, 100: 60_000, SIZE: 200_000}
+ADD = add_of(SIZE)
+TRY_ADD, ADD_MANY, SUBMIT = "try_add", "add_many, lists of 500", "submit, then gather"
+FIVE_TENANTS, MANY_KEYS = f"add, {TENANTS} tenants", f"add, {KEYS:,} keys"
+TENANTS_AND_KEYS = f"add, {TENANTS} tenants, {KEYS:,} keys"
+DECORATED = "add, four decorators"
+RETRIES = f"Retry, {SIZE} items failing twice"
+BARE, IMPORT = "bare interpreter", "import penstock"
+
+WORKLOADS = _all(
+    *(Workload(skeleton_of(n), ITEMS_OF[n], _skeleton(n), ours=False) for n in SIZES),
+    *(Workload(add_of(n), ITEMS_OF[n], _add(n)) for n in SIZES),
+    Workload(TRY_ADD, 200_000, lambda items: ours(try_add, items, depth=max(DEPTH, len(items)))),
+    Workload(ADD_MANY, 200_000, add_many),
+    Workload(SUBMIT, 100_000, lambda items: ours(submit, items)),
+    Workload(FIVE_TENANTS, 50_000, _batcher(tenant=lambda item: item % TENANTS)),
+    Workload(MANY_KEYS, 100_000, _batcher(key=lambda item: item % KEYS)),
+    Workload(
+        TENANTS_AND_KEYS,
+        50_000,
+        _batcher(tenant=lambda item: item % TENANTS, key=lambda item: item % KEYS),
+    ),
+    Workload(DECORATED, 200_000, _decorated),
+    Workload(RETRIES, 100 * SIZE, _retries),
+    Workload(BARE, IMPORTS, _imports("pass"), ours=False),
+    Workload(IMPORT, IMPORTS, _imports("import penstock")),
+)

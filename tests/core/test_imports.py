@@ -1,0 +1,251 @@
+"""What an import loads, by count, and the names that load on first access."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.surface import PUBLIC
+
+import penstock
+import penstock.batcher
+import penstock.sinks
+from penstock._core.public import later
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+MOST_MODULES = 112
+"""Maximum modules of ours after a bare import. Each costs about 0.4 ms, 0.8 ms if not compiled."""
+
+DEFERRED_PARTS = {
+    "penstock._clients", "penstock._core.staging", "penstock._core.transaction",
+    "penstock.batcher.threads", "penstock.letters", "penstock.retry", "penstock.sinks",
+    "penstock.telemetry",
+}  # fmt: skip
+HEAVY = {
+    "email", "gzip", "html", "http", "importlib.resources", "json", "pathlib", "random", "secrets",
+    "statistics", "tempfile", "urllib.parse", "zipfile",
+}  # fmt: skip
+"""Parts of the standard library that a bare import does without, unless `asyncio` loads them."""
+
+OWN_DOORS = [
+    "penstock._core.transaction", "penstock.batcher.threads.blocking", "penstock.letters.record",
+    "penstock.retry.circuit", "penstock.sinks.combinators.router", "penstock.sinks.decorators.timeout",
+    "penstock.sinks.elasticsearch.sink", "penstock.sinks.file.sink", "penstock.sinks.http.write",
+    "penstock.sinks.postgres.sink", "penstock.telemetry.tracing",
+]  # fmt: skip
+"""Modules with deferred names, by which a program may reach them first."""
+
+LAZY = [penstock, penstock.batcher, penstock.sinks]
+_numbers = count()
+
+
+def told(program: str) -> Any:
+    """What a fresh interpreter prints as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that `statement` loads and `import asyncio` does not."""
+    names = told(
+        f"import sys, asyncio\nbefore = set(sys.modules)\n{statement}\nnew = [*sys.modules.keys() - before]\n"
+        "import json\nprint(json.dumps(new))"
+    )
+    return set(names)
+
+
+def homes(statement: str) -> dict[str, str]:
+    """The module that each public name reports after `statement`."""
+    found = told(
+        f"{statement}\nimport json, penstock.sinks, penstock.retry, penstock.telemetry\n"
+        "packages = [penstock, penstock.sinks, penstock.retry, penstock.telemetry]\n"
+        "print(json.dumps({f'{p.__name__}.{n}': getattr(getattr(p, n), '__module__', '')"
+        " for p in packages for n in p.__all__}))"
+    )
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def bare() -> set[str]:
+    return loaded_by("import penstock")
+
+
+def test_a_bare_import_loads_no_more_modules_than_it_may(bare: set[str]) -> None:
+    ours = {name for name in bare if name.partition(".")[0] == "penstock"}
+    assert 50 < len(ours) <= MOST_MODULES
+
+
+def test_a_bare_import_loads_no_sink_no_retry_and_no_telemetry(bare: set[str]) -> None:
+    assert bare & DEFERRED_PARTS == set()
+
+
+def test_a_bare_import_loads_nothing_but_ours_and_the_standard_library(bare: set[str]) -> None:
+    assert {name.partition(".")[0] for name in bare} - sys.stdlib_module_names == {"penstock"}
+
+
+def test_a_bare_import_loads_no_heavy_part_of_the_standard_library(bare: set[str]) -> None:
+    assert bare & HEAVY == set()
+
+
+def test_the_deferred_parts_are_seen_once_they_are_loaded() -> None:
+    """The assertions above would pass with names that do not exist."""
+    loaded = loaded_by("from penstock import *\nfrom penstock.sinks import *")
+    assert loaded >= DEFERRED_PARTS
+    assert loaded & HEAVY > {"json", "pathlib"}
+
+
+def test_one_sink_does_not_load_the_others() -> None:
+    loaded = loaded_by("from penstock.sinks.postgres import PostgresSink")
+    assert "penstock.sinks.postgres.sink" in loaded
+    others = {"decorators", "combinators", "elasticsearch", "file", "http"}
+    assert loaded & {f"penstock.sinks.{name}" for name in others} == set()
+
+
+def test_a_name_loads_its_own_part_only() -> None:
+    loaded = loaded_by("from penstock import Retry")
+    assert loaded & DEFERRED_PARTS <= {"penstock.retry", "penstock._core.transaction"}
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_dir_lists_every_public_name(path: str) -> None:
+    module = import_module(path)
+    assert set(dir(module)) >= set(getattr(module, "__all__", ()))
+
+
+def test_dir_lists_deferred_names_before_they_are_loaded() -> None:
+    listed = set(told("import json, penstock\nprint(json.dumps(dir(penstock)))"))
+    assert listed >= {*penstock.__all__, "retry", "sinks", "telemetry", "__version__"}
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_every_deferred_name_is_that_of_its_module_and_bound_after_an_access(
+    package: ModuleType,
+) -> None:
+    for part, names in table_of(package).items():
+        home = import_module(f"{package.__name__}.{part}")
+        for name in names:
+            assert getattr(package, name) is getattr(home, name)
+            assert vars(package)[name] is getattr(home, name)
+            assert name in package.__all__
+
+
+def table_of(package: ModuleType) -> dict[str, list[str]]:
+    """The table of `later`, as the source has it."""
+    root = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
+    calls = (node for node in ast.walk(root) if isinstance(node, ast.Call))
+    call = next(each for each in calls if ast.unparse(each.func) == "later")
+    return dict(ast.literal_eval(call.args[1]))
+
+
+def test_a_star_import_brings_every_public_name() -> None:
+    names = told(
+        "from penstock import *\nfrom penstock.sinks import *\nfrom penstock.batcher import *\n"
+        "names = list(globals())\nimport json\nprint(json.dumps(names))"
+    )
+    assert set(names) >= {*penstock.__all__, *penstock.sinks.__all__, *penstock.batcher.__all__}
+
+
+def test_a_part_is_an_attribute_of_its_package_without_an_import_of_its_own() -> None:
+    assert told(
+        "import json, penstock\nparts = [penstock.sinks.postgres, penstock.retry, "
+        "penstock.telemetry, penstock.sinks.memory]\n"
+        "print(json.dumps([part.__name__ for part in parts]))"
+    ) == [
+        "penstock.sinks.postgres",
+        "penstock.retry",
+        "penstock.telemetry",
+        "penstock.sinks.memory",
+    ]
+
+
+@pytest.mark.parametrize("door", OWN_DOORS)
+def test_a_name_reports_the_same_home_by_whichever_door_it_was_loaded(door: str) -> None:
+    assert homes(f"import {door}") == homes("import penstock")
+
+
+def test_deferred_names_travel_by_pickle() -> None:
+    kinds: list[object] = [penstock.Timeout, penstock.Unit, penstock.sinks.PostgresSink]
+    sent = pickle.dumps(kinds)
+    assert b"_core" not in sent
+    assert told(
+        f"import json, pickle\nkinds = pickle.loads({sent!r})\n"
+        "print(json.dumps([f'{kind.__module__}.{kind.__qualname__}' for kind in kinds]))"
+    ) == ["penstock.Timeout", "penstock.Unit", "penstock.sinks.PostgresSink"]
+
+
+def test_an_unknown_name_is_refused_as_by_any_module() -> None:
+    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'Bacher'") as info:
+        penstock.Bacher  # type: ignore[attr-defined]  # noqa: B018  # the type checkers refuse it, too
+    assert info.value.name == "Bacher"
+    assert info.value.obj is penstock
+    assert not hasattr(penstock.sinks, "KafkaSink")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A package with two deferred modules, one of which counts how often it runs."""
+    name = f"shelf_{next(_numbers)}"
+    home = tmp_path / name
+    home.mkdir()
+    (home / "__init__.py").write_text(
+        "from penstock._core.public import later\nruns = []\n"
+        "__getattr__, __dir__ = later(__name__, {'a': ['x', 'y'], 'b': ['z']})\n"
+    )
+    (home / "a.py").write_text("from . import runs\nruns.append(1)\nx, y = object(), object()\n")
+    (home / "b.py").write_text("import not_installed_anywhere\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return import_module(name)
+
+
+def test_threads_that_come_at_the_same_time_load_a_module_once(shelf: ModuleType) -> None:
+    start = threading.Barrier(8)
+    found: list[tuple[object, object]] = []
+
+    def look() -> None:
+        start.wait()
+        found.append((shelf.x, shelf.y))
+
+    threads = [threading.Thread(target=look) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {(shelf.x, shelf.y)}
+    assert len(found) == 8
+    assert shelf.runs == [1]
+
+
+def test_a_second_access_is_that_of_a_plain_attribute(shelf: ModuleType) -> None:
+    assert "x" not in vars(shelf)
+    first = shelf.x
+    del shelf.__getattr__
+    assert shelf.x is first
+    assert not hasattr(shelf, "y")
+
+
+def test_a_module_that_cannot_be_loaded_says_so_at_each_access(shelf: ModuleType) -> None:
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+            shelf.z  # noqa: B018
+    assert {"a", "b", "x", "y", "z", "runs"} <= set(dir(shelf))
+
+
+def test_the_table_of_a_package_is_found_by_its_own_name(shelf: ModuleType) -> None:
+    find, known = later(shelf.__name__, {"a": ["y"]})
+    assert find("y") is shelf.a.y
+    assert find("a") is shelf.a
+    assert "y" in known()

@@ -1,0 +1,116 @@
+"""What loads on first access is declared where every other rule sees it.
+
+1. A table of `later` lists the same names of the same modules as the imports under `TYPE_CHECKING`
+   beside it: `if TYPE_CHECKING: ... else: __getattr__, __dir__ = later(__name__, {...})`. These
+   imports count for the rules of `imports` like any other.
+2. Only a package's `__init__` has such a table: the parts import one another in plain sight.
+3. Modules are imported by a computed name only where the name comes from the user.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tests.layering.sources import Case, Rule, Sources, is_package, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BY_NAME = {
+    "penstock._core.public": "the mechanism behind the tables",
+    "penstock.cli.named": "the user names an object of the program",
+    "penstock.spark.pipeline.sinks": "the user names a sink's module",
+}
+
+
+def unlisted_names(known: Sources) -> list[str]:
+    """Names that are only in a table or only in the imports beside it."""
+    found: list[str] = []
+    for module in known:
+        tables = list(_tables(tree(known[module])))
+        if tables:
+            listed = set().union(*(_listed(table) for table in tables))
+            found += [
+                f"{module}: {name} of {home} is not both listed and imported"
+                for home, name in sorted(listed ^ set(_imported(tree(known[module]))))
+            ]
+    return found
+
+
+def misplaced_tables(known: Sources) -> list[str]:
+    return [
+        f"{module}: has a table of later imports"
+        for module in known
+        if not is_package(module, known) and list(_tables(tree(known[module])))
+    ]
+
+
+def computed_imports(known: Sources) -> list[str]:
+    """Imports by a name that no rule can read."""
+    return [
+        f"{module}:{node.lineno}: {ast.unparse(node.func)}"
+        for module in known.keys() - BY_NAME.keys()
+        for node in ast.walk(tree(known[module]))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in {"import_module", "__import__"}
+    ]
+
+
+def _tables(root: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(root):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "later":
+            yield node.args[1]
+
+
+def _listed(table: ast.expr) -> set[tuple[str, str]]:
+    """The pairs of module and name; a table must be written out."""
+    return {(home, name) for home, names in ast.literal_eval(table).items() for name in names}
+
+
+def _imported(root: ast.Module) -> Iterator[tuple[str, str]]:
+    """The same pairs, of the imports for the type checkers whose `else` holds a table."""
+    for node in root.body:
+        if (
+            isinstance(node, ast.If)
+            and ast.unparse(node.test) == "TYPE_CHECKING"
+            and any(list(_tables(statement)) for statement in node.orelse)
+        ):
+            yield from _pairs(node.body)
+
+
+def _pairs(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for statement in body:
+        if isinstance(statement, ast.ImportFrom):
+            home = "." * (statement.level - 1) + (statement.module or "")
+            yield from ((home, alias.asname or alias.name) for alias in statement.names)
+
+
+RULES: list[Rule] = [unlisted_names, misplaced_tables, computed_imports]
+
+_TABLE = (
+    "if TYPE_CHECKING:\n    from .retry import {0}\nelse:\n"
+    "    __getattr__, __dir__ = later(__name__, {1})"
+)
+PLANTED: list[Case] = [
+    (unlisted_names, {"penstock": _TABLE.format("Retry", {"retry": ["Retry", "Backoff"]})}),
+    (unlisted_names, {"penstock": _TABLE.format("Retry, Backoff", {"retry": ["Retry"]})}),
+    (unlisted_names, {"penstock": _TABLE.format("Retry", {"sinks": ["Retry"]})}),
+    (unlisted_names, {"penstock": "__getattr__, __dir__ = later(__name__, {'a': ['b']})"}),
+    (
+        unlisted_names,
+        {"penstock": "if TYPE_CHECKING:\n    from .a import b\nlater(__name__, {'a': ['b']})"},
+    ),
+    (misplaced_tables, {"penstock.sinks.a": _TABLE.format("Retry", {"retry": ["Retry"]})}),
+    (computed_imports, {"penstock.sinks.a": "def f():\n    importlib.import_module('x')"}),
+    (computed_imports, {"penstock.sinks.a": "x = __import__('penstock.sinks.b')"}),
+]
+HARMLESS: list[Case] = [
+    (unlisted_names, {"penstock": _TABLE.format("Retry", {"retry": ["Retry"]})}),
+    (unlisted_names, {"penstock.a": "if TYPE_CHECKING:\n    from .b import c\nelse:\n    c = 1"}),
+    (
+        misplaced_tables,
+        {"penstock.sinks": _TABLE.format("Retry", {"retry": ["Retry"]}), "penstock.sinks.a": ""},
+    ),
+    (computed_imports, {"penstock.cli.named": "import_module(name)"}),
+]
