@@ -108,7 +108,7 @@ TRIES = st.builds(
     kinds=st.lists(st.sampled_from(KINDS), min_size=5, max_size=5),
     mismatches=st.integers(0, 9).map(lambda number: number == 0),
     sends=st.none() | st.lists(st.booleans(), min_size=SIZE, max_size=SIZE),
-    leads=st.integers(0, 3).map(lambda number: number == 0),
+    leads=st.booleans(),
     last=st.integers(0, 9).map(lambda number: number == 0),
     early=st.integers(0, 4).map(lambda number: number == 0),
 )

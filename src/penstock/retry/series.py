@@ -44,6 +44,10 @@ class _Cohort:
     attempts: int
     indices: Collection[int]
 
+    def count(self) -> None:
+        """Count the try as an attempt."""
+        self.attempts += 1
+
 
 class RetrySeries:
     """The items of one batch that still need a try. Indices are the batch's."""
@@ -139,7 +143,7 @@ class RetrySeries:
             return
         counted = [cohort for cohort in cohorts if cohort.kind not in self._policy.uncounted]
         for cohort in counted:
-            cohort.attempts += 1
+            cohort.count()
         if is_whole and not self._attempts and len(counted) == len(cohorts):
             self._attempts_of_all += 1
             return
