@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from .answer import checked_indices, checked_mapping, checked_outcome
 from .delivery.delivery import Delivery
@@ -131,7 +131,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             if indices is None:
                 return range(len(self))
             return indices if isinstance(indices, (range, list, tuple)) else list(indices)
-        return self._origins if indices is None else [self._origins[i] for i in indices]
+        return self._origins if indices is None else [*map(self._origins.__getitem__, indices)]
 
     def _first_roots(self) -> Sequence[int]:
         return self.roots() if self._groups is None else [group[0] for group in self._groups]
@@ -144,7 +144,8 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         """
         chosen = indices if isinstance(indices, (range, list, tuple)) else list(indices)
         number = self.attempt if attempt is None else attempt
-        if chosen == range(len(self)):  # everything, as in a first try: nothing to copy
+        everything = range(len(self))
+        if chosen == everything or [*chosen] == [*everything]:  # nothing to copy
             return self if number == self.attempt else self._on(self.delivery, number)
         self._check_own(chosen, "pick")
         if type(chosen) is not range and len(set(chosen)) != len(chosen):
@@ -238,9 +239,8 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             own = [i for i in own if not self.delivery.distrusted(self.roots((i,)))]
         if not own:
             return
-        by_root = None
-        if details:
-            by_root = {root: details[i] for i in own if i in details for root in self.roots((i,))}
+        told = {i: details[i] for i in own if i in details} if details else None
+        by_root = None if told is None else by_roots(self, told)
         self.delivery.settle(self.roots(own), outcome, by_root)
 
     def unsettled(self) -> Sequence[int]:
@@ -250,9 +250,9 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             return range(len(self))
         if states.left == 0:
             return ()
-        done = states.is_settled
         if self._groups is None:
-            return [i for i, root in enumerate(self._first_roots()) if not done(root)]
+            return states.unsettled_among(self.roots())
+        done = states.is_settled
         return [i for i, group in enumerate(self._groups) if not all(map(done, group))]
 
     def hold(self, indices: Iterable[int], *, tried: bool = False) -> None:
@@ -320,6 +320,16 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         return f"{type(self).__name__}({told}, attempt={self.attempt})"
 
 
+def by_roots(batch: Batch[Any], values: Mapping[int, U]) -> Mapping[int, U]:
+    """Values of items by the indices of the sealed batch."""
+    origins = batch.origins
+    if origins == range(len(origins)):  # a whole batch, since a list equals no range
+        return values
+    if isinstance(origins[0], tuple):
+        return {root: value for i, value in values.items() for root in batch.roots((i,))}
+    return dict(zip(batch.roots(values), values.values(), strict=True))
+
+
 class RowBatch(Batch[T_co]):
     """A batch whose items are Python objects."""
 
@@ -338,15 +348,14 @@ class RowBatch(Batch[T_co]):
         sizes: Sequence[int] | None = None,
     ) -> None:
         self._items = items if isinstance(items, tuple) else tuple(items)
-        super().__init__(
-            Lineage() if lineage is None else lineage,
-            Delivery(len(self._items)) if delivery is None else delivery,
-            origins=origins,
-            groups=groups,
-            attempt=attempt,
-            keys=keys,
-            sizes=sizes,
-        )
+        # as in `Batch.__init__`: calling that would double the time of a small batch's construction
+        self._lineage = Lineage() if lineage is None else lineage
+        self.delivery = Delivery(len(self._items)) if delivery is None else delivery
+        self._origins = origins
+        self._groups = groups
+        self.attempt = attempt
+        self.keys = keys
+        self.sizes = sizes
 
     @property
     def items(self) -> tuple[T_co, ...]:

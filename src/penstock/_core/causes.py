@@ -1,13 +1,15 @@
-"""An error and what it was raised from."""
+"""An error and what it was raised from; the errors of a batch without repetitions."""
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import is_
 from typing import TYPE_CHECKING, TypeVar
 
 from .errors import SinkError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
@@ -21,6 +23,16 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         link = link.__cause__
+
+
+def distinct(errors: Collection[ErrorT]) -> tuple[ErrorT, ...]:
+    """Each object among the errors once, in order: a batch that failed as a whole has only one."""
+    first = next(iter(errors), None)
+    if first is None:
+        return ()
+    if all(map(is_, errors, repeat(first))):  # a loop in C
+        return (first,)
+    return tuple({id(error): error for error in errors}.values())
 
 
 def caused(

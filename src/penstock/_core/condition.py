@@ -13,6 +13,8 @@ from .told import for_log
 class DestinationState(enum.Enum):
     """Whether a destination takes writes, from best to worst."""
 
+    __hash__ = object.__hash__  # one C call; Enum's own hashes the name, in Python
+
     AVAILABLE = "available"
     THROTTLED = "throttled"
     """It requested a pause, which has not ended or was not followed by a success."""

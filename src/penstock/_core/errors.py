@@ -253,6 +253,8 @@ class ParkedBehind(PermanentError):
 class ErrorClass(enum.Enum):
     """The effect of an error on the next try."""
 
+    __hash__ = object.__hash__  # one C call; Enum's own hashes the name, in Python
+
     PERMANENT = "permanent"
     TRANSIENT = "transient"
     THROTTLE = "throttle"

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 class Outcome(enum.Enum):
     """The one final state of an accepted item."""
 
+    __hash__ = object.__hash__  # one C call; Enum's own hashes the name, in Python
+
     DELIVERED = "delivered"
     DUPLICATE = "duplicate"
     """Already applied by an earlier try of ours."""

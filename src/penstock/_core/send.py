@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from types import CoroutineType
 from typing import TYPE_CHECKING, TypeVar
 
 from .arrow_rows import UnreadableRows
+from .batch import by_roots
 from .causes import caused
 from .errors import ResultMismatch, SinkError, UnknownOutcomeError
 from .order.stopped import stopped_behind
@@ -28,7 +30,7 @@ from .sink import capabilities_of
 from .text import repr_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Sequence
 
     from .batch import Batch
     from .sink import Sink
@@ -42,10 +44,10 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     Suspends. Raises `CancelledError` only: the caller's own, or on a delivery that was closed.
     """
     indices = batch.unsettled()
-    if len(indices) == len(batch):
-        return await _write(sink, batch) if indices else {}
     if not indices:
         return {}
+    if len(indices) == len(batch):
+        return await _write(sink, batch)
     errors = await _write(sink, batch.pick(indices))
     return {indices[i]: error for i, error in errors.items()}
 
@@ -53,19 +55,27 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
 async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     delivery = batch.delivery
     roots = batch.roots()
-    if is_cut():  # and a sink has swallowed it
+    task = asyncio.current_task()
+    if task is None or task.cancelling():  # and a sink has swallowed it
         raise asyncio.CancelledError
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         return _mismatched(batch, doubt)
     delivery.begin(roots)
     errors: dict[int, BaseException]
     try:
-        errors = _book(batch, roots, await _called(sink, batch))
+        written = sink.write(batch)
+        if type(written) is not CoroutineType:
+            _check_awaitable(sink, written)
+        result = await written
+        if result is None and delivery.states.is_fresh and not delivery.distrusts:
+            delivery.settle(roots, Outcome.DELIVERED)
+            return {}
+        errors = _book(batch, roots, result)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         delivery.interrupted(roots)
         raise
     except asyncio.CancelledError as cancelled:
-        if is_cut():
+        if task.cancelling():
             delivery.interrupted(roots)
             raise
         message = "the sink raised CancelledError although its write was not cancelled"
@@ -76,11 +86,11 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     except SinkError as error:
         errors = dict.fromkeys(batch.unsettled(), error)
     except BaseException as error:  # handed to the caller, one per unsettled item
-        errors = dict.fromkeys(batch.unsettled(), _of_a_cut(error) if is_cut() else error)
+        errors = dict.fromkeys(batch.unsettled(), _of_a_cut(error) if task.cancelling() else error)
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         return _mismatched(batch, doubt)
     if errors:
-        delivery.failed({root: error for i, error in errors.items() for root in batch.roots((i,))})
+        delivery.failed(by_roots(batch, errors))
     return errors
 
 
@@ -96,7 +106,7 @@ async def _without_unreadable(
     errors: dict[int, BaseException] = {i: bad.get(i, raised) for i in left if i in bad or not bad}
     if capabilities_of(sink).key_prefix_safe:
         errors.update(stopped_behind(batch.keys, errors))
-    batch.delivery.failed({root: e for i, e in errors.items() for root in batch.roots((i,))})
+    batch.delivery.failed(by_roots(batch, errors))
     if readable := [i for i in left if i not in errors]:
         found = await _write(sink, batch.pick(readable))
         errors.update((readable[i], error) for i, error in found.items())
@@ -113,12 +123,10 @@ def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseExcepti
     return errors
 
 
-def _called(sink: Sink[T], batch: Batch[T]) -> Awaitable[object]:
-    answer: object = sink.write(batch)
+def _check_awaitable(sink: Sink[T], answer: object) -> None:
     if not inspect.isawaitable(answer):
         given = f"{repr_of(sink)}.write is not an async function (it returned {repr_of(answer)})"
         raise ResultMismatch(f"{given}; make it `async def write(self, batch)`")
-    return answer
 
 
 def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
@@ -139,9 +147,7 @@ def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, Ba
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         raise doubt
     if result is None:
-        if delivery.states.is_fresh:
-            delivery.settle(roots, Outcome.DELIVERED)
-        elif delivery.left:  # an inner sink may have booked all
+        if delivery.left:  # an inner sink may have booked all
             batch.book(batch.unsettled(), Outcome.DELIVERED)
         return {}
     if not isinstance(result, WriteResult):

@@ -10,7 +10,7 @@ from .._core.batch import RowBatch
 from .._core.causes import caused
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import TimedOutError, UnknownOutcomeError
-from .._core.lineage import Lineage
+from .._core.lineage import sealed_lineage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,13 +103,8 @@ class Flight(Generic[T]):
         """Rings when the first stretch of any flight ends, or earlier."""
         self._verdict: TimerHandle | None = None
         self._landing: Callable[[asyncio.Task[Any]], None] | None = None
-        lineage = Lineage(
-            id=id,
-            reason=sealed.reason,
-            name=name,
-            oldest_at=sealed.oldest_at,
-            sealed_at=sealed.sealed_at,
-            tenant=sealed.tenant,
+        lineage = sealed_lineage(
+            id, sealed.reason, name, sealed.oldest_at, sealed.sealed_at, sealed.tenant
         )
         items, keeps_prefix = tuple(sealed.items), sealed.keeps_prefix
         delivery = Delivery(len(items), books=self, slots=self, keeps_prefix=keeps_prefix)

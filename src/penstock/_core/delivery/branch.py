@@ -19,19 +19,49 @@ if TYPE_CHECKING:
     Settled = Callable[[Sequence[int], Outcome, Details], None]
 
 
+class BranchBooks:
+    """Passes outcomes of a branch to its fork, and news of the destination to the parent."""
+
+    __slots__ = ("_parent", "_settled_by")
+
+    def __init__(self, parent: Delivery, settled_by: Settled | None) -> None:
+        self._parent = parent
+        self._settled_by = settled_by
+
+    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
+        if self._settled_by is not None:
+            self._settled_by(indices, outcome, details)
+
+    def heard(self, errors: Iterable[BaseException]) -> None:
+        self._parent.heard(errors)
+
+    def reported(self, source: object, condition: Condition | None) -> None:
+        self._parent.report(source, condition)
+
+    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
+        self._parent.retrying(kind, items, delay)
+
+    def throttled(self, until: float) -> None:
+        self._parent.throttled(until)
+
+
 class Branch(Delivery):
     """The delivery of the parent's items on one branch."""
 
-    __slots__ = ("_hurry", "_parent", "_settled_by")
+    __slots__ = ("_hurry", "_parent")
 
     def __init__(
         self, parent: Delivery, label: str, settled_by: Settled | None, maybe_applied: Iterable[int]
     ) -> None:
-        super().__init__(len(parent.states), pacing=parent.pacing, labels=(*parent.labels, label))
+        super().__init__(
+            len(parent.states),
+            books=BranchBooks(parent, settled_by),
+            pacing=parent.pacing,
+            labels=(*parent.labels, label),
+        )
         self.join(parent.activity)
         self.doubt(maybe_applied)
         self._parent = parent
-        self._settled_by = settled_by
         self._hurry = Hurry()
 
     @property
@@ -47,19 +77,3 @@ class Branch(Delivery):
 
     def hurries(self) -> tuple[Signal, ...]:
         return (self._hurry, *self._parent.hurries())
-
-    def heard(self, errors: Iterable[BaseException]) -> None:
-        self._parent.heard(errors)
-
-    def report(self, source: object, condition: Condition | None) -> None:
-        self._parent.report(source, condition)
-
-    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        self._parent.retrying(kind, items, delay)
-
-    def _pass_on_throttle(self, until: float) -> None:
-        self._parent.throttled(until)
-
-    def _book(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
-        if self._settled_by is not None:
-            self._settled_by(indices, outcome, details)

@@ -18,12 +18,13 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ..causes import distinct
 from ..errors import CircuitOpenError
 from ..outcome import Outcome, worst
 from ..patience import LONGEST_ASKED
 from .activity import Pacing
-from .states import HELD, SENDING, WAITING, ItemStates
-from .tries import count_try
+from .states import HELD, SENDING, WAITING, ItemStates, indices_of
+from .tries import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +44,7 @@ class Delivery:
     """The progress of one sealed batch: item states, errors, forks and pacing."""
 
     __slots__ = (
-        "_books", "_closed", "_errors", "_forks", "_listeners", "_tries", "activity", "distrusts",
+        "_books", "_closed", "_failures", "_forks", "_listeners", "activity", "distrusts",
         "keeps_prefix", "labels", "late", "pacing", "states",
     )  # fmt: skip
 
@@ -65,12 +66,11 @@ class Delivery:
         self.activity: object = self.pacing
         """The activity that writes on this delivery belong to; see `activity`."""
         self.late = 0  # items settled after this delivery had been closed
-        self.distrusts: dict[int, ResultMismatch] = {}
+        self.distrusts: dict[int, ResultMismatch] | None = None
         """By item, a `settle` that did not fit its batch, not yet reported by its write."""
         self._books = books
         self._closed = False
-        self._errors: dict[int, BaseException] = {}
-        self._tries: dict[int, Tries] = {}
+        self._failures: Failures | None = None  # made with the first failure
         self._forks: tuple[Branches, ...] = ()
         self._listeners: tuple[Callable[[float], None], ...] = ()
 
@@ -112,10 +112,10 @@ class Delivery:
         return self.states.is_settled(index)
 
     def error(self, index: int) -> BaseException | None:
-        return self._errors.get(index)
+        return None if self._failures is None else self._failures.errors.get(index)
 
     def tries(self, index: int) -> Tries | None:
-        return self._tries.get(index)
+        return None if self._failures is None else self._failures.tries.get(index)
 
     def verdict(self, index: int) -> Outcome:
         """The item's outcome, or its outcome if everything were cut now."""
@@ -141,24 +141,25 @@ class Delivery:
     def hold(self, indices: Sequence[int], *, tried: bool) -> None:
         """Record items that wait for other parts of their write; those not `tried` lose errors."""
         self.states.move(indices, HELD)
-        if self._errors and not tried:
-            for index in indices:
-                self._errors.pop(index, None)
+        if self._failures is not None and not tried:
+            self._failures.forget_errors(indices)
 
     def failed(self, errors: Mapping[int, BaseException]) -> None:
         """Record the errors of an ended write."""
+        each = distinct(errors.values())
         sent = self.states.sent(errors)
-        if any(issubclass(kind, CircuitOpenError) for kind in {*map(type, errors.values())}):
-            sent = [i for i in sent if not isinstance(errors[i], CircuitOpenError)]
-        count_try(self._tries, sent, self.clock)
-        self.states.fail(errors)
-        self._errors.update(errors)
-        self.heard(errors.values())
+        if uncalled := [error for error in each if isinstance(error, CircuitOpenError)]:
+            without_call = {*indices_of(uncalled, errors)}
+            sent = [index for index in sent if index not in without_call]
+        self._count_try(sent)
+        self.states.fail(errors, each)
+        self._known_failures().errors.update(errors)
+        self.heard(each)
 
     def interrupted(self, indices: Iterable[int]) -> None:
         """Record a cancelled write; its items at the destination may have been applied."""
         sent = self.states.sent(indices)
-        count_try(self._tries, sent, self.clock)
+        self._count_try(sent)
         self.states.cut(sent)
 
     def doubt(self, indices: Iterable[int]) -> None:
@@ -166,7 +167,16 @@ class Delivery:
 
     def recall(self, index: int, tries: Tries) -> None:
         """Count on from tries before this delivery, so that a dead letter shows all of them."""
-        self._tries[index] = tries
+        self._known_failures().tries[index] = tries
+
+    def _count_try(self, indices: Sequence[int]) -> None:
+        if indices:
+            self._known_failures().count_try(indices, self.clock.now())
+
+    def _known_failures(self) -> Failures:
+        if self._failures is None:
+            self._failures = Failures()
+        return self._failures
 
     # -- answers that do not fit -------------------------------------------------------------------
 
@@ -175,18 +185,20 @@ class Delivery:
         if self.closed:
             return
         doubtful = [index for index in indices if not self.is_settled(index)]
-        for index in doubtful:
-            self.distrusts.setdefault(index, error)
+        self.distrusts = dict.fromkeys(doubtful, error) | (self.distrusts or {})
         self.doubt(doubtful)
 
     def distrusted(self, indices: Iterable[int]) -> ResultMismatch | None:
         """The error of the first of these items that a `settle` left in doubt."""
         known = self.distrusts
+        if not known:
+            return None
         return next((known[index] for index in indices if index in known), None)
 
     def forget_distrust(self, indices: Iterable[int]) -> None:
-        for index in indices:
-            self.distrusts.pop(index, None)
+        if self.distrusts:
+            for index in indices:
+                self.distrusts.pop(index, None)
 
     # -- outcomes ----------------------------------------------------------------------------------
 
@@ -194,14 +206,16 @@ class Delivery:
         """Book a success; once closed, only count it."""
         if self.closed:
             self.late += len(indices)
-        else:
-            self.finish(indices, outcome, details)
+            return
+        settled = self.states.settle(indices, outcome)
+        if settled and self._books is not None:
+            self._books.settled(settled, outcome, details)
 
     def finish(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
         """Book a final outcome for the unsettled ones of these items."""
         settled = self.states.settle(indices, outcome)
-        if settled:
-            self._book(settled, outcome, details)
+        if settled and self._books is not None:
+            self._books.settled(settled, outcome, details)
 
     def withdraw(self, indices: Sequence[int]) -> None:
         """Release items that return to the open batch; book nothing."""
@@ -218,10 +232,6 @@ class Delivery:
             self.finish(indices, outcome)
         self._closed = True
 
-    def _book(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
-        if self._books is not None:
-            self._books.settled(indices, outcome, details)
-
     # -- forks -------------------------------------------------------------------------------------
 
     def fork_begins(self, fork: Branches) -> None:
@@ -233,9 +243,7 @@ class Delivery:
             if self.is_settled(index):
                 continue
             self.states.leave_fork(index, fork.verdict(index), partly=fork.has_part_of(index))
-            own, theirs = self._tries.get(index), fork.tries(index)
-            if theirs is not None and (own is None or theirs.count > own.count):
-                self._tries[index] = theirs
+            self._known_failures().take_over(index, fork.tries(index))
         self._forks = tuple(other for other in self._forks if other is not fork)
 
     # -- pacing ------------------------------------------------------------------------------------
@@ -330,9 +338,6 @@ class Delivery:
             until = self.clock.now() + LONGEST_ASKED
         for listener in self._listeners:
             listener(until)
-        self._pass_on_throttle(until)
-
-    def _pass_on_throttle(self, until: float) -> None:
         if self._books is not None:
             self._books.throttled(until)
 

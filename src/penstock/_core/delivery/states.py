@@ -54,10 +54,11 @@ _FORKED = {Outcome.UNSENT: WAITING, Outcome.REJECTED: FAILED, Outcome.UNKNOWN: C
 class ItemStates:
     """The state of each item, and what earlier tries and branches may have applied."""
 
-    __slots__ = ("_codes", "contradictions", "left", "maybe", "partly")
+    __slots__ = ("_codes", "contradictions", "is_fresh", "left", "maybe", "partly")
 
     def __init__(self, size: int) -> None:
         self._codes = bytearray(size)
+        self.is_fresh = True  # whether no item has an outcome
         self.left = size  # items without an outcome
         self.contradictions = 0  # items settled again with another outcome
         self.maybe: set[int] | frozenset[int] = _NO_ITEMS
@@ -68,10 +69,6 @@ class ItemStates:
     def __len__(self) -> int:
         return len(self._codes)
 
-    @property
-    def is_fresh(self) -> bool:
-        return self.left == len(self._codes)
-
     def is_settled(self, index: int) -> bool:
         return self._codes[index] >= SETTLED
 
@@ -80,10 +77,17 @@ class ItemStates:
 
     def sent(self, indices: Iterable[int]) -> list[int]:
         codes = self._codes
+        if codes.count(SENDING) == len(codes):
+            return list(indices)
         return [index for index in indices if codes[index] == SENDING]
 
     def unsettled(self) -> list[int]:
         return [index for index, code in enumerate(self._codes) if code < SETTLED]
+
+    def unsettled_among(self, indices: Iterable[int]) -> list[int]:
+        """The places, counted from 0, of the unsettled ones of these items."""
+        codes = self._codes
+        return [place for place, index in enumerate(indices) if codes[index] < SETTLED]
 
     def move(self, indices: Collection[int], code: int) -> None:
         """Move those of these items, each given once, that are not settled to the state `code`."""
@@ -95,15 +99,13 @@ class ItemStates:
         for index in indices:
             codes[index] = after[codes[index]]
 
-    def fail(self, errors: Mapping[int, BaseException]) -> None:
-        """Move items to the state that their write's error leaves them in."""
+    def fail(self, errors: Mapping[int, BaseException], each: Collection[BaseException]) -> None:
+        """Move items to the state that their write's error leaves them in; `each` error once."""
         self.move(errors, FAILED)
-        kinds = {*map(type, errors.values())}
-        if any(issubclass(kind, StoppedError) for kind in kinds):
-            stopped = [i for i, error in errors.items() if isinstance(error, StoppedError)]
-            self.move(stopped, STOPPED)
-        if any(issubclass(kind, UnknownOutcomeError) for kind in kinds):
-            self.doubt(i for i, error in errors.items() if isinstance(error, UnknownOutcomeError))
+        if of_stop := [error for error in each if isinstance(error, StoppedError)]:
+            self.move(indices_of(of_stop, errors), STOPPED)
+        if unknown := [error for error in each if isinstance(error, UnknownOutcomeError)]:
+            self.doubt(indices_of(unknown, errors))
 
     def cut(self, indices: Iterable[int]) -> None:
         """Move items at the destination to `CUT`: they may have been applied."""
@@ -134,7 +136,7 @@ class ItemStates:
     def settle(self, indices: Sequence[int], outcome: Outcome) -> Sequence[int]:
         """Settle the items that are not yet; return them."""
         codes, code = self._codes, _OUTCOMES[outcome]
-        if self.left < len(codes):
+        if not self.is_fresh:
             self.contradictions += sum(SETTLED <= codes[i] != code for i in indices)
             indices = [i for i in indices if codes[i] < SETTLED]
         if len(indices) == len(codes):
@@ -142,7 +144,9 @@ class ItemStates:
         else:
             for index in indices:
                 codes[index] = code
-        self.left -= len(indices)
+        if indices:
+            self.is_fresh = False
+            self.left -= len(indices)
         return indices
 
     def verdict(self, index: int, forked: Outcome | None = None) -> Outcome:
@@ -161,3 +165,11 @@ class ItemStates:
         if index in self.partly and outcome is Outcome.UNSENT:
             return Outcome.UNKNOWN
         return Outcome.UNKNOWN if index in self.maybe and not outcome.is_success else outcome
+
+
+def indices_of(
+    some: Collection[BaseException], errors: Mapping[int, BaseException]
+) -> Collection[int]:
+    """The indices of the items that failed with one of these objects."""
+    wanted = {id(error) for error in some}
+    return [index for index, error in errors.items() if id(error) in wanted]

@@ -1,14 +1,18 @@
-"""The failed tries of a delivery's items."""
+"""The errors and failed tries of a delivery's items.
+
+Items that fail together mostly share one error and one history of tries, so both are decided once
+per object, not per item.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import repeat
+from operator import is_
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..clock import Clock
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +23,40 @@ class Tries:
     first_at: float
     last_at: float
 
+    def and_one(self, now: float) -> Tries:
+        return Tries(self.count + 1, self.first_at, now)
 
-def count_try(tries: dict[int, Tries], indices: Sequence[int], clock: Clock) -> None:
-    """Count a try that has ended now for each of these items."""
-    if not indices:
-        return
-    now = clock.now()
-    first = Tries(1, now, now)
-    for index in indices:
-        before = tries.get(index)
-        tries[index] = first if before is None else Tries(before.count + 1, before.first_at, now)
+
+class Failures:
+    """What is known of a delivery's failed items, by index."""
+
+    __slots__ = ("errors", "tries")
+
+    def __init__(self) -> None:
+        self.errors: dict[int, BaseException] = {}
+        """The error of each item's last write."""
+        self.tries: dict[int, Tries] = {}
+
+    def forget_errors(self, indices: Iterable[int]) -> None:
+        if self.errors:
+            for index in indices:
+                self.errors.pop(index, None)
+
+    def count_try(self, indices: Sequence[int], now: float) -> None:
+        """Count a try that has ended for each of these items."""
+        tries = self.tries
+        before = list(map(tries.get, indices))
+        shared = before[0] if before else None
+        if all(map(is_, before, repeat(shared))):  # a loop in C
+            one = Tries(1, now, now) if shared is None else shared.and_one(now)
+            tries.update(dict.fromkeys(indices, one))
+            return
+        first = Tries(1, now, now)
+        for index, own in zip(indices, before, strict=True):
+            tries[index] = first if own is None else own.and_one(now)
+
+    def take_over(self, index: int, tries: Tries | None) -> None:
+        """Take over an item's tries on a branch, if there were more."""
+        own = self.tries.get(index)
+        if tries is not None and (own is None or tries.count > own.count):
+            self.tries[index] = tries

@@ -1,0 +1,168 @@
+"""Items that fail together share an exception object: decided once, with the result per item."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import (
+    Batch,
+    CircuitOpenError,
+    ErrorClass,
+    Outcome,
+    PermanentError,
+    RowBatch,
+    StoppedError,
+    TransientError,
+    UnknownOutcomeError,
+    send,
+)
+from penstock._core.causes import distinct
+from penstock._core.delivery.delivery import Delivery
+from penstock._core.delivery.tries import Tries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import FrameType
+
+    from penstock._core.condition import Condition
+    from penstock.testing import FakeClock
+
+
+class Failing:
+    """Raises for the whole batch, `times` times, then delivers."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    async def write(self, batch: Batch[int]) -> None:
+        if self.times:
+            self.times -= 1
+            raise TransientError("try again")
+
+
+async def calls(sink: Failing, batch: Batch[int]) -> int:
+    """The calls that a write needs, of Python functions and into C."""
+    count = 0
+
+    def count_one(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    sys.setprofile(count_one)
+    try:
+        await send(sink, batch)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_a_write_that_fails_as_a_whole_needs_no_call_per_item(
+    fake_clock: FakeClock, failures: int
+) -> None:
+    needed: list[int] = []
+    for size in (50, 500):
+        batch, sink = RowBatch(range(size)), Failing(failures)
+        for _ in range(failures - 1):
+            await send(sink, batch)
+        needed.append(await calls(sink, batch))
+    assert needed[0] == needed[1] < 80
+
+
+async def test_each_error_object_is_heard_once(fake_clock: FakeClock) -> None:
+    heard: list[BaseException] = []
+
+    class Ears:
+        def settled(self, indices: Sequence[int], outcome: Outcome, details: Any) -> None: ...
+        def heard(self, errors: Iterable[BaseException]) -> None:
+            heard.extend(errors)
+
+        def reported(self, source: object, condition: Condition | None) -> None: ...
+        def retrying(self, kind: ErrorClass, items: int, delay: float) -> None: ...
+        def throttled(self, until: float) -> None: ...
+
+    one, other = TransientError("one"), TransientError("one")
+    delivery = Delivery(4, books=Ears())
+    delivery.begin(range(4))
+    delivery.failed({0: one, 1: other, 2: one, 3: one})
+    assert heard == [one, other]
+
+
+def test_distinct_errors_are_told_apart_by_identity_not_by_equality() -> None:
+    class Alike(Exception):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        __hash__ = None  # type: ignore[assignment]  # a client's exception may have none
+
+    one, other = Alike(), Alike()
+    assert [*map(id, distinct([one, other, one]))] == [id(one), id(other)]
+    assert distinct([one] * 3) == (one,)
+    assert distinct([]) == ()
+
+
+KINDS = (TransientError, PermanentError, StoppedError, UnknownOutcomeError, CircuitOpenError)
+SIZE = 6
+
+
+class Model:
+    """What a delivery knows of its items, worked out item by item."""
+
+    def __init__(self) -> None:
+        self.tries: dict[int, Tries] = {}
+        self.errors: dict[int, BaseException] = {}
+        self.doubted: set[int] = set()
+        self.verdicts = dict.fromkeys(range(SIZE), Outcome.UNSENT)
+
+    def failed(self, errors: Mapping[int, BaseException], now: float) -> None:
+        for index, error in errors.items():
+            self.errors[index] = error
+            if not isinstance(error, CircuitOpenError):
+                before = self.tries.get(index, Tries(0, now, now))
+                self.tries[index] = Tries(before.count + 1, before.first_at, now)
+            if isinstance(error, UnknownOutcomeError):
+                self.doubted.add(index)
+            stopped = isinstance(error, StoppedError)
+            verdict = Outcome.UNSENT if stopped else Outcome.REJECTED
+            self.verdicts[index] = Outcome.UNKNOWN if index in self.doubted else verdict
+
+
+class Paced:
+    """The slots of a delivery, of which only the time is asked."""
+
+    def __init__(self) -> None:
+        self.clock, self.time = self, 0.0
+
+    def now(self) -> float:
+        return self.time
+
+
+@given(data=st.data())
+def test_items_know_what_they_would_know_one_by_one(data: st.DataObject) -> None:
+    """Whatever the mixture of shared and own errors, over several writes of parts."""
+    slots: Any = Paced()
+    delivery, model = Delivery(SIZE, slots=slots), Model()
+    for write in range(data.draw(st.integers(1, 4))):
+        slots.time = float(write)
+        everything = {*range(SIZE)}
+        part = sorted(data.draw(st.just(everything) | st.sets(st.sampled_from(range(SIZE)))))
+        shared = [kind("shared") for kind in KINDS]
+        mixed = st.sampled_from(shared) | st.sampled_from(KINDS).map(lambda kind: kind("own"))
+        if data.draw(st.booleans()):
+            errors = dict.fromkeys(part, data.draw(st.sampled_from(shared)))
+        else:
+            errors = {index: data.draw(mixed) for index in part}
+        delivery.begin(part)
+        delivery.failed(errors)
+        model.failed(errors, slots.time)
+    for index in range(SIZE):
+        assert delivery.error(index) is model.errors.get(index)
+        assert delivery.tries(index) == model.tries.get(index)
+        assert delivery.verdict(index) is model.verdicts[index]
+    assert set(delivery.maybe_applied) == model.doubted
