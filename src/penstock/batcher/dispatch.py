@@ -181,8 +181,7 @@ class Dispatcher(Generic[T]):
     def _take_early(self, now: float) -> Sealed[T] | None:
         """The open batch before its time, if the batcher closes or a producer waits for room.
 
-        Not while granted room is unused: sealing then on every free slot would end in batches of
-        one item for ever.
+        Not while granted room is unused: that would end in batches of one item for ever.
         """
         is_stopping = self.lifecycle.stopping
         is_pressed = self.ledger.contended and not self.ledger.granted
@@ -201,10 +200,7 @@ class Dispatcher(Generic[T]):
             self.window.close()  # an observer may have added something
 
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
-        """Write a batch, and land it unless that takes foreign code; the task's callback does then.
-
-        The callback runs outside the context of the batcher's own work.
-        """
+        """Write a batch, and land it here, unless foreign code has to run outside this context."""
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
         errors = await send(self.setup.sink_for(flight.sealed), flight.batch)
