@@ -43,11 +43,13 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
 
     Suspends. Raises `CancelledError` only: the caller's own, or on a delivery that was closed.
     """
+    if batch.delivery.states.is_fresh:
+        return await _write(sink, batch)
     indices = batch.unsettled()
-    if not indices:
-        return {}
     if len(indices) == len(batch):
         return await _write(sink, batch)
+    if not indices:
+        return {}
     errors = await _write(sink, batch.pick(indices))
     return {indices[i]: error for i, error in errors.items()}
 
@@ -55,6 +57,8 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
 async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     delivery = batch.delivery
     roots = batch.roots()
+    if not roots and not len(batch):
+        return {}
     task = asyncio.current_task()
     if task is None or task.cancelling():  # and a sink has swallowed it
         raise asyncio.CancelledError
