@@ -158,11 +158,12 @@ def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, Ba
         given = f"a sink returned {repr_of(result)}"
         raise ResultMismatch(f"{given}; expected None (all delivered) or a WriteResult")
     errors, outcomes, details = checked_result(result, batch)
-    explicit: dict[Outcome, list[int]] = {}
-    for index, outcome in outcomes.items():
-        explicit.setdefault(outcome, []).append(index)
-    for outcome, indices in explicit.items():
+    for outcome in dict.fromkeys(outcomes.values()):
+        indices = [index for index, explicit in outcomes.items() if explicit is outcome]
         batch.book(indices, outcome, details)
     unsettled = batch.unsettled()
+    if not errors:
+        batch.book(unsettled, Outcome.DELIVERED, details)
+        return {}
     batch.book([i for i in unsettled if i not in errors], Outcome.DELIVERED, details)
     return {i: errors[i] for i in unsettled if i in errors}
