@@ -55,23 +55,6 @@ from ._core.sink import Capabilities, Decorator, Sink, SinkLike
 from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
-from .batcher import (
-    Adaptive,
-    Batcher,
-    BlockingReceipt,
-    DestinationStats,
-    ErrorStats,
-    FlushReport,
-    Limits,
-    NoFeedback,
-    Receipt,
-    ShutdownReport,
-    Stats,
-    Tenants,
-    TenantStats,
-    TimeSpent,
-    gather,
-)
 
 if TYPE_CHECKING:
     from ._core.transaction import (
@@ -83,7 +66,24 @@ if TYPE_CHECKING:
         check_transactional,
         transaction,
     )
-    from .batcher import BlockingBatcher
+    from .batcher import (
+        Adaptive,
+        Batcher,
+        BlockingBatcher,
+        BlockingReceipt,
+        DestinationStats,
+        ErrorStats,
+        FlushReport,
+        Limits,
+        NoFeedback,
+        Receipt,
+        ShutdownReport,
+        Stats,
+        Tenants,
+        TenantStats,
+        TimeSpent,
+        gather,
+    )
     from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
     from .sinks import (
         Combine,
@@ -110,7 +110,24 @@ else:
                 "check_transactional",
                 "transaction",
             ],
-            "batcher": ["BlockingBatcher"],
+            "batcher": [
+                "Adaptive",
+                "Batcher",
+                "BlockingBatcher",
+                "BlockingReceipt",
+                "DestinationStats",
+                "ErrorStats",
+                "FlushReport",
+                "Limits",
+                "NoFeedback",
+                "Receipt",
+                "ShutdownReport",
+                "Stats",
+                "Tenants",
+                "TenantStats",
+                "TimeSpent",
+                "gather",
+            ],
             "retry": ["Backoff", "CircuitBreaker", "CircuitState", "Retry", "RetryBudget"],
             "sinks": [
                 "Combine",

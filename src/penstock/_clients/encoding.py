@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import secrets
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, time
@@ -52,7 +52,7 @@ def to_json(item: object) -> bytes:
     return _JSON.encode(item).encode()
 
 
-_MARK = secrets.token_hex(16)
+_MARK = os.urandom(16).hex()
 """A text that no item contains."""
 _BETWEEN = f',"{_MARK}",'
 

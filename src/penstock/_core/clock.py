@@ -66,7 +66,7 @@ class LoopClock:
 
     def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle:
         """Call `callback` once when the loop's time has reached `when`."""
-        return asyncio.get_running_loop().call_at(when, callback)
+        return (self._loop or asyncio.get_running_loop()).call_at(when, callback)
 
     def timeout_at(self, when: float | None) -> asyncio.Timeout:
         """An `asyncio.Timeout` that ends at `when`."""
@@ -95,8 +95,9 @@ class Signal:
 
     def fire(self) -> None:
         """Wake the current waiters."""
-        for waiter in list(self._waiters):
-            _wake(waiter)
+        if self._waiters:
+            for waiter in list(self._waiters):
+                _wake(waiter)
 
 
 async def wait_until(clock: Clock, until: float, *signals: Signal) -> None:

@@ -1,8 +1,8 @@
 """The public homes of exported objects, and those that load on first access.
 
-1. `publish` gives an object the public module that reprs, errors and pickles name. The package that
-   loads an object publishes it, so its home never depends on the name by which it was reached
-   first.
+1. `publish` gives an object its home: the public module that reprs, errors and pickles name and in
+   which its annotations are looked up. The package that loads an object publishes it, so its home
+   never depends on the name by which it was reached first.
 2. `later` defers a subpackage to the first access of one of its names (PEP 562). The name is bound
    then: a second access is that of a plain attribute. Threads may come at the same time, since
    the lock of the import makes them wait.
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 
 def publish(home: str, *objects: object) -> None:
-    """Make each object report `home` as its module, for reprs, errors and docs."""
+    """Bind each object in `home`, which it reports as its module in reprs, errors and docs."""
+    public = vars(sys.modules[home])
     for thing in objects:
         if getattr(thing, "__module__", "").startswith("penstock."):
             thing.__module__ = home
+            public[getattr(thing, "__name__", "")] = thing
 
 
 def later(

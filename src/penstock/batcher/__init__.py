@@ -45,22 +45,4 @@ __all__ = [
     "run",
 ]
 
-publish(
-    __name__,
-    Adaptive,
-    Batcher,
-    BlockingReceipt,
-    DestinationStats,
-    ErrorStats,
-    FlushReport,
-    Limits,
-    NoFeedback,
-    Receipt,
-    ShutdownReport,
-    Stats,
-    TenantStats,
-    Tenants,
-    TimeSpent,
-    gather,
-    run,
-)
+publish("penstock", *(globals()[name] for name in __all__ if name in globals()))

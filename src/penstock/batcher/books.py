@@ -177,8 +177,11 @@ def _resolve(
 ) -> None:
     receipts = flight.sealed.receipts
     is_success = outcome.is_success
+    if is_success and not details and len(indices) == len(flight.batch):
+        for receipt in receipts.values():
+            receipt.resolve(outcome, None, None)
+        return
     for index in indices:
-        receipt = receipts.get(index)
-        if receipt is not None:
+        if index in receipts:
             cause = None if is_success else flight.cause(index)
-            receipt.resolve(outcome, cause, details.get(index) if details else None)
+            receipts[index].resolve(outcome, cause, details.get(index) if details else None)

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.errors import StoppedError
@@ -37,6 +36,7 @@ from .producers import Producers
 from .slots import FifoSlots
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .._core.clock import Clock
@@ -75,6 +75,7 @@ class Dispatcher(Generic[T]):
             self.numbers,
             self.window,
             wake=self._wake,
+            clock=lambda: self.clock,
             on_error=self.books.unlisted.raised_by_function,
         )
         self._alarm = Alarm(self.slot_given)
@@ -125,7 +126,8 @@ class Dispatcher(Generic[T]):
 
     def advance(self, now: float) -> None:
         """End a change of state: start ready batches, set the timer, open the window."""
-        self.window.close()
+        if self.window.is_open:
+            self.window.close()
         self._pump(now)
         if self.lifecycle.accepting:
             due = self.gathering.gatherer.due_at()
@@ -137,7 +139,6 @@ class Dispatcher(Generic[T]):
         """Open the window of the fast path as far as there is room."""
         if self._on_room is not None:
             self._on_room()
-        self.window.close()
         is_open = self.setup.measure is None and self.lifecycle.accepting
         self.window.open(self.gathering.pack, self.gathering.gatherer.spare if is_open else 0)
 
@@ -184,7 +185,7 @@ class Dispatcher(Generic[T]):
 
     def _launch(self, sealed: Sealed[T], now: float) -> None:
         flight = self.flights.launch(self, sealed, now)
-        task = asyncio.get_running_loop().create_task(
+        task = self.lifecycle.loop.create_task(
             self._fly(flight),
             name=f"penstock flush {flight.batch.id}",
             context=self.flights.context(),
@@ -218,8 +219,10 @@ class Dispatcher(Generic[T]):
             failed = book_failures(flight, self._put_back(flight, errors) if errors else errors)
             self.flights.discard(flight)
             self.window.close()
-            self._fail(self.gathering.gatherer.done(flight.sealed))
-            self.check_fences()  # items that went back may be held now
+            if rejected := self.gathering.gatherer.done(flight.sealed):
+                self._fail(rejected)
+            if self.fences.pending:
+                self.check_fences()  # items that went back may be held now
             flight.release_slot()
             if failed or self.setup.observers:
                 self._tell_landed(flight, failed)

@@ -38,6 +38,7 @@ class Intake(Generic[T]):
         self._lifecycle = dispatcher.lifecycle
         self._ledger = dispatcher.ledger
         self._window = dispatcher.window
+        self._is_plain = self._setup.measure is None and dispatcher.gathering.identity is None
 
     async def add(
         self,
@@ -91,6 +92,8 @@ class Intake(Generic[T]):
         self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...] | None = None
     ) -> AddGroup[T]:
         """Measure and key the items; `ItemTooLarge`, `KeyFailedError` and user errors pass."""
+        if self._is_plain and len(items) <= self._ledger.max_items:
+            return AddGroup(items, None, receipts)
         try:
             return self.measured(items, receipts)
         except (ItemTooLarge, KeyFailedError):
@@ -102,8 +105,6 @@ class Intake(Generic[T]):
     ) -> AddGroup[T]:
         """As `group`, without counting refused items. May be called in any thread."""
         measure, identity = self._setup.measure, self._dispatcher.gathering.identity
-        if measure is None and identity is None and len(items) <= self._ledger.max_items:
-            return AddGroup(items, None, receipts)
         sizes = keys = None
         try:
             if measure is not None:
@@ -130,7 +131,7 @@ class Intake(Generic[T]):
     def _takes_at_once(self, group: AddGroup[T]) -> bool:
         """Accept the group if there is room, or enough older items that the policy may evict."""
         dispatcher = self._dispatcher
-        tenants = self._tenants(group)
+        tenants = () if self._setup.tenant is None else self._tenants(group)
         if self._ledger.admits(len(group.items), group.bytes) and (
             not tenants or all(reservation.fits for reservation in tenants)
         ):

@@ -38,7 +38,8 @@ class Lifecycle:
         self.deadline: float | None = None
         """When a shutdown cuts writes."""
         self.throttled_until = 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop
+        """The loop on which it was opened."""
         self._thread = 0
         self._stop_signal = Signal()
 
@@ -66,17 +67,16 @@ class Lifecycle:
                 f"batcher {self.name!r} was opened by the parent of this forked process; make a "
                 "new Batcher here (its sink may be used again)"
             )
-        if self.is_running and running_loop() is not self._loop:
+        if self.is_running and running_loop() is not self.loop:
             raise ConfigError(
                 f"batcher {self.name!r} is open on another event loop, and may be used only "
                 "there; for threads, use a BlockingBatcher"
             )
 
     @property
-    def _is_surely_here(self) -> bool:
-        """Whether its loop runs in this thread; much cheaper than to ask for the running loop."""
-        loop = self._loop
-        return loop is not None and self._thread == get_ident() and loop.is_running()
+    def _is_on_its_loop(self) -> bool:
+        """Whether its loop runs in this thread: much cheaper than to ask which loop does."""
+        return self._thread == get_ident() and self.loop.is_running()
 
     def check_entered(self) -> None:
         """Raise unless it was opened."""
@@ -85,7 +85,7 @@ class Lifecycle:
 
     def check_open(self) -> None:
         """Raise unless it accepts items here."""
-        if self.accepting and self.state == "open" and self._is_surely_here:
+        if self.accepting and self.state == "open" and self._is_on_its_loop:
             return
         self.check_here()
         self.check_entered()
@@ -107,7 +107,7 @@ class Lifecycle:
 
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Open it on this loop."""
-        self._loop = loop
+        self.loop = loop
         self._thread = get_ident()
         if isinstance(self.clock, LoopClock):
             self.clock = LoopClock(loop)  # a thread that scrapes metrics can read it as well

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._core.errors import ItemFailed
 from .._core.runtime.loops import refuse_in_a_loop
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ReceiptBase:
     """The outcome of one item, once it has one."""
 
-    __slots__ = ("_cause", "detail", "outcome")
+    __slots__ = ("_cause", "_waiters", "detail", "outcome")
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
@@ -26,6 +26,7 @@ class ReceiptBase:
         self.detail: object = None
         """The sink's answer for this item: a returned row, an offset, an id; `None` without one."""
         self._cause: BaseException | None = None
+        self._waiters: Any = ()  # one `__init__` for both classes, since one runs per `submit`
 
     @property
     def done(self) -> bool:
@@ -36,8 +37,9 @@ class ReceiptBase:
         """Set the outcome, once; the batcher's to call."""
         self.detail = detail
         self._cause = cause
-        self.outcome = outcome  # last: another thread may read it
-        self._wake()
+        self.outcome = outcome  # before the waiters are read: another thread may join meanwhile
+        if self._waiters:
+            self._wake()
 
     def _wake(self) -> None:
         """Wake the waiters."""
@@ -59,11 +61,8 @@ class Receipt(ReceiptBase):
     awaited is silent.
     """
 
-    __slots__ = ("_waiters",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._waiters: list[asyncio.Future[None]] | None = None
+    __slots__ = ()
+    _waiters: list[asyncio.Future[None]]
 
     def __await__(self) -> Generator[None, None, Outcome]:
         if self.outcome is None:
@@ -74,10 +73,9 @@ class Receipt(ReceiptBase):
         """Wait for any outcome and return it. Cancellation does not affect the item."""
         while self.outcome is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            if self._waiters is None:
-                self._waiters = [waiter]
-            else:
-                self._waiters.append(waiter)
+            waiters = self._waiters or []
+            waiters.append(waiter)
+            self._waiters = waiters
             await waiter
         return self.outcome
 
@@ -89,11 +87,10 @@ class Receipt(ReceiptBase):
         return self._success(self.outcome)
 
     def _wake(self) -> None:
-        if self._waiters is not None:
-            for waiter in self._waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._waiters = None
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters = []
 
 
 _JOINING = threading.RLock()
@@ -106,11 +103,8 @@ class BlockingReceipt(ReceiptBase):
     needs.
     """
 
-    __slots__ = ("_waiters",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._waiters: tuple[threading.Lock, ...] | None = ()
+    __slots__ = ()
+    _waiters: tuple[threading.Lock, ...]
 
     def result(self, timeout: float | None = None) -> Outcome:
         """Block until the item has its outcome; return a success, or raise a new `ItemFailed`.
@@ -130,15 +124,13 @@ class BlockingReceipt(ReceiptBase):
         arrived = threading.Lock()
         arrived.acquire()
         with _JOINING:  # joins first, reads the outcome after; `resolve` goes the other way round
-            if self._waiters is not None:
-                self._waiters = (*self._waiters, arrived)
+            self._waiters = (*self._waiters, arrived)
         if self.outcome is None:
             most = threading.TIMEOUT_MAX
             arrived.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), most))
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, None
-        for arrived in waiters or ():
+        for arrived in self._waiters:
             arrived.release()
 
 

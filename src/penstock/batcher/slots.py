@@ -45,7 +45,7 @@ class FifoSlots:
 
     def grant(self) -> bool:
         """Give a free slot to the first waiter; return whether there was one."""
-        while self.free and self._returning:
+        while self._returning and self.free:
             waiter = self._returning.popleft()
             if not waiter.done():
                 self.take()

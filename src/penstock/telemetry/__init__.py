@@ -1,12 +1,18 @@
 """Telemetry: metrics, traces and alert rules."""
 
-from .._core.public import publish
+from typing import TYPE_CHECKING
+
+from .._core.public import later, publish
 from .observed import Metrics, Observed
 from .prometheus import PrometheusObserver
-from .rules import alert_rules
 from .tracing import Tracing, traced
+
+if TYPE_CHECKING:
+    from .rules import alert_rules
+else:
+    __getattr__, __dir__ = later(__name__, {"rules": ["alert_rules"]})
 
 __all__ = ["Metrics", "Observed", "PrometheusObserver", "Tracing", "alert_rules", "traced"]
 
 publish("penstock", Metrics, Observed, Tracing)
-publish(__name__, PrometheusObserver, alert_rules, traced)
+publish(__name__, PrometheusObserver, traced)

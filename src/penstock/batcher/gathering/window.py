@@ -15,6 +15,10 @@ SLOW_PATH_WEIGHT = 8
 """Weight of an item added on the slow path, which takes at least that many times as long."""
 
 
+class NeedsSlowPath(Exception):
+    """The fast path does not take this item; raised before anything has changed."""
+
+
 class AddWindow:
     """The limits of the fast path.
 
@@ -25,9 +29,9 @@ class AddWindow:
 
     __slots__ = (
         "_base",
-        "_is_open",
         "_ledger",
         "_unyielded",
+        "is_open",
         "is_tight",
         "items",
         "limit",
@@ -44,8 +48,8 @@ class AddWindow:
         """As `limit` for `try_add`, which never yields."""
         self.is_tight = False
         """Whether more room in the ledger would widen it."""
+        self.is_open = False
         self._ledger = ledger
-        self._is_open = False
         self._base = 0
         self._unyielded = 0
 
@@ -55,8 +59,8 @@ class AddWindow:
 
     def close(self) -> None:
         """Close the fast path and book its items; every change of state begins with this."""
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             self.limit = self.try_limit = 0
             fresh = len(self.items) - self._base
             self._unyielded += fresh
@@ -64,6 +68,8 @@ class AddWindow:
 
     def open(self, pack: Pack[Any], spare: int) -> None:
         """Open the fast path for at most `spare` items; every change of state ends with this."""
+        if self.is_open:
+            self.close()
         items = self.items = pack.items
         self.receipts = pack.receipts
         self.is_tight = False
@@ -75,7 +81,7 @@ class AddWindow:
         if left <= 0:
             return
         filled = self._base = len(items)
-        self._is_open = True
+        self.is_open = True
         ledger.open_window(self)
         self.try_limit = filled + min(spare, left)
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
@@ -87,7 +93,10 @@ class AddWindow:
             return False
         if receipt is not None:
             self.receipts[filled] = receipt
-        self.items.append(item)
+        try:
+            self.items.append(item)
+        except NeedsSlowPath:
+            return False
         return True
 
     def passed_by(self) -> None:
@@ -103,8 +112,8 @@ class AddWindow:
     @property
     def yield_due(self) -> bool:
         """Whether the producer should let other tasks run before its next item."""
-        return self._unyielded + (len(self) if self._is_open else 0) >= YIELD_EVERY
+        return self._unyielded + (len(self) if self.is_open else 0) >= YIELD_EVERY
 
     def yielded(self) -> None:
         """Start counting anew: other tasks run, or are about to."""
-        self._unyielded = -len(self) if self._is_open else 0
+        self._unyielded = -len(self) if self.is_open else 0
