@@ -51,9 +51,9 @@ class Delivery:
     def __init__(
         self,
         size: int,
-        *,
         books: Books | None = None,
         slots: Slots | None = None,
+        *,
         pacing: Pacing | None = None,
         labels: tuple[str, ...] = (),
         keeps_prefix: bool = False,
@@ -74,6 +74,10 @@ class Delivery:
         self._failures: Failures | None = None  # made with the first failure
         self._forks: tuple[Branches, ...] = ()
         self._listeners: tuple[Callable[[float], None], ...] = ()
+
+    def keep_prefix(self) -> None:
+        """Hold the prefix rule. A method, since a constructor's keywords are slow."""
+        self.keeps_prefix = True
 
     def detach(self) -> None:
         """Drop the reference to the batcher, so that the batch's items are freed at once."""
