@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EQUAL = Pairs([1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
 SLOWER = Pairs([1.2, 1.2, 1.2], [1.0, 1.0, 1.0])
+UNCLEAR = Pairs([1.0, 1.2, 1.2], [1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,8 @@ def measures(*found: Pairs) -> tuple[Iterable[Callable[[str], Pairs]], list[str]
         ([SLOWER, EQUAL, EQUAL], 3, False),
         ([SLOWER, EQUAL, SLOWER], 3, True),
         ([SLOWER, SLOWER, SLOWER], 3, True),
+        ([UNCLEAR, SLOWER, SLOWER], 3, True),
+        ([UNCLEAR, UNCLEAR, SLOWER], 3, False),
     ],
 )
 def test_what_seems_slower_is_measured_again_and_the_middle_counts(
