@@ -245,7 +245,7 @@ class Dispatcher(Generic[T]):
     def notify(self) -> None:
         """Advance after a flight has ended, or a producer has stopped waiting."""
         self.advance(self.clock.now())
-        self.flights.changed.fire()
+        self.flights.tell_drain(every=self.lifecycle.gave_up)
 
     def _put_back(
         self, flight: Flight[T], errors: dict[int, BaseException]
