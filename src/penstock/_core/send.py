@@ -43,11 +43,13 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
 
     Suspends. Raises `CancelledError` only: the caller's own, or on a delivery that was closed.
     """
+    if batch.delivery.states.is_fresh:
+        return await _write(sink, batch)
     indices = batch.unsettled()
-    if not indices:
-        return {}
     if len(indices) == len(batch):
         return await _write(sink, batch)
+    if not indices:
+        return {}
     errors = await _write(sink, batch.pick(indices))
     return {indices[i]: error for i, error in errors.items()}
 
@@ -55,6 +57,8 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
 async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     delivery = batch.delivery
     roots = batch.roots()
+    if not roots and not len(batch):
+        return {}
     task = asyncio.current_task()
     if task is None or task.cancelling():  # and a sink has swallowed it
         raise asyncio.CancelledError
@@ -154,11 +158,12 @@ def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, Ba
         given = f"a sink returned {repr_of(result)}"
         raise ResultMismatch(f"{given}; expected None (all delivered) or a WriteResult")
     errors, outcomes, details = checked_result(result, batch)
-    explicit: dict[Outcome, list[int]] = {}
-    for index, outcome in outcomes.items():
-        explicit.setdefault(outcome, []).append(index)
-    for outcome, indices in explicit.items():
+    for outcome in dict.fromkeys(outcomes.values()):
+        indices = [index for index, explicit in outcomes.items() if explicit is outcome]
         batch.book(indices, outcome, details)
     unsettled = batch.unsettled()
+    if not errors:
+        batch.book(unsettled, Outcome.DELIVERED, details)
+        return {}
     batch.book([i for i in unsettled if i not in errors], Outcome.DELIVERED, details)
     return {i: errors[i] for i in unsettled if i in errors}
