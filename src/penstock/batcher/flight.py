@@ -123,10 +123,13 @@ class Flight(Generic[T]):
     def start(
         self, task: asyncio.Task[dict[int, BaseException]], landed: Callable[[Flight[T], Any], None]
     ) -> None:
-        """Have `landed` called when the task of the write has ended."""
+        """Have `landed` called when the task of the write has ended.
+
+        It runs in the batcher's context, not in that of a write that made room for this one.
+        """
         self.task = task
         self._landing = partial(landed, self)
-        task.add_done_callback(self._landing)
+        task.add_done_callback(self._landing, context=self._host.lifecycle.context.copy())
 
     def lands_in_task(self) -> bool:
         """Whether the write needs no verdicts; `landed` is not called then."""
