@@ -86,7 +86,10 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         return _mismatched(batch, doubt)
     if errors:
         delivery.failed(by_roots(batch, errors))
-    return errors
+    try:
+        return errors
+    finally:
+        del errors  # an error's traceback holds this frame: without a cycle it is freed at once
 
 
 async def _without_unreadable(

@@ -80,9 +80,12 @@ class Delivery:
         self.keeps_prefix = True
 
     def detach(self) -> None:
-        """Drop the reference to the batcher, so that the batch's items are freed at once."""
+        """Drop the references to the batcher and to errors, whose tracebacks hold the batch, so that
+        its items are freed at once.
+        """
         self._books = None
         self._slots = None
+        self._failures = None
         if self._pacing is not None:
             self._pacing.detach()
 
