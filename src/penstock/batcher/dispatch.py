@@ -179,11 +179,9 @@ class Dispatcher(Generic[T]):
             self._launch(sealed, now)
 
     def _take_early(self, now: float) -> Sealed[T] | None:
-        """The open batch before its time, if the batcher closes or a producer waits for room.
-
-        Not while granted room is unused: that would end in batches of one item for ever.
-        """
+        """The open batch before its time, if the batcher closes or a producer waits for room."""
         is_stopping = self.lifecycle.stopping
+        # with granted room unused, this would end in batches of one item for ever
         is_pressed = self.ledger.contended and not self.ledger.granted
         if not (is_stopping or is_pressed) or not self.ledger.queued:
             return None
@@ -200,11 +198,13 @@ class Dispatcher(Generic[T]):
             self.window.close()  # an observer may have added something
 
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
-        """Write a batch, and land it here, unless foreign code has to run outside this context."""
+        """Write a batch; land it here, unless observers or a batch in a backoff come first."""
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
         errors = await send(self.setup.sink_for(flight.sealed), flight.batch)
-        if not (errors or self.setup.observers) and flight.lands_in_task():
+        # this write may have woken a flight without a slot, which goes before fresh batches
+        is_plain = not (errors or self.setup.observers) and len(self.flights) == self.slots.used
+        if is_plain and flight.lands_in_task():
             self._land(flight, errors)
         return errors
 
