@@ -257,7 +257,7 @@ class Dispatcher(Generic[T]):
         elif back:
             flight.batch.delivery.withdraw(back)
             self.gathering.gatherer.done(flight.sealed, (), back)
-            if flight.left == 0:
+            if self.fences.pending and flight.left == 0:
                 self._pass_fences(flight)
         gone = set(back)
         return {i: error for i, error in errors.items() if i not in gone} if gone else errors
@@ -277,7 +277,7 @@ class Dispatcher(Generic[T]):
         if holds is not None and self.books.stops_keys(flight, outcome):
             holds.stop(flight.sealed, indices)
         self.room_freed()
-        if flight.left == 0:
+        if self.fences.pending and flight.left == 0:
             self._pass_fences(flight)
 
     def backs_off(self, flight: Flight[T]) -> None:
@@ -340,9 +340,8 @@ class Dispatcher(Generic[T]):
         return self.flights.left_until(number) + held + queued
 
     def _pass_fences(self, flight: Flight[T]) -> None:
-        if self.fences.pending:
-            self.fences.count(flight.sealed.number, flight.outcomes)
-            self.check_fences()
+        self.fences.count(flight.sealed.number, flight.outcomes)
+        self.check_fences()
 
     def check_fences(self) -> None:
         """Open the fences with no items in front."""
