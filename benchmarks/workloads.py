@@ -197,19 +197,25 @@ RETRIES = f"Retry, {SIZE} items failing twice"
 BARE, IMPORT = "bare interpreter", "import penstock"
 
 WORKLOADS = _all(
-    *(Workload(skeleton_of(n), ITEMS_OF[n], _skeleton(n), ours=False) for n in SIZES),
-    *(Workload(add_of(n), ITEMS_OF[n], _add(n)) for n in SIZES),
+    *(
+        workload
+        for n in SIZES
+        for workload in (
+            Workload(skeleton_of(n), ITEMS_OF[n], _skeleton(n), ours=False),
+            Workload(add_of(n), ITEMS_OF[n], _add(n)),
+        )
+    ),
+    Workload(DECORATED, 200_000, _decorated),
+    Workload(MANY_KEYS, 100_000, _batcher(key=lambda item: item % KEYS)),
+    Workload(FIVE_TENANTS, 100_000, _batcher(tenant=lambda item: item % TENANTS)),
     Workload(TRY_ADD, 200_000, lambda items: ours(try_add, items, depth=max(DEPTH, len(items)))),
     Workload(ADD_MANY, 200_000, add_many),
-    Workload(SUBMIT, 100_000, lambda items: ours(submit, items)),
-    Workload(FIVE_TENANTS, 50_000, _batcher(tenant=lambda item: item % TENANTS)),
-    Workload(MANY_KEYS, 100_000, _batcher(key=lambda item: item % KEYS)),
+    Workload(SUBMIT, 400_000, lambda items: ours(submit, items)),
     Workload(
         TENANTS_AND_KEYS,
         50_000,
         _batcher(tenant=lambda item: item % TENANTS, key=lambda item: item % KEYS),
     ),
-    Workload(DECORATED, 200_000, _decorated),
     Workload(RETRIES, 100 * SIZE, _retries),
     Workload(BARE, IMPORTS, _imports("pass"), ours=False),
     Workload(IMPORT, IMPORTS, _imports("import penstock")),
