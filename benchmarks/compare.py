@@ -23,7 +23,7 @@ from .arguments import positive
 from .harness import CaseUnavailableError
 from .revisions import UnknownRevisionError, sources_of
 from .tables import aligned
-from .workers import SOURCES, Worker, WorkloadRefusedError
+from .workers import ROOT, SOURCES, Worker, WorkloadRefusedError
 from .workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -147,13 +147,13 @@ def row_of(verdict: Verdict, allowed: float) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare what the arguments ask for; return the exit status."""
+def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int:
+    """Compare what the arguments ask for with a revision of `repository`; return the exit status."""
     options = _parser().parse_args(arguments)
     names = options.case or [each.name for each in WORKLOADS.values() if each.ours]
     verdicts: list[Verdict] = []
     try:
-        with sources_of(options.revision) as sources:
+        with sources_of(options.revision, repository) as sources:
             asked = {"rounds": options.rounds, "share": options.share, "allowed": options.allow}
             for verdict in compare(sources, names, **asked):
                 print(": ".join(filter(None, row_of(verdict, options.allow)[::5])), flush=True)

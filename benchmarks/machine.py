@@ -10,6 +10,8 @@ import penstock
 
 LIBRARIES = (
     "opentelemetry-sdk",
+    "async-batcher",
+    "aiojobs",
     "asyncpg",
     "pyspark",
     "pyarrow",

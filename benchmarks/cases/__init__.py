@@ -35,6 +35,7 @@ CASES: tuple[Case, ...] = (
     interpreters.CASE,
     growth.CASE,
     memory.CASE,
+    memory.HELD_CASE,
     decorators.CASE,
     resilience.CASE,
     *keyed.CASES,

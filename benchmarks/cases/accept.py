@@ -4,13 +4,18 @@ nothing.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+from penstock import RowBatch
 
 from ..feeds import (
     DEPTH,
     LINGER,
     SIZE,
+    NullSink,
     add,
     add_many,
     check,
@@ -22,10 +27,11 @@ from ..feeds import (
 )
 from ..harness import NS_PER_ITEM, Case, Contender, Target
 from ..peers import opentelemetry_batch
-from ..stopwatch import Stopwatch, Took
+from ..stopwatch import Stopwatch, TimedTurn, Took
+from ..workloads import WORKLOADS, skeleton_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..harness import Turn
 
@@ -77,6 +83,58 @@ def _on_emit(items: Sequence[int]) -> Turn:
     return turn
 
 
+def _async_batcher(items: Sequence[int]) -> TimedTurn:
+    """A task for each item, as its interface asks: `process` returns when the item is done."""
+    from ..peers.async_batcher_results import CountingBatcher
+
+    async def turn() -> Took:
+        batcher = CountingBatcher(size=SIZE, linger=LINGER)
+        watch = Stopwatch()
+        for start in range(0, len(items), DEPTH):
+            await asyncio.gather(*map(batcher.process, items[start : start + DEPTH]))
+        took = watch.read()
+        await batcher.stop(force=True)
+        check(batcher.count, items)
+        return took
+
+    return lambda: asyncio.run(turn())
+
+
+def _aiojobs(items: Sequence[int]) -> TimedTurn:
+    """A job for each batch; the batches are collected by hand."""
+    import aiojobs
+
+    async def turn() -> Took:
+        sink = NullSink()
+        watch = Stopwatch()
+        async with aiojobs.Scheduler(limit=1, pending_limit=DEPTH // SIZE) as scheduler:
+            batch: list[int] = []
+            for item in items:
+                batch.append(item)
+                if len(batch) == SIZE:
+                    await scheduler.spawn(sink.write(RowBatch(batch)))
+                    batch = []
+            if batch:
+                await scheduler.spawn(sink.write(RowBatch(batch)))
+        took = watch.read()
+        check(sink.count, items)
+        return took
+
+    return lambda: asyncio.run(turn())
+
+
+def _installed() -> Iterator[tuple[str, Callable[[Sequence[int]], TimedTurn]]]:
+    """Of two libraries, those that are there."""
+    if find_spec("async_batcher") is not None:
+        yield "async-batcher, all results awaited", _async_batcher
+    if find_spec("aiojobs") is not None:
+        yield "aiojobs, a job per batch", _aiojobs
+
+
+def _skeleton(items: Sequence[int]) -> TimedTurn:
+    return WORKLOADS[skeleton_of(SIZE)].prepare(range(len(items)))
+
+
 @contextlib.contextmanager
 def prepare(count: int) -> Iterator[Sequence[Contender]]:
     items = list(range(count))
@@ -88,6 +146,8 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
         Contender("submit, then await each", ours(submit_each, items), ours=True),
         Contender(EMIT, _emit(items)),
         Contender(ON_EMIT, _on_emit(items)),
+        Contender("skeleton", _skeleton(items)),
+        *(Contender(name, turn(items)) for name, turn in _installed()),
         Contender(EAGER, recipe(items, eager=True)),
         Contender(RECIPE, recipe(items, eager=False)),
     )

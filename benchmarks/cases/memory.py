@@ -1,5 +1,5 @@
 """What a full ledger holds: the peak of a process whose batcher is filled with items of 1 KiB while
-its sink stands still.
+its sink stands still; and what items, keys and tenants take beside the items themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..harness import MIB, Above, Case, Contender
+from ..harness import BYTES_PER_ITEM, MIB, Above, Case, Contender
 from ..programs.memory import SIZE
 
 if TYPE_CHECKING:
@@ -29,8 +29,21 @@ ALLOWED = 1.3
 PATIENCE = 120.0
 
 
-def _peak(what: str, items: int) -> Turn:
-    command = [sys.executable, "-m", "benchmarks.programs.memory", what, str(items)]
+HELD = {
+    "item, by add": "add",
+    "item and its receipt, by submit": "submit",
+    "key, beside its item": "key",
+    "tenant, beside its item": "tenant",
+    "key whose items have ended": "past-key",
+    "tenant whose items have ended": "past-tenant",
+    "item, in the skeleton": "skeleton",
+    "item, in asyncio.Queue": "queue",
+}
+THEIRS = {"skeleton", "queue"}
+
+
+def _printed_by(program: str, what: str, items: int) -> Turn:
+    command = [sys.executable, "-m", f"benchmarks.programs.{program}", what, str(items)]
     folder = Path(__file__).resolve().parents[2]
 
     def turn() -> float:
@@ -45,11 +58,19 @@ def _peak(what: str, items: int) -> Turn:
 @contextlib.contextmanager
 def prepare(count: int) -> Iterator[Sequence[Contender]]:
     yield (
-        Contender(NOTHING, _peak("nothing", count), ours=True),
-        Contender(ADD, _peak("add", count), ours=True),
-        Contender(SUBMIT, _peak("submit", count), ours=True),
-        Contender(QUEUE, _peak("queue", count)),
+        Contender(NOTHING, _printed_by("memory", "nothing", count), ours=True),
+        Contender(ADD, _printed_by("memory", "add", count), ours=True),
+        Contender(SUBMIT, _printed_by("memory", "submit", count), ours=True),
+        Contender(QUEUE, _printed_by("memory", "queue", count)),
     )
+
+
+@contextlib.contextmanager
+def prepare_held(count: int) -> Iterator[Sequence[Contender]]:
+    yield [
+        Contender(name, _printed_by("held", what, count), ours=what not in THEIRS)
+        for name, what in HELD.items()
+    ]
 
 
 CASE = Case(
@@ -64,4 +85,13 @@ CASE = Case(
         Above(ADD, NOTHING, ALLOWED * ITEMS * SIZE / 2**20),
         Above(SUBMIT, NOTHING, ALLOWED * ITEMS * SIZE / 2**20),
     ),
+)
+HELD_CASE = Case(
+    name="held",
+    title="Memory beside the items themselves",
+    prepare=prepare_held,
+    items=10_000,
+    quick_items=1_000,
+    unit=BYTES_PER_ITEM,
+    peers=(),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock import Batch, BlockingBatcher, Limits
 
 from ..harness import NS_PER_ITEM, Case, Contender, Target
+from ..peers import logging_queue
 from ..peers.thread_recipe import ThreadRecipe
 from ..stopwatch import Stopwatch, Took
 
@@ -76,7 +77,23 @@ def _recipe(items: Sequence[int], threads: int) -> Turn:
     return turn
 
 
-def _checked(sink: Counted, items: Sequence[int], watch: Stopwatch) -> Took:
+def _logging(items: Sequence[int], threads: int) -> Turn:
+    """A record that is made once: making it is the logger's work."""
+
+    def turn() -> Took:
+        target = logging_queue.CountingHandler(SIZE)
+        record = logging_queue.record()
+        watch = Stopwatch()
+        with logging_queue.listening(target) as handle:
+            _feed(lambda _: handle(record), items, threads)
+        return _checked(target, items, watch)
+
+    return turn
+
+
+def _checked(
+    sink: Counted | logging_queue.CountingHandler, items: Sequence[int], watch: Stopwatch
+) -> Took:
     took = watch.read()
     if sink.count != len(items):
         raise AssertionError(f"{sink.count} of {len(items)} items arrived")
@@ -89,8 +106,10 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
     yield (
         Contender("add, 1 thread", _ours(items, 1), ours=True),
         Contender("queue.Queue, 1 thread", _recipe(items, 1)),
+        Contender("QueueHandler, 1 thread", _logging(items, 1)),
         Contender("add, 4 threads", _ours(items, 4), ours=True),
         Contender("queue.Queue, 4 threads", _recipe(items, 4)),
+        Contender("QueueHandler, 4 threads", _logging(items, 4)),
     )
 
 

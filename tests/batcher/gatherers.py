@@ -19,6 +19,7 @@ from penstock.batcher.gathering.tenants import TenantGatherer, TenantRules
 from penstock.batcher.gathering.window import AddWindow
 from penstock.batcher.setup import checked_setup
 from penstock.sinks import MemorySink
+from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -166,9 +167,17 @@ class OfTenants(OneByOne, TenantGatherer[T]):
             evicts=evicts,
             cap_items=cap_items,
         )
-        super().__init__(rules, shape, self.ledger, self.numbers)
+        super().__init__(
+            rules,
+            shape,
+            self.ledger,
+            self.numbers,
+            window=AddWindow(self.ledger),
+            now=lambda: self._now,
+            on_error=lambda _: None,
+        )
 
-    def _one(self, ledger: Ledger) -> Gathering[T]:
+    def _one(self, ledger: Ledger, _window: AddWindow) -> Gathering[T]:
         pack: Pack[T] = Pack(sized=self.shape.sized)
         return Gathering(PlainGatherer(self.shape, pack, ledger, self.numbers), self.shape, pack)
 
@@ -183,6 +192,7 @@ def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
         Numbers(),
         AddWindow(ledger),
         wake=lambda _: 0.0,
+        clock=FakeClock,
         on_error=lambda _: None,
     )
     return made, ledger

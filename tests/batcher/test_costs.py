@@ -111,28 +111,28 @@ class Most:
 
 
 CEILINGS: dict[str, tuple[Work, Most]] = {
-    "add, 1": (Work(1), Most(175, 93, 3.2)),
-    "add, 10": (Work(10), Most(228, 136, 3.2)),
-    "add, 500": (Work(500), Most(901, 1241, 3.2)),
-    "submit, 1": (Work(1, submits=True), Most(182, 94, 5.3)),
-    "submit, 500": (Work(500, submits=True), Most(3004, 1766, 530)),
+    "add, 1": (Work(1), Most(148, 77, 3.2)),
+    "add, 10": (Work(10), Most(196, 121, 3.2)),
+    "add, 500": (Work(500), Most(867, 1227, 3.2)),
+    "submit, 1": (Work(1, submits=True), Most(153, 82, 5.3)),
+    "submit, 500": (Work(500, submits=True), Most(1921, 1231, 530)),
     "five tenants, 500": (
         Work(500, settings=lambda: {"tenant": lambda i: i % 5}),
-        Most(42024, 13092, 6.1),
+        Most(40395, 13072, 6),
     ),
     "1,000 keys, 500": (
         Work(500, settings=lambda: {"key": lambda i: i % 1000}),
-        Most(1982, 2305, 579),
+        Most(1954, 2290, 579),
     ),
-    "four decorators, 1": (Work(1, wrap=four), Most(399, 212, 3.2)),
-    "four decorators, 500": (Work(500, wrap=four), Most(1128, 1363, 3.2)),
+    "four decorators, 1": (Work(1, wrap=four), Most(346, 178, 3.2)),
+    "four decorators, 500": (Work(500, wrap=four), Most(1069, 1331, 3.2)),
     "Retry after two failures, 1": (
         Work(1, wrap=retried, sink=FailingTwice),
-        Most(784, 550, 3.2, garbage=67),
+        Most(704, 485, 3.2, garbage=70),
     ),
     "Retry after two failures, 500": (
         Work(500, wrap=retried, sink=FailingTwice),
-        Most(22468, 66143, 3.2, garbage=590),
+        Most(16093, 59268, 3.2, garbage=69),
     ),
 }
 
@@ -210,25 +210,32 @@ def test_a_batch_needs_no_more_objects_than_its_ceilings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["add, 500", "submit, 500"])
-def test_one_more_call_per_item_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_calls_per_item_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work, most = CEILINGS[name]
     way = "submit" if work.submits else "add"
     plain = getattr(Batcher, way)
 
     def planted(batcher: Batcher[int], item: int) -> Any:
+        for _ in range(3):
+            len(())
+            nothing()
         return plain(batcher, item)
 
+    def nothing() -> None:
+        pass
+
     monkeypatch.setattr(Batcher, way, planted)
-    python, _ = asyncio.run(calls(work))
+    python, c = asyncio.run(calls(work))
     assert python > most.python
+    assert c > most.c
 
 
 def test_a_few_more_calls_per_batch_are_seen() -> None:
     class Chatty(CountingSink):
-        """Makes twenty calls for each write."""
+        """Makes sixty calls for each write."""
 
         async def write(self, batch: Batch[int]) -> None:
-            for _ in range(20):
+            for _ in range(60):
                 self.gate.is_set()
             await super().write(batch)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES
 from benchmarks.harness import (
+    BYTES_PER_ITEM,
     MS,
     NS_PER_ITEM,
     Above,
@@ -25,6 +27,7 @@ from benchmarks.harness import (
     measure,
     placed,
 )
+from benchmarks.stopwatch import Clock, Stopwatch, Took
 
 from benchmarks import flame, pages, tables
 
@@ -69,6 +72,61 @@ def test_contenders_take_turns_and_the_first_round_is_not_counted() -> None:
     assert results.figures["ours"] == pytest.approx([3, 5])
     assert results.figures["peer"] == pytest.approx([4, 6])
     assert results.ours == {"ours"}
+
+
+@pytest.mark.parametrize(
+    ("clock", "judged", "beside", "head"),
+    [
+        (Clock.WALL, [4.0, 4.0], [3.0, 3.0], "| ns per item, wall | least to most | processor |"),
+        (
+            Clock.PROCESSOR,
+            [3.0, 3.0],
+            [4.0, 4.0],
+            "| ns per item, processor | least to most | wall |",
+        ),
+    ],
+)
+def test_a_turn_has_a_wall_and_a_processor_time_and_the_case_is_judged_by_one(
+    clock: Clock, judged: list[float], beside: list[float], head: str
+) -> None:
+    contender = Contender("ours", lambda: Took(wall=4e-9, processor=3e-9), ours=True)
+    peer = Contender("peer", lambda: Took(wall=8e-9, processor=8e-9))
+    results = measure(replace(a_case(contender, peer), by=clock), items=1, rounds=2)
+    assert results.figures["ours"] == pytest.approx(judged)
+    assert results.beside["ours"] == pytest.approx(beside)
+    text = tables.for_markdown(results)
+    assert head in text
+    assert (
+        f"| ours | {judged[0]:.1f} | {judged[0]:.1f} to {judged[0]:.1f} | {beside[0]:.1f} |" in text
+    )
+
+
+def test_a_case_along_something_has_a_table_of_its_own_for_the_other_clock() -> None:
+    took = Took(wall=4e-9, processor=3e-9)
+    contenders = [
+        placed("ours", 1, lambda: took, ours=True, items=1),
+        placed("peer", 1, lambda: 8e-9, items=1),
+    ]
+    case = replace(a_case(*contenders), along="items", by=Clock.PROCESSOR)
+    text = tables.for_markdown(measure(case, items=1, rounds=2))
+    assert "| items, processor time | ours, ns per item | peer, ns per item |" in text
+    assert "| wall time | ours, ns per item |\n" in text
+    assert "| 1 | 4.0 (4.0 to 4.0) |\n" in text
+
+
+def test_processor_time_does_not_pass_while_nothing_is_done() -> None:
+    """No time is judged: a sleep takes more by the wall than by the processor."""
+    watch = Stopwatch()
+    time.sleep(0.05)
+    took = watch.read()
+    assert took.processor < took.wall
+    assert took + took == Took(2 * took.wall, 2 * took.processor)
+
+
+def test_bytes_have_no_rate() -> None:
+    case = replace(a_case(), unit=BYTES_PER_ITEM)
+    results = Results(case, 10, 1, {"ours": [1.0], "peer": [2.0]}, frozenset())
+    assert "items/s" not in tables.for_markdown(results)
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
@@ -197,7 +255,7 @@ def test_a_case_that_cannot_run_says_why_and_the_others_go_on(
     assert "1.00 (1.00 to 1.00)" in printed
 
 
-ALWAYS = {"accept", "decorators", "postgres", "http", "keyed"}
+ALWAYS = {"work", "accept", "decorators", "postgres", "http", "keyed"}
 """One of each kind; the others run in the soak. P-T1, P-T2: there it is seen that those on Spark
 run, each with a Spark of its own; what they measure stands on the page of the benchmarks.
 """
@@ -213,7 +271,7 @@ run, each with a Spark of its own; what they measure stands on the page of the b
 def test_every_case_runs(
     case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if case.name == "interpreters":  # one of them is enough here
+    if case.name in {"interpreters", "work", "imports"}:  # one of them is enough here
         monkeypatch.setattr("benchmarks.cases.interpreters.VERSIONS", ())
     if case.name == "accept":
         pytest.importorskip("opentelemetry.sdk")

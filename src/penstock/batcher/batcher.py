@@ -17,6 +17,7 @@ from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
 from .flush import flushed
+from .gathering.window import NeedsSlowPath
 from .intake import Intake
 from .receipt import Receipt
 from .release import release
@@ -241,8 +242,11 @@ class Batcher(Generic[T]):
         window = self._window
         items = window.items
         if len(items) < window.limit:
-            items.append(item)
-            return
+            try:
+                items.append(item)
+                return
+            except NeedsSlowPath:
+                pass
         await self._intake.add((item,), None, None if timeout is None else _seconds(timeout))
 
     def try_add(self, item: T) -> bool:
@@ -256,8 +260,11 @@ class Batcher(Generic[T]):
         window = self._window
         items = window.items
         if len(items) < window.try_limit:
-            items.append(item)
-            return True
+            try:
+                items.append(item)
+                return True
+            except NeedsSlowPath:
+                pass
         self._lifecycle.check_here()
         return self._intake.try_add(item)
 
@@ -296,10 +303,13 @@ class Batcher(Generic[T]):
         filled = len(items)
         if filled < window.limit:
             window.receipts[filled] = receipt
-            items.append(item)
-        else:
-            seconds = None if timeout is None else _seconds(timeout)
-            await self._intake.add((item,), (receipt,), seconds)
+            try:
+                items.append(item)
+                return receipt
+            except NeedsSlowPath:
+                pass
+        seconds = None if timeout is None else _seconds(timeout)
+        await self._intake.add((item,), (receipt,), seconds)
         return receipt
 
     async def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:

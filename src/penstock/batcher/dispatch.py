@@ -69,13 +69,15 @@ class Dispatcher(Generic[T]):
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
+        clock, failed = lambda: self.clock, self.books.unlisted.raised_by_function
         self.gathering = gathering_for(
             setup,
             self.ledger,
             self.numbers,
             self.window,
             wake=self._wake,
-            on_error=self.books.unlisted.raised_by_function,
+            clock=clock,
+            on_error=failed,
         )
         self._alarm = Alarm(self.slot_given)
         self._on_room = on_room
@@ -149,6 +151,13 @@ class Dispatcher(Generic[T]):
             self._alarm.set(self.clock, now + self.gathering.shape.max_delay)
         return now
 
+    def producer_waits(self) -> None:
+        """Close the window for others, and seal the open batch early if a slot is free for it."""
+        if self.slots.free:
+            self.advance(self.clock.now())
+        else:
+            self.refresh()
+
     def slot_given(self) -> None:
         """Advance: a slot may be free, or a batch due."""
         self.advance(self.clock.now())
@@ -172,8 +181,7 @@ class Dispatcher(Generic[T]):
     def _take_early(self, now: float) -> Sealed[T] | None:
         """The open batch before its time, if the batcher closes or a producer waits for room.
 
-        Not while granted room is unused: sealing then on every free slot would end in batches of
-        one item for ever.
+        Not while granted room is unused: that would end in batches of one item for ever.
         """
         is_stopping = self.lifecycle.stopping
         is_pressed = self.ledger.contended and not self.ledger.granted
@@ -184,21 +192,15 @@ class Dispatcher(Generic[T]):
 
     def _launch(self, sealed: Sealed[T], now: float) -> None:
         flight = self.flights.launch(self, sealed, now)
-        task = self.lifecycle.loop.create_task(
-            self._fly(flight),
-            name=f"penstock flush {flight.batch.id}",
-            context=self.flights.context(),
-        )
+        name, context = f"penstock flush {flight.batch.id}", self.flights.context()
+        task = self.lifecycle.loop.create_task(self._fly(flight), name=name, context=context)
         flight.start(task, self._landed)
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_sealed(flight.batch))
             self.window.close()  # an observer may have added something
 
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
-        """Write a batch, and land it unless that takes foreign code; the task's callback does then.
-
-        The callback runs outside the context of the batcher's own work.
-        """
+        """Write a batch, and land it here, unless foreign code has to run outside this context."""
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
         errors = await send(self.setup.sink_for(flight.sealed), flight.batch)

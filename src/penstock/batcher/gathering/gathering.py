@@ -19,7 +19,7 @@ class Gathering(NamedTuple, Generic[T]):
     gatherer: Gatherer[T]
     shape: Shape
     pack: Pack[T]
-    """The open batch; stays empty with tenants."""
+    """The open batch; with tenants, the way into theirs."""
     identity: Callable[[T], Hashable] | None = None
     """The identity of an item's key or tenant; `None` without."""
     holds: Holding | None = None

@@ -12,11 +12,13 @@ from .keyed import KeyedGatherer
 from .pack import Pack
 from .plain import PlainGatherer
 from .tenant_holds import TenantHolds
+from .tenant_keyed import TenantKeyedGatherer
 from .tenants import TenantGatherer, TenantRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..._core.clock import Clock
     from ..._core.ledger import Ledger
     from ..setup import Setup
     from .gatherer import Wake
@@ -33,6 +35,7 @@ def gathering_for(
     window: AddWindow,
     *,
     wake: Wake,
+    clock: Callable[[], Clock],
     on_error: Callable[[BaseException], object],
 ) -> Gathering[T]:
     """A plain gatherer, a keyed one, or one of either per tenant."""
@@ -40,11 +43,17 @@ def gathering_for(
     shape = Shape(limits.max_items, limits.max_bytes, limits.delay, setup.sized)
     evicts = setup.overflow == "drop_oldest"
 
-    def one(ledger: Ledger) -> Gathering[T]:
+    def now() -> float:
+        return clock().now()
+
+    def one(ledger: Ledger, window: AddWindow) -> Gathering[T]:
         if key is None:
             pack: Pack[T] = Pack(sized=shape.sized)
             return Gathering(PlainGatherer(shape, pack, ledger, numbers), shape, pack)
-        keyed: KeyedGatherer[T] = KeyedGatherer(
+        kind: Callable[..., KeyedGatherer[T]] = KeyedGatherer
+        if tenant is not None:
+            kind = TenantKeyedGatherer
+        keyed = kind(
             shape,
             ledger,
             numbers,
@@ -53,14 +62,14 @@ def gathering_for(
             repeats=setup.key_prefix_safe,
             evicts=evicts,
             parking=Parking(setup.on_key_failure, setup.max_parked_items),
-            wake=wake,
+            wake=wake if tenant is None else (lambda _: now()),
             on_error=on_error,
             odd_keys=tenant is not None,  # a tenant's first key is looked up earlier
         )
         return Gathering(keyed, shape, keyed.pack, keyed.identity, keyed.holds)
 
     if tenant is None:
-        return one(ledger)
+        return one(ledger, window)
     rules: TenantRules[T] = TenantRules(
         one,
         tenant=tenant,
@@ -71,6 +80,8 @@ def gathering_for(
         cap_items=tenants.max_pending_items,
         cap_bytes=tenants.max_pending_bytes,
     )
-    gatherer = TenantGatherer(rules, shape, ledger, numbers)
+    gatherer = TenantGatherer(
+        rules, shape, ledger, numbers, window=window, now=now, on_error=on_error
+    )
     holds = None if key is None else TenantHolds(gatherer)
-    return Gathering(gatherer, shape, Pack(sized=False), gatherer.identity, holds)
+    return Gathering(gatherer, shape, gatherer.pack, gatherer.identity, holds)

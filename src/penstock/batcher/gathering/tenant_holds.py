@@ -42,6 +42,7 @@ class TenantHolds(Generic[T]):
         queue: TenantQueue[T] = owner_of(batch)
         before = queue.held_keys
         if queue.holds is not None:
+            queue.change()
             queue.holds.stop(batch, indices)
         self.keys += queue.held_keys - before
 
@@ -51,6 +52,7 @@ class TenantHolds(Generic[T]):
         if queue is None or queue.holds is None:
             return 0
         before = queue.held_keys
+        queue.change()
         count = queue.holds.let_go(cast("TenantKey", key).key, now)
         self.keys += queue.held_keys - before
         self._tenants.settle_room(queue)

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..._core.ledger import Ledger
+    from .gatherer import Gatherer
     from .gathering import Gathering
+    from .window import AddWindow
 
 T = TypeVar("T")
 
@@ -29,16 +31,24 @@ class TenantKey(NamedTuple):
 class TenantQueue(Generic[T]):
     """A tenant's gatherer, its part of the ledger and its batches in flight."""
 
-    __slots__ = ("flying", "gatherer", "holds", "identity", "ledger", "tenant", "weight")
+    __slots__ = (
+        "_pack", "flying", "gatherer", "holds", "identity", "key", "ledger", "tenant", "weight",
+        "window",
+    )  # fmt: skip
 
     def __init__(
-        self, tenant: Hashable, weight: float, gathering: Gathering[T], ledger: Ledger
+        self, key: TenantKey, gathering: Gathering[T], ledger: Ledger, window: AddWindow
     ) -> None:
-        self.tenant = tenant
-        self.weight = weight
+        self.tenant, _, self.weight = key
+        self.key = TenantKey(self.tenant, None, self.weight)
+        """Of an item without a key."""
         self.gatherer = gathering.gatherer
         self.identity = gathering.identity
         self.holds = gathering.holds
+        self.window = window
+        """The fast path into its open batch; closed while that is empty: the first item's time
+        must be noted."""
+        self._pack = gathering.pack
         self.ledger = ledger
         """A batch's items leave it together, at the end of the write."""
         self.flying = 0
@@ -55,12 +65,24 @@ class TenantQueue(Generic[T]):
         ledger = self.ledger
         return not (ledger.inside or ledger.waiting or ledger.granted or self.held_keys)
 
+    def change(self) -> Gatherer[T]:
+        """Its gatherer, for a change of state: the fast path stays closed until `changed`."""
+        self.window.close()
+        return self.gatherer
+
+    def changed(self) -> None:
+        """Open the fast path, unless the batch is empty or a key is held."""
+        self.window.close()
+        pack = self._pack
+        if pack.items and not self.held_keys:
+            self.window.open(pack, self.gatherer.spare)
+
     def grant(self, now: float) -> None:
         """Grant free room to producers; while one still waits, the open batch does not linger."""
         ledger = self.ledger
         ledger.grant()
         if ledger.waiting and not ledger.granted and not self.flying and not self.gatherer.is_ready:
-            self.gatherer.seal(Reason.PRESSURE, now)
+            self.change().seal(Reason.PRESSURE, now)
 
     def took(self) -> None:
         """Count a batch into flight."""

@@ -20,12 +20,15 @@ from ..._core.agenda import Agenda
 from ..._core.errors import KeyFailedError
 from ..._core.ledger import Ledger
 from ..._core.lineage import Reason
-from ..._core.order.keys import identity, shown
+from ..._core.order.keys import shown
 from .add_group import AddGroup
 from .eras import FENCES
 from .gatherer import Snapshot
+from .pack import Pack
+from .tenant_door import TenantDoor
 from .tenant_queue import TenantKey, TenantQueue
 from .turns import Turns
+from .window import AddWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -47,8 +50,8 @@ QUANTUM_BYTES = 64 << 10
 class TenantRules(Generic[T]):
     """From items to tenants and keys, and the shares and caps of tenants."""
 
-    make: Callable[[Ledger], Gathering[T]]
-    """Builds a tenant's gatherer on its ledger."""
+    make: Callable[[Ledger, AddWindow], Gathering[T]]
+    """Builds a tenant's gatherer on its ledger, with its fast path."""
     tenant: Callable[[T], object]
     key: Callable[[T], Hashable]
     """An item's key as of `identity`, or `None`."""
@@ -75,22 +78,33 @@ class TenantGatherer(Generic[T]):
     """Items per tenant."""
 
     def __init__(
-        self, rules: TenantRules[T], shape: Shape, ledger: Ledger, numbers: Numbers
+        self,
+        rules: TenantRules[T],
+        shape: Shape,
+        ledger: Ledger,
+        numbers: Numbers,
+        *,
+        window: AddWindow,
+        now: Callable[[], float],
+        on_error: Callable[[BaseException], object],
     ) -> None:
         self.rules = rules
         self._shape = shape
         self._ledger = ledger
         self._numbers = numbers
         self._queues: dict[Hashable, TenantQueue[T]] = {}
+        self._door: TenantDoor[T] = TenantDoor(rules.tenant, self._queues, window, on_error)
+        self.pack: Pack[T] = Pack(sized=False, make=lambda: self._door)
         self._turns: Turns[TenantQueue[T]] = Turns()
         self._dues: Agenda[TenantQueue[T]] = Agenda(self._due_of)
         self._ages: Agenda[TenantQueue[T]] | None = Agenda(_oldest_at) if rules.evicts else None
         self._now = 0.0
+        self._clock = now
         self._failed: list[Leftover[T]] = []
         self._is_stopping = False
 
-    spare = 0
-    """There is no fast path: each item's tenant must be looked up."""
+    spare = sys.maxsize
+    """The fast path looks up each item's tenant, whose own window has the limit."""
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -104,12 +118,12 @@ class TenantGatherer(Generic[T]):
     def identity(self, item: T) -> TenantKey:
         """An item's tenant and key. Raises `TypeError`, `KeyFailedError`, the functions' own."""
         rules = self.rules
-        tenant = identity(rules.tenant(item), "tenant")
+        tenant = self._door.tenant_of(item)
         queue = self._queues.get(tenant)
         if queue is None:
             return TenantKey(tenant, rules.key(item), rules.weight(shown(tenant)))
         if queue.identity is None:
-            return TenantKey(tenant, None, queue.weight)
+            return queue.key
         try:
             return TenantKey(tenant, queue.identity(item), queue.weight)
         except KeyFailedError as error:
@@ -118,10 +132,11 @@ class TenantGatherer(Generic[T]):
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
         """Accept items, with `TenantKey`s; return those that fail because of their key."""
         self._now = now
+        self._door.clear()  # the whole's window is closed, and has counted
         for item, size, receipt, key in group.rows():  # one by one: turns are given in their order
             own = cast("TenantKey", key)
             queue = self.queue(own)
-            failed = queue.gatherer.offer(AddGroup((item,), (size,), (receipt,), (own.key,)), now)
+            failed = queue.change().offer(AddGroup((item,), (size,), (receipt,), (own.key,)), now)
             if self._ages is not None:
                 self._ages.note(queue, now)
             self.changed(queue, failed)
@@ -136,22 +151,25 @@ class TenantGatherer(Generic[T]):
         queue = self._queues.get(key.tenant)
         if queue is None:
             ledger = self.rules.ledger(self._ledger)
-            queue = TenantQueue(key.tenant, key.weight, self.rules.make(ledger), ledger)
+            window = AddWindow(ledger)
+            queue = TenantQueue(key, self.rules.make(ledger, window), ledger, window)
             self._queues[key.tenant] = queue
             if self._is_stopping and queue.holds is not None:
                 queue.holds.begin_stop()
         return queue
 
     def changed(self, queue: TenantQueue[T], failed: Sequence[Leftover[T]] = ()) -> None:
-        """Note a tenant's turn and due time, and keep the failed items for the caller."""
+        """Note a tenant's turn and due time, open its fast path, keep the failed items."""
         if failed:
             self._failed += failed
-            queue.grant(self._now)
+            self._grant(queue)
         if queue.gatherer.is_ready:
             self._give_turn(queue)
         due = self._due_of(queue)
         if due is not None:
             self._dues.note(queue, due)
+        if not self._shape.sized:
+            queue.changed()
 
     def _take_failed(self) -> Sequence[Leftover[T]]:
         if not self._failed:
@@ -190,7 +208,7 @@ class TenantGatherer(Generic[T]):
             self._seal(queue, reason)
 
     def _seal(self, queue: TenantQueue[T], reason: Reason) -> None:
-        queue.gatherer.seal(reason, self._now)
+        queue.change().seal(reason, self._now)
         self.changed(queue)
 
     def due_at(self) -> float | None:
@@ -206,7 +224,7 @@ class TenantGatherer(Generic[T]):
         self._give_due_turns(now)
         quantum = self._quantum
         while (queue := self._turns.first(quantum)) is not None:
-            batch = None if self._is_busy(queue) else queue.gatherer.take(now)
+            batch = None if self._is_busy(queue) else self._take_of(queue)
             if batch is None:
                 self._turns.lose(queue)
                 continue
@@ -215,6 +233,12 @@ class TenantGatherer(Generic[T]):
             self._turns.charge(queue, max(batch.bytes, len(batch.items)))
             return batch
         return None
+
+    def _take_of(self, queue: TenantQueue[T]) -> Sealed[T] | None:
+        batch = queue.change().take(self._now)
+        if not self._shape.sized:
+            queue.changed()
+        return batch
 
     @property
     def _quantum(self) -> float:
@@ -235,14 +259,14 @@ class TenantGatherer(Generic[T]):
     ) -> Sequence[Leftover[T]]:
         """Free a batch's keys, and its tenant's room and slot once the write has ended."""
         queue = owner_of(batch)
-        failed = queue.gatherer.done(batch, ended, back)
+        failed = queue.change().done(batch, ended, back)
         if back:  # they count twice until the write ends: the whole batch leaves then
             queue.ledger.landed(-len(back), -batch.size_of(back))
             if self._ages is not None:
                 self._ages.note(queue, batch.oldest_at)
         if ended is None:
             queue.landed(len(batch.items), batch.bytes)
-            queue.grant(self._now)
+            self._grant(queue)
         self.changed(queue, failed)
         self.forget(queue)
         return self._take_failed()
@@ -256,9 +280,13 @@ class TenantGatherer(Generic[T]):
                 self._ages.drop(queue)
             del self._queues[queue.tenant]
 
+    def _grant(self, queue: TenantQueue[T]) -> None:
+        if queue.ledger.waiting:
+            queue.grant(self._clock())  # the fast path does not move `_now`
+
     def settle_room(self, queue: TenantQueue[T]) -> None:
         """Serve a tenant's waiting producers after a change of its room."""
-        queue.grant(self._now)
+        self._grant(queue)
         self.changed(queue)
 
     # -- evicted -----------------------------------------------------------------------------------
@@ -270,9 +298,9 @@ class TenantGatherer(Generic[T]):
 
     def evict_from(self, queue: TenantQueue[T]) -> Evicted[T] | None:
         """Evict a tenant's oldest queued item; `None` if there is none."""
-        evicted = queue.gatherer.evict_oldest()
+        evicted = queue.change().evict_oldest()
         if evicted is not None:
-            queue.grant(self._now)
+            self._grant(queue)
             self.changed(queue)
             self.forget(queue)
         return evicted
@@ -282,7 +310,7 @@ class TenantGatherer(Generic[T]):
         self._now = now
         gone: list[Leftover[T]] = []
         for queue in self.queues():
-            items = queue.gatherer.clear(now)
+            items = queue.change().clear(now)
             gone += [item._replace(tenant=shown(queue.tenant)) for item in items]
             queue.grant(now)
             self.forget(queue)

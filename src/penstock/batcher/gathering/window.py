@@ -15,6 +15,10 @@ SLOW_PATH_WEIGHT = 8
 """Weight of an item added on the slow path, which takes at least that many times as long."""
 
 
+class NeedsSlowPath(Exception):
+    """The fast path does not take this item; raised before anything has changed."""
+
+
 class AddWindow:
     """The limits of the fast path.
 
@@ -89,7 +93,10 @@ class AddWindow:
             return False
         if receipt is not None:
             self.receipts[filled] = receipt
-        self.items.append(item)
+        try:
+            self.items.append(item)
+        except NeedsSlowPath:
+            return False
         return True
 
     def passed_by(self) -> None:

@@ -1,0 +1,39 @@
+"""Order per key within a tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from .keyed import KeyedGatherer
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from .pack import Evicted, Leftover, Sealed
+
+T = TypeVar("T")
+
+
+class TenantKeyedGatherer(KeyedGatherer[T]):
+    """A tenant's keyed gatherer. Of `wake` only the time is used.
+
+    A tenant's first item and items of a tenant with held keys take the slow path, so nothing else
+    follows from an item of the fast path. That does not tell the time: it is read where needed.
+    """
+
+    def pass_by(self, item: T, key: Hashable) -> None:
+        """Put an item into its lane, past the open batch."""
+        self._now = self._wake(False)
+        super().pass_by(item, key)
+
+    def done(
+        self, batch: Sealed[T], ended: Sequence[int] | None = None, back: Sequence[int] = ()
+    ) -> Sequence[Leftover[T]]:
+        """Free the keys of `ended` items, by default of all; return the items that fail."""
+        self._now = self._wake(False)
+        return super().done(batch, ended, back)
+
+    def evict_oldest(self) -> Evicted[T] | None:
+        """Evict the first item of the oldest batch, or of an older lane."""
+        self._now = self._wake(False)
+        return super().evict_oldest()

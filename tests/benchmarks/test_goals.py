@@ -1,0 +1,109 @@
+"""The goals are judged by medians, and every one stands on the page, met or missed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks.__main__ import main
+from benchmarks.cases.work import IMPORTS_CASE, WORK_CASE, line_of
+from benchmarks.goals import GOALS, Goal, added, faster, table, times
+from benchmarks.harness import Place, Results, name_of
+from benchmarks.workloads import WORKLOADS
+
+from benchmarks import pages, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+HERE, BEFORE = line_of("3.11.7"), line_of("3.11.7", before=True)
+
+
+def results(figures: Mapping[tuple[str, str], Sequence[float]]) -> Results:
+    """Figures by column and piece of work."""
+    return Results(
+        WORK_CASE,
+        items=10,
+        rounds=3,
+        figures={name_of(line, work): rounds for (line, work), rounds in figures.items()},
+        ours=frozenset(),
+        places={name_of(line, work): Place(line, work) for line, work in figures},
+    )
+
+
+SOME = results(
+    {
+        (HERE, "ours"): [200.0, 300.0, 900.0],
+        (HERE, "peer"): [100.0, 100.0, 100.0],
+        (BEFORE, "ours"): [400.0, 900.0, 900.0],
+    }
+)
+
+
+def row(goal: Goal, found: Results = SOME) -> list[str]:
+    head, first = table([found], [goal])
+    assert head == ["work", "goal", "ambitious", HERE]
+    return first
+
+
+@pytest.mark.parametrize(
+    ("goal", "cell"),
+    [
+        (Goal("w", times("ours", "peer"), 3, 2), "3.00 x (2.00 to 9.00): met"),
+        (Goal("w", times("ours", "peer"), 4, 3), "3.00 x (2.00 to 9.00): met, ambitious"),
+        (Goal("w", times("ours", "peer"), 2.9, 2), "3.00 x (2.00 to 9.00): **missed**"),
+        (Goal("w", times("ours", "peer", 50.0), 400, 350, " ns"), "150 ns (100 to 450): met, ambitious"),
+        (Goal("w", added("ours", "peer"), 199, 60, " ns"), "200 ns (100 to 800): **missed**"),
+        (Goal("w", faster("ours"), 2, 3, at_least=True), "2.00 x (1.00 to 3.00): met"),
+        (Goal("w", faster("ours"), 2.1, 3, at_least=True), "2.00 x (1.00 to 3.00): **missed**"),
+        (Goal("w", times("ours", "absent"), 2, 1), "not measured"),
+    ],
+)  # fmt: skip
+def test_a_goal_is_judged_by_the_median_of_its_rounds(goal: Goal, cell: str) -> None:
+    assert row(goal)[-1] == cell
+
+
+def test_a_row_says_what_is_wanted() -> None:
+    assert row(Goal("a batch", times("ours", "peer"), 2.5, 2))[:3] == [
+        "a batch",
+        "at most 2.5 x",
+        "2 x",
+    ]
+    assert row(Goal("a batch", faster("ours"), 2.5, 6, at_least=True))[1] == "at least 2.5 x"
+
+
+def test_every_goal_is_about_work_that_is_measured() -> None:
+    rounds = [1.0, 1.0, 1.0]
+    found = results({(line, work): rounds for line in (HERE, BEFORE) for work in WORKLOADS})
+    rows = table([found])
+    assert len(rows) == 1 + len(GOALS)
+    assert not [row for row in rows if "not measured" in row]
+
+
+def test_the_goals_are_written_into_the_page(tmp_path: Path) -> None:
+    page = tmp_path / pages.PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text("before\n<!-- figures: goals -->\nold\n<!-- end: goals -->\nafter\n")
+    rows = table([SOME], [Goal("a batch", times("ours", "peer"), 2.5, 2)])
+    pages.write_goals(rows, [SOME], "a machine", tmp_path)
+    text = page.read_text()
+    assert "old" not in text
+    assert "a machine; 3 rounds.\n\n" + "\n".join(tables.ruled(rows)) in text
+    assert "| a batch | at most 2.5 x | 2 x | 3.00 x (2.00 to 9.00): **missed** |" in text
+
+
+def test_the_page_has_a_place_for_the_goals() -> None:
+    text = (pages.DOCS / pages.PAGE).read_text()
+    assert text.count("<!-- figures: goals -->") == text.count("<!-- end: goals -->") == 1
+
+
+def test_the_goals_are_judged_after_their_cases(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {WORK_CASE.name: SOME, IMPORTS_CASE.name: SOME}
+    monkeypatch.setattr("benchmarks.__main__.measure", lambda case, **_: found[case.name])
+    assert main(["--goals", "--quick"]) == 0
+    printed = capsys.readouterr().out
+    assert "goals:\n" in printed
+    assert all(goal.work in printed for goal in GOALS)
