@@ -124,15 +124,15 @@ CEILINGS: dict[str, tuple[Work, Most]] = {
         Work(500, settings=lambda: {"key": lambda i: i % 1000}),
         Most(1954, 2290, 579),
     ),
-    "four decorators, 1": (Work(1, wrap=four), Most(346, 178, 3.2)),
-    "four decorators, 500": (Work(500, wrap=four), Most(1069, 1331, 3.2)),
+    "four decorators, 1": (Work(1, wrap=four), Most(272, 152, 3.2)),
+    "four decorators, 500": (Work(500, wrap=four), Most(993, 1303, 3.2)),
     "Retry after two failures, 1": (
         Work(1, wrap=retried, sink=FailingTwice),
-        Most(704, 485, 3.2, garbage=70),
+        Most(659, 392, 3.2, garbage=33),
     ),
     "Retry after two failures, 500": (
         Work(500, wrap=retried, sink=FailingTwice),
-        Most(16093, 59268, 3.2, garbage=69),
+        Most(1378, 1542, 3.2, garbage=30),
     ),
 }
 

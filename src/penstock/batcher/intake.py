@@ -214,7 +214,7 @@ class Intake(Generic[T]):
                     reservation.leave(waiter)
                 dispatcher.notify()
             else:
-                dispatcher.flights.changed.fire()
+                dispatcher.flights.tell_drain(every=self._lifecycle.gave_up)
 
     async def _reserve(self, group: AddGroup[T], joined: list[tuple[Reservation, Waiter]]) -> None:
         """Wait for room, in the whole ledger last; return without having suspended since."""

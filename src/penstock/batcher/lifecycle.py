@@ -6,6 +6,7 @@ that is open takes no items; it still has to be shut down.
 
 from __future__ import annotations
 
+import contextvars
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,8 @@ class Lifecycle:
         self.throttled_until = 0.0
         self.loop: asyncio.AbstractEventLoop
         """The loop on which it was opened."""
+        self.context: contextvars.Context
+        """The context in which it was opened."""
         self._thread = 0
         self._stop_signal = Signal()
 
@@ -108,6 +111,7 @@ class Lifecycle:
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Open it on this loop."""
         self.loop = loop
+        self.context = contextvars.copy_context()
         self._thread = get_ident()
         if isinstance(self.clock, LoopClock):
             self.clock = LoopClock(loop)  # a thread that scrapes metrics can read it as well
