@@ -91,6 +91,14 @@ class Verdict:
         """Whether this checkout takes more than `allowed` per cent more."""
         return bool(self.pairs) and self.typical.is_slower(allowed)
 
+    def said(self, allowed: float) -> str:
+        """The verdict in words."""
+        if self.refused:
+            return f"left out: {self.refused}"
+        judged = "SLOWER" if self.is_slower(allowed) else "ok"
+        times = len(self.pairs)
+        return judged if times == 1 else f"{judged}, measured {times} times"
+
 
 Measure = Callable[[str], Pairs]
 """All rounds of the workload of that name."""
@@ -110,7 +118,14 @@ def judge(name: str, measures: Iterable[Measure], allowed: float) -> Verdict:
 
 
 def measure(here: Worker, there: Worker, name: str, *, rounds: int, share: float) -> Pairs:
-    """One round that is not counted, then `rounds` in which the two take turns at being first."""
+    """One round that is not counted, then `rounds` in which the two take turns at being first.
+    Raises `WorkloadRefusedError` if the other revision cannot do it, `CaseUnavailableError` if this
+    checkout cannot.
+    """
+    try:
+        here.turn(name, share)
+    except WorkloadRefusedError as refusal:
+        raise CaseUnavailableError(f"this checkout cannot do {name!r}: {refusal}") from refusal
     times: dict[Worker, list[float]] = {here: [], there: []}
     for number in range(rounds + 1):
         for worker in (here, there) if number % 2 else (there, here):
@@ -138,23 +153,19 @@ def compare(
             yield judge(name, (among_others, *[in_new_processes] * AGAIN), allowed)
 
 
-HEAD = ("", "here, us", "there, us", "median of ratios", "fastest quarters", "")
+HEAD = ["", "here, us", "there, us", "median of ratios", "fastest quarters", ""]
 
 
 def row_of(verdict: Verdict, allowed: float) -> list[str]:
     """A verdict as a row: times per item, ratios here to there."""
-    if verdict.refused:
-        return [verdict.name, "", "", "", "", f"left out: {verdict.refused}"]
     pairs = verdict.typical
-    judged = "SLOWER" if verdict.is_slower(allowed) else "ok"
-    again = f", measured {len(verdict.pairs)} times" if len(verdict.pairs) > 1 else ""
     return [
         verdict.name,
         f"{statistics.median(pairs.here) * 1e6:,.3f}",
         f"{statistics.median(pairs.there) * 1e6:,.3f}",
         f"{pairs.median:.3f}",
         f"{pairs.least:.3f}",
-        judged + again,
+        verdict.said(allowed),
     ]
 
 
@@ -167,12 +178,12 @@ def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int
         with sources_of(options.revision, repository) as sources:
             asked = {"rounds": options.rounds, "share": options.share, "allowed": options.allow}
             for verdict in compare(sources, names, **asked):
-                print(": ".join(filter(None, row_of(verdict, options.allow)[::5])), flush=True)
+                print(f"{verdict.name}: {verdict.said(options.allow)}", flush=True)
                 verdicts.append(verdict)
     except (UnknownRevisionError, CaseUnavailableError) as reason:
         print(f"cannot compare: {reason}", file=sys.stderr)
         return 2
-    rows = [list(HEAD), *(row_of(verdict, options.allow) for verdict in verdicts)]
+    rows = [HEAD, *(row_of(verdict, options.allow) for verdict in verdicts if verdict.pairs)]
     print(f"\nprocessor time per item, this checkout (here) and {options.revision} (there)")
     print("\n".join(line.rstrip() for line in aligned(rows)))
     slower = [verdict.name for verdict in verdicts if verdict.is_slower(options.allow)]

@@ -56,7 +56,7 @@ def _prepare(
 ) -> contextlib.AbstractContextManager[Sequence[Contender]]:
     @contextlib.contextmanager
     def opened() -> Iterator[Sequence[Contender]]:
-        share = count / full
+        share = min(1.0, count / full)
         with _workers() as workers:
             yield [
                 placed(

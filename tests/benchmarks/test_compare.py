@@ -80,7 +80,7 @@ def test_work_that_a_revision_cannot_do_is_left_out_with_the_reason() -> None:
     verdict = judge("work", [measure], 5.0)
     assert verdict == Verdict("work", (), "no tenants yet")
     assert not verdict.is_slower(5.0)
-    assert row_of(verdict, 5.0)[-1] == "left out: no tenants yet"
+    assert verdict.said(5.0) == "left out: no tenants yet"
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -140,6 +140,17 @@ def test_a_planted_slowness_fails_the_comparison(
     printed = capsys.readouterr().out
     assert f"SLOWER, measured {1 + AGAIN} times" in printed
     assert "more than 900 % slower: add, batches of 500" in printed
+
+
+def test_work_that_this_checkout_cannot_do_is_no_reason_to_pass(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = repository / "src" / "penstock" / "__init__.py"
+    package.write_text(package.read_text() + "\nRowBatch = None\n")
+    monkeypatch.setattr("benchmarks.compare.SOURCES", repository / "src")
+    name = "Retry, 500 items failing twice"
+    assert main(["HEAD", "--case", name, *QUICK[2:]], repository) == 2
+    assert f"this checkout cannot do {name!r}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("revision", ["no-such-branch", "", "--help-me", "HEAD~99999"])

@@ -20,7 +20,6 @@ from .text import repr_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_INT: frozenset[type] = frozenset({int})
 SHOWN = 5
 """The most stray indices in a message."""
 
@@ -34,7 +33,7 @@ def checked_indices(indices: object, size: int) -> Sequence[int]:
         return indices
     try:
         given = list(islice(cast("Iterable[Any]", indices), size + 1))
-        if {*map(type, given)} - _INT:
+        if {*map(type, given)} - {int}:
             given = [_whole(each) for each in given]
     except Exception as error:
         raise ResultMismatch(
@@ -101,7 +100,7 @@ def checked_details(details: object, size: int) -> dict[int, object]:
 
 def _by_index(what: str, mapping: object, size: int) -> dict[int, Any]:
     found = checked_mapping(what, mapping)
-    if not found or ({*map(type, found)} == _INT and min(found) >= 0 and max(found) < size):
+    if not found or ({*map(type, found)} == {int} and min(found) >= 0 and max(found) < size):
         return found
     for i in found:
         if isinstance(i, bool) or not isinstance(i, int):

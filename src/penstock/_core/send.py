@@ -43,19 +43,10 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
 
     Suspends. Raises `CancelledError` only: the caller's own, or on a delivery that was closed.
     """
-    if batch.delivery.states.is_fresh:
-        return await _write(sink, batch)
-    indices = batch.unsettled()
-    if len(indices) == len(batch):
-        return await _write(sink, batch)
-    if not indices:
-        return {}
-    errors = await _write(sink, batch.pick(indices))
-    return {indices[i]: error for i, error in errors.items()}
-
-
-async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     delivery = batch.delivery
+    if not delivery.states.is_fresh and len(indices := batch.unsettled()) < len(batch):
+        found = await send(sink, batch.pick(indices)) if indices else {}
+        return {indices[i]: error for i, error in found.items()}
     roots = batch.roots()
     if not roots and not len(batch):
         return {}
@@ -95,7 +86,10 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         return _mismatched(batch, doubt)
     if errors:
         delivery.failed(by_roots(batch, errors))
-    return errors
+    try:
+        return errors
+    finally:
+        del errors  # an error's traceback holds this frame: without a cycle it is freed at once
 
 
 async def _without_unreadable(
@@ -112,7 +106,7 @@ async def _without_unreadable(
         errors.update(stopped_behind(batch.keys, errors))
     batch.delivery.failed(by_roots(batch, errors))
     if readable := [i for i in left if i not in errors]:
-        found = await _write(sink, batch.pick(readable))
+        found = await send(sink, batch.pick(readable))
         errors.update((readable[i], error) for i, error in found.items())
     return errors
 

@@ -51,9 +51,9 @@ class Delivery:
     def __init__(
         self,
         size: int,
-        *,
         books: Books | None = None,
         slots: Slots | None = None,
+        *,
         pacing: Pacing | None = None,
         labels: tuple[str, ...] = (),
         keeps_prefix: bool = False,
@@ -75,10 +75,17 @@ class Delivery:
         self._forks: tuple[Branches, ...] = ()
         self._listeners: tuple[Callable[[float], None], ...] = ()
 
+    def keep_prefix(self) -> None:
+        """Hold the prefix rule. A method, since a constructor's keywords are slow."""
+        self.keeps_prefix = True
+
     def detach(self) -> None:
-        """Drop the reference to the batcher, so that the batch's items are freed at once."""
+        """Drop the references to the batcher and to errors, whose tracebacks hold the batch, so that
+        its items are freed at once.
+        """
         self._books = None
         self._slots = None
+        self._failures = None
         if self._pacing is not None:
             self._pacing.detach()
 
