@@ -51,9 +51,10 @@ class Intake(Generic[T]):
         if window.yield_due:
             window.yielded()
             await lifecycle.clock.sleep(0)
-            lifecycle.check_open()
-            if len(items) == 1 and self._append(items[0], receipts):
-                return
+            if not lifecycle.takes_items:
+                lifecycle.check_open()
+            if len(items) == 1 and window.append(items[0], receipts[0] if receipts else None):
+                return  # the fast path is open again
         window.came(len(items))
         group = self.group(items, receipts)
         if self._takes_at_once(group):
@@ -64,11 +65,6 @@ class Intake(Generic[T]):
             self._refuse(group)
         else:
             await self._wait_for_room(group, seconds)
-
-    def _append(self, item: T, receipts: tuple[ReceiptBase | None, ...] | None) -> bool:
-        """Append an item on the fast path, which may be open again after a turn of other tasks."""
-        self._dispatcher.refresh()
-        return self._window.append(item, receipts[0] if receipts else None)
 
     def try_add(self, item: T) -> bool:
         """Accept the item if there is room now, as `Batcher.try_add`."""

@@ -70,7 +70,7 @@ class Lifecycle:
                 f"batcher {self.name!r} was opened by the parent of this forked process; make a "
                 "new Batcher here (its sink may be used again)"
             )
-        if self.is_running and running_loop() is not self.loop:
+        if self.is_running and not self._is_on_its_loop and running_loop() is not self.loop:
             raise ConfigError(
                 f"batcher {self.name!r} is open on another event loop, and may be used only "
                 "there; for threads, use a BlockingBatcher"
