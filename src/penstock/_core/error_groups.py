@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from .causes import distinct
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -22,13 +24,10 @@ class ErrorGroup(NamedTuple):
 
 def by_error(errors: Mapping[int, BaseException]) -> list[ErrorGroup]:
     """The groups in the order of their first items."""
-    first: BaseException | None = None
-    for error in errors.values():  # faster than a set of identities, for the frequent single group
-        if error is not first:
-            if first is not None:
-                return _groups(errors)
-            first = error
-    return [] if first is None else [ErrorGroup(first, errors.keys())]
+    alone = distinct(errors.values())
+    if len(alone) > 1:
+        return _groups(errors)
+    return [ErrorGroup(error, errors.keys()) for error in alone]
 
 
 def _groups(errors: Mapping[int, BaseException]) -> list[ErrorGroup]:
