@@ -108,33 +108,36 @@ class Most:
     c: float
     waiting: float
     garbage: float = 0.5
+    garbage_312: float = 0.5
+    """The same from Python 3.12 on, where a frame in a traceback keeps its callers."""
 
 
 CEILINGS: dict[str, tuple[Work, Most]] = {
     "add, 1": (Work(1), Most(135, 75, 3.2)),
-    "add, 10": (Work(10), Most(183, 118, 3.2)),
-    "add, 500": (Work(500), Most(853, 1225, 3.2)),
-    "submit, 1": (Work(1, submits=True), Most(141, 80, 5.3)),
-    "submit, 500": (Work(500, submits=True), Most(1908, 1229, 530)),
+    "add, 10": (Work(10), Most(180, 117, 3.2)),
+    "add, 500": (Work(500), Most(806, 1194, 3.2)),
+    "submit, 1": (Work(1, submits=True), Most(140, 79, 5.3)),
+    "submit, 500": (Work(500, submits=True), Most(1860, 1198, 530)),
     "five tenants, 500": (
         Work(500, settings=lambda: {"tenant": lambda i: i % 5}),
-        Most(2107, 3420, 5.7),
+        Most(2055, 3385, 5.7),
     ),
     "1,000 keys, 500": (
         Work(500, settings=lambda: {"key": lambda i: i % 1000}),
-        Most(1940, 2288, 579),
+        Most(1882, 2250, 579),
     ),
-    "four decorators, 1": (Work(1, wrap=four), Most(246, 129, 3.2)),
-    "four decorators, 500": (Work(500, wrap=four), Most(965, 1279, 3.2)),
+    "four decorators, 1": (Work(1, wrap=four), Most(245, 129, 3.2)),
+    "four decorators, 500": (Work(500, wrap=four), Most(917, 1248, 3.2)),
     "Retry after two failures, 1": (
         Work(1, wrap=retried, sink=FailingTwice),
-        Most(653, 376, 3.2, garbage=51),
+        Most(657, 384, 3.2, garbage_312=51),
     ),
     "Retry after two failures, 500": (
         Work(500, wrap=retried, sink=FailingTwice),
-        Most(1371, 1525, 3.2, garbage=50),
+        Most(1328, 1502, 3.2, garbage_312=50),
     ),
 }
+"""By the way in and the items of a batch; of 500 items, one costs a five-hundredth of it."""
 
 
 def opened(work: Work, sink: CountingSink) -> Batcher[int]:
@@ -206,23 +209,18 @@ def test_a_batch_needs_no_more_objects_than_its_ceilings(name: str) -> None:
     work, most = CEILINGS[name]
     waiting, garbage = asyncio.run(objects(work))
     assert waiting <= most.waiting
-    assert garbage <= most.garbage
+    assert garbage <= (most.garbage if sys.version_info < (3, 12) else most.garbage_312)
 
 
 @pytest.mark.parametrize("name", ["add, 500", "submit, 500"])
-def test_more_calls_per_item_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_more_call_per_item_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work, most = CEILINGS[name]
     way = "submit" if work.submits else "add"
     plain = getattr(Batcher, way)
 
     def planted(batcher: Batcher[int], item: int) -> Any:
-        for _ in range(3):
-            len(())
-            nothing()
+        len(())
         return plain(batcher, item)
-
-    def nothing() -> None:
-        pass
 
     monkeypatch.setattr(Batcher, way, planted)
     python, c = asyncio.run(calls(work))
@@ -232,10 +230,10 @@ def test_more_calls_per_item_are_seen(name: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_few_more_calls_per_batch_are_seen() -> None:
     class Chatty(CountingSink):
-        """Makes sixty calls for each write."""
+        """Makes twenty calls for each write."""
 
         async def write(self, batch: Batch[int]) -> None:
-            for _ in range(60):
+            for _ in range(20):
                 self.gate.is_set()
             await super().write(batch)
 
