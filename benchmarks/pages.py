@@ -5,6 +5,7 @@ two marks by this module.
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .harness import Results
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+WIDTH = 100
 PAGE = Path("explanation/benchmarks.md")
 PLOTS = Path("assets/benchmarks")
 
@@ -41,7 +43,10 @@ def write_between_marks(name: str, figures: str, docs: Path = DOCS) -> Path:
     """Replace what stands between the marks of `name`. Raises `LookupError` without marks."""
     page = docs / PAGE
     marks = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
-    text, count = marks.subn(lambda match: match[1] + figures + match[2], page.read_text())
+    text, count = marks.subn(
+        lambda match: match[1] + "\n".join(map(_wrapped, figures.split("\n"))) + match[2],
+        page.read_text(),
+    )
     if count != 1:
         raise LookupError(
             f"{PAGE} must hold the marks '<!-- figures: {name} -->' and '<!-- end: {name} -->' "
@@ -49,6 +54,16 @@ def write_between_marks(name: str, figures: str, docs: Path = DOCS) -> Path:
         )
     page.write_text(text)
     return page
+
+
+def _wrapped(line: str) -> str:
+    """A line of the page's width, unless it is a row of a table."""
+    if line.startswith("|"):
+        return line
+    hanging = "  " if line.startswith("- ") else ""
+    return textwrap.fill(
+        line, WIDTH, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _figures(results: Results, machine: str) -> str:
