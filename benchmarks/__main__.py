@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(for_terminal(results), flush=True)
         found[case.name] = results
         if _writes_docs(options):
-            write_plot(results)
+            if case.is_drawn:
+                write_plot(results)
             write_page(results, machine)
     if found.keys() >= goals.NEEDS:
         _judge_goals([found[name] for name in sorted(goals.NEEDS)], machine, options)

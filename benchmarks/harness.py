@@ -159,6 +159,8 @@ class Case:
     """What the contenders' places differ in. Rows of the table are then the points, and columns the
     lines.
     """
+    is_drawn: bool = True
+    """Whether a picture stands below the table; a hundred bars say less than their table."""
     notes: Callable[[Results], Sequence[str]] = _nothing
     """What follows from the figures, as sentences beneath the table."""
 

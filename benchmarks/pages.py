@@ -73,8 +73,9 @@ def _figures(results: Results, machine: str) -> str:
         if case.unit.per_item
         else f"{results.rounds} rounds"
     )
+    figures = f"\n{machine}; {amount}.\n\n{for_markdown(results)}\n\n"
     picture = f"![{case.title}](../{PLOTS.as_posix()}/{case.name}.svg)"
-    return f"\n{machine}; {amount}.\n\n{for_markdown(results)}\n\n{picture}\n\n"
+    return f"{figures}{picture}\n\n" if case.is_drawn else figures
 
 
 def write_plot(results: Results, docs: Path = DOCS) -> Path:

@@ -102,6 +102,7 @@ WORK_CASE = Case(
     items=ITEMS,
     quick_items=500,
     turns=TURNS,
+    is_drawn=False,
     unit=NS_PER_ITEM,
     by=Clock.PROCESSOR,
     peers=(),

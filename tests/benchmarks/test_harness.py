@@ -236,6 +236,16 @@ def test_the_page_gets_table_plot_and_machine_between_its_marks(tmp_path: Path) 
     assert "(../assets/benchmarks/made.svg)" in text
 
 
+def test_a_case_that_is_not_drawn_has_no_picture_on_the_page(tmp_path: Path) -> None:
+    page = tmp_path / pages.PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text("<!-- figures: made -->\n<!-- end: made -->\n")
+    results = some_results()
+    pages.write_page(replace(results, case=replace(results.case, is_drawn=False)), "", tmp_path)
+    assert "| ours | 200 |" in page.read_text()
+    assert ".svg" not in page.read_text()
+
+
 def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
     page = tmp_path / pages.PAGE
     page.parent.mkdir(parents=True)
