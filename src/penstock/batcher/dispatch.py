@@ -75,7 +75,7 @@ class Dispatcher(Generic[T]):
             self.numbers,
             self.window,
             wake=self._wake,
-            clock=lambda: self.clock,
+            time=self.lifecycle,
             on_error=self.books.unlisted.raised_by_function,
         )
         self._alarm = Alarm(self.slot_given)
