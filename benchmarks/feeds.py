@@ -47,6 +47,12 @@ async def try_add(batcher: Batcher[int], items: Sequence[int]) -> None:
         batcher.try_add(item)
 
 
+async def submit_only(batcher: Batcher[int], items: Sequence[int]) -> None:
+    """Keeps no receipt."""
+    for item in items:
+        await batcher.submit(item)
+
+
 async def submit(batcher: Batcher[int], items: Sequence[int]) -> None:
     receipts = [await batcher.submit(item) for item in items]
     await batcher.flush()

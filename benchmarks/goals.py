@@ -12,6 +12,7 @@ from .workloads import (
     BARE,
     DECORATED,
     FIVE_TENANTS,
+    GATHER,
     IMPORT,
     MANY_KEYS,
     RETRIES,
@@ -116,6 +117,7 @@ GOALS = (
         )
     ),
     Goal("`submit`, batches of 500, against before", faster(SUBMIT), 1.7, 2.0, at_least=True),
+    Goal("the same, receipts kept and gathered", faster(GATHER), 1.7, 2.0, at_least=True),
     Goal("five tenants, against plain `add`", times(FIVE_TENANTS, ADD), 2.5, 2.0),
     Goal(
         f"1,000 keys, per item, where plain `add` takes {PLAIN:g} ns",

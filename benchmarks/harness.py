@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -149,6 +149,10 @@ class Case:
     peers: Sequence[str]
     """The contenders (or lines) that the others are compared with."""
     targets: Sequence[Aim] = ()
+    turns: int = 1
+    """Turns of each contender in a round, whose median is the round's figure. Several short turns
+    are less disturbed by other work on the machine than a long one.
+    """
     by: Clock = Clock.WALL
     """The clock that ratios and targets go by, where turns return both times."""
     along: str | None = None
@@ -266,11 +270,9 @@ def measure(case: Case, *, items: int, rounds: int) -> Results:
     with case.prepare(items) as contenders:
         turns: dict[str, list[Took | float]] = {contender.name: [] for contender in contenders}
         for number in range(rounds + 1):
-            for contender in contenders:
-                gc.collect()
-                took = contender.turn()
+            for name, took in _round(contenders, case.turns):
                 if number:
-                    turns[contender.name].append(took)
+                    turns[name].append(took)
         other = Clock.WALL if case.by is Clock.PROCESSOR else Clock.PROCESSOR
         counts = {each.name: each.items or items for each in contenders}
         return Results(
@@ -289,6 +291,27 @@ def measure(case: Case, *, items: int, rounds: int) -> Results:
                 if all(isinstance(took, Took) for took in each)
             },
         )
+
+
+def _round(contenders: Sequence[Contender], turns: int) -> Iterator[tuple[str, Took | float]]:
+    """Take the turns of a round, in turn; give each contender's median."""
+    took: dict[str, list[Took | float]] = {contender.name: [] for contender in contenders}
+    for _ in range(turns):
+        for contender in contenders:
+            gc.collect()
+            took[contender.name].append(contender.turn())
+    for name, each in took.items():
+        yield name, _median(each)
+
+
+def _median(turns: Sequence[Took | float]) -> Took | float:
+    timed = [turn for turn in turns if isinstance(turn, Took)]
+    if timed:
+        return Took(
+            statistics.median(turn.wall for turn in timed),
+            statistics.median(turn.processor for turn in timed),
+        )
+    return statistics.median(turn for turn in turns if not isinstance(turn, Took))
 
 
 def _scaled(took: Took | float, case: Case, items: int, clock: Clock) -> float:

@@ -20,7 +20,19 @@ import tenacity
 import penstock
 from penstock import Batch, Batcher, Limits, RowBatch, Sink
 
-from .feeds import DEPTH, LINGER, SIZE, NullSink, add, add_many, check, ours, submit, try_add
+from .feeds import (
+    DEPTH,
+    LINGER,
+    SIZE,
+    NullSink,
+    add,
+    add_many,
+    check,
+    ours,
+    submit,
+    submit_only,
+    try_add,
+)
 from .peers.skeleton import Skeleton
 from .stopwatch import Stopwatch, TimedTurn, Took
 
@@ -189,7 +201,8 @@ def add_of(size: int) -> str:
 
 ITEMS_OF = {1: 3_000, 10: 20_000, 100: 60_000, SIZE: 200_000}
 ADD = add_of(SIZE)
-TRY_ADD, ADD_MANY, SUBMIT = "try_add", "add_many, lists of 500", "submit, then gather"
+TRY_ADD, ADD_MANY = "try_add", "add_many, lists of 500"
+SUBMIT, GATHER = f"submit, batches of {SIZE}", "submit, then gather"
 FIVE_TENANTS, MANY_KEYS = f"add, {TENANTS} tenants", f"add, {KEYS:,} keys"
 TENANTS_AND_KEYS = f"add, {TENANTS} tenants, {KEYS:,} keys"
 DECORATED = "add, four decorators"
@@ -197,19 +210,26 @@ RETRIES = f"Retry, {SIZE} items failing twice"
 BARE, IMPORT = "bare interpreter", "import penstock"
 
 WORKLOADS = _all(
-    *(Workload(skeleton_of(n), ITEMS_OF[n], _skeleton(n), ours=False) for n in SIZES),
-    *(Workload(add_of(n), ITEMS_OF[n], _add(n)) for n in SIZES),
+    *(
+        workload
+        for n in SIZES
+        for workload in (
+            Workload(skeleton_of(n), ITEMS_OF[n], _skeleton(n), ours=False),
+            Workload(add_of(n), ITEMS_OF[n], _add(n)),
+        )
+    ),
+    Workload(DECORATED, 200_000, _decorated),
+    Workload(MANY_KEYS, 100_000, _batcher(key=lambda item: item % KEYS)),
+    Workload(FIVE_TENANTS, 100_000, _batcher(tenant=lambda item: item % TENANTS)),
     Workload(TRY_ADD, 200_000, lambda items: ours(try_add, items, depth=max(DEPTH, len(items)))),
     Workload(ADD_MANY, 200_000, add_many),
-    Workload(SUBMIT, 100_000, lambda items: ours(submit, items)),
-    Workload(FIVE_TENANTS, 50_000, _batcher(tenant=lambda item: item % TENANTS)),
-    Workload(MANY_KEYS, 100_000, _batcher(key=lambda item: item % KEYS)),
+    Workload(SUBMIT, 100_000, lambda items: ours(submit_only, items)),
+    Workload(GATHER, 400_000, lambda items: ours(submit, items)),
     Workload(
         TENANTS_AND_KEYS,
         50_000,
         _batcher(tenant=lambda item: item % TENANTS, key=lambda item: item % KEYS),
     ),
-    Workload(DECORATED, 200_000, _decorated),
     Workload(RETRIES, 100 * SIZE, _retries),
     Workload(BARE, IMPORTS, _imports("pass"), ours=False),
     Workload(IMPORT, IMPORTS, _imports("import penstock")),

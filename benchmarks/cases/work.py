@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 BEFORE = "99c0725"
 """The revision at which the goals were set."""
-ITEMS = 200_000
+FULL = 200_000
 """Items at which every workload has its full number."""
+ITEMS = FULL // 4
+TURNS = 5
 MS_EACH = Unit("ms", 1e3)
 STARTS = (BARE, IMPORT)
 
@@ -56,7 +58,7 @@ def _prepare(
 ) -> contextlib.AbstractContextManager[Sequence[Contender]]:
     @contextlib.contextmanager
     def opened() -> Iterator[Sequence[Contender]]:
-        share = count / full
+        share = min(1.0, count / full)
         with _workers() as workers:
             yield [
                 placed(
@@ -91,9 +93,10 @@ def _take(worker: Worker, name: str, share: float) -> Took:
 WORK_CASE = Case(
     name="work",
     title="Pieces of work, by Python",
-    prepare=partial(_prepare, names=[n for n in WORKLOADS if n not in STARTS], full=ITEMS),
+    prepare=partial(_prepare, names=[n for n in WORKLOADS if n not in STARTS], full=FULL),
     items=ITEMS,
     quick_items=500,
+    turns=TURNS,
     unit=NS_PER_ITEM,
     by=Clock.PROCESSOR,
     peers=(),

@@ -111,28 +111,28 @@ class Most:
 
 
 CEILINGS: dict[str, tuple[Work, Most]] = {
-    "add, 1": (Work(1), Most(148, 77, 3.2)),
-    "add, 10": (Work(10), Most(196, 121, 3.2)),
-    "add, 500": (Work(500), Most(867, 1227, 3.2)),
-    "submit, 1": (Work(1, submits=True), Most(153, 82, 5.3)),
-    "submit, 500": (Work(500, submits=True), Most(1921, 1231, 530)),
+    "add, 1": (Work(1), Most(135, 75, 3.2)),
+    "add, 10": (Work(10), Most(183, 118, 3.2)),
+    "add, 500": (Work(500), Most(853, 1225, 3.2)),
+    "submit, 1": (Work(1, submits=True), Most(141, 80, 5.3)),
+    "submit, 500": (Work(500, submits=True), Most(1908, 1229, 530)),
     "five tenants, 500": (
         Work(500, settings=lambda: {"tenant": lambda i: i % 5}),
-        Most(40395, 13072, 6),
+        Most(2107, 3420, 5.7),
     ),
     "1,000 keys, 500": (
         Work(500, settings=lambda: {"key": lambda i: i % 1000}),
-        Most(1954, 2290, 579),
+        Most(1940, 2288, 579),
     ),
-    "four decorators, 1": (Work(1, wrap=four), Most(346, 178, 3.2)),
-    "four decorators, 500": (Work(500, wrap=four), Most(1069, 1331, 3.2)),
+    "four decorators, 1": (Work(1, wrap=four), Most(246, 129, 3.2)),
+    "four decorators, 500": (Work(500, wrap=four), Most(965, 1279, 3.2)),
     "Retry after two failures, 1": (
         Work(1, wrap=retried, sink=FailingTwice),
-        Most(704, 485, 3.2, garbage=70),
+        Most(653, 376, 3.2, garbage=51),
     ),
     "Retry after two failures, 500": (
         Work(500, wrap=retried, sink=FailingTwice),
-        Most(16093, 59268, 3.2, garbage=69),
+        Most(1371, 1525, 3.2, garbage=50),
     ),
 }
 

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from penstock import Backoff, Batch, Batcher, Limits, Observer, Retry, UnavailableError, stack
+from penstock import (
+    Backoff,
+    Batch,
+    Batcher,
+    Limits,
+    Observer,
+    PermanentError,
+    Retry,
+    UnavailableError,
+    stack,
+)
 from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.testing import FakeClock
+
+WHO = ContextVar("WHO", default="no one")
 
 
 class Adds(Observer):
@@ -143,3 +156,29 @@ async def test_a_write_that_ends_after_the_report_reports_no_state(fake_clock: F
     assert not report.complete
     await fake_clock.advance(20.0)
     assert states == ["unavailable"]
+
+
+async def test_a_failure_handler_runs_in_the_context_that_opened_the_batcher(
+    fake_clock: FakeClock,
+) -> None:
+    """Also behind a batch that has landed in the task of its own write, whose context is empty and
+    marked as the batcher's own work.
+    """
+    seen: list[str] = []
+
+    async def write(batch: Batch[int]) -> None:
+        await asyncio.sleep(0)
+        if 2 in batch:
+            raise PermanentError("no")
+
+    def on_failure(items: object, error: BaseException) -> None:
+        seen.append(WHO.get())
+        WHO.set("a handler")
+
+    WHO.set("the program")
+    limits = Limits(max_items=1)
+    async with Batcher[int](write, limits=limits, on_failure=on_failure) as batcher:
+        for number in (1, 2, 1, 2):
+            await batcher.add(number)
+        await batcher.flush()
+    assert seen == ["the program", "the program"]

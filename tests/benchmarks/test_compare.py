@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EQUAL = Pairs([1.0, 1.0, 1.0], [1.0, 1.0, 1.0])
 SLOWER = Pairs([1.2, 1.2, 1.2], [1.0, 1.0, 1.0])
+UNCLEAR = Pairs([1.0, 1.2, 1.2], [1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,8 @@ def measures(*found: Pairs) -> tuple[Iterable[Callable[[str], Pairs]], list[str]
         ([SLOWER, EQUAL, EQUAL], 3, False),
         ([SLOWER, EQUAL, SLOWER], 3, True),
         ([SLOWER, SLOWER, SLOWER], 3, True),
+        ([UNCLEAR, SLOWER, SLOWER], 3, True),
+        ([UNCLEAR, UNCLEAR, SLOWER], 3, False),
     ],
 )
 def test_what_seems_slower_is_measured_again_and_the_middle_counts(
@@ -77,7 +80,7 @@ def test_work_that_a_revision_cannot_do_is_left_out_with_the_reason() -> None:
     verdict = judge("work", [measure], 5.0)
     assert verdict == Verdict("work", (), "no tenants yet")
     assert not verdict.is_slower(5.0)
-    assert row_of(verdict, 5.0)[-1] == "left out: no tenants yet"
+    assert verdict.said(5.0) == "left out: no tenants yet"
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -137,6 +140,17 @@ def test_a_planted_slowness_fails_the_comparison(
     printed = capsys.readouterr().out
     assert f"SLOWER, measured {1 + AGAIN} times" in printed
     assert "more than 900 % slower: add, batches of 500" in printed
+
+
+def test_work_that_this_checkout_cannot_do_is_no_reason_to_pass(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = repository / "src" / "penstock" / "__init__.py"
+    package.write_text(package.read_text() + "\nRowBatch = None\n")
+    monkeypatch.setattr("benchmarks.compare.SOURCES", repository / "src")
+    name = "Retry, 500 items failing twice"
+    assert main(["HEAD", "--case", name, *QUICK[2:]], repository) == 2
+    assert f"this checkout cannot do {name!r}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("revision", ["no-such-branch", "", "--help-me", "HEAD~99999"])

@@ -101,6 +101,16 @@ def test_a_turn_has_a_wall_and_a_processor_time_and_the_case_is_judged_by_one(
     )
 
 
+def test_the_median_of_several_turns_is_the_figure_of_their_round() -> None:
+    times = iter([9.0, 9.0, 9.0, 1.0, 8.0, 2.0])
+    contender = Contender("ours", lambda: Took(wall=(n := next(times)) * 1e-9, processor=-n))
+    plain = Contender("peer", lambda: 5e-9)
+    results = measure(replace(a_case(contender, plain), turns=3), items=1, rounds=1)
+    assert results.figures["ours"] == pytest.approx([2.0])
+    assert results.beside["ours"] == pytest.approx([-2e9])
+    assert results.figures["peer"] == pytest.approx([5.0])
+
+
 def test_a_case_along_something_has_a_table_of_its_own_for_the_other_clock() -> None:
     took = Took(wall=4e-9, processor=3e-9)
     contenders = [

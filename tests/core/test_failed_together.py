@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,15 +14,19 @@ from hypothesis import strategies as st
 
 from penstock import (
     Batch,
+    Batcher,
     CircuitOpenError,
     ErrorClass,
+    Limits,
     Outcome,
     PermanentError,
+    Retry,
     RowBatch,
     StoppedError,
     TransientError,
     UnknownOutcomeError,
     send,
+    stack,
 )
 from penstock._core.causes import distinct
 from penstock._core.delivery.delivery import Delivery
@@ -39,7 +46,7 @@ class Failing:
     def __init__(self, times: int) -> None:
         self.times = times
 
-    async def write(self, batch: Batch[int]) -> None:
+    async def write(self, batch: Batch[Any]) -> None:
         if self.times:
             self.times -= 1
             raise TransientError("try again")
@@ -92,6 +99,29 @@ async def test_each_error_object_is_heard_once(fake_clock: FakeClock) -> None:
     delivery.begin(range(4))
     delivery.failed({0: one, 1: other, 2: one, 3: one})
     assert heard == [one, other]
+
+
+async def test_items_that_failed_before_their_success_are_freed_with_their_batch(
+    fake_clock: FakeClock,
+) -> None:
+    """Without the collector: no cycle of errors, tracebacks and frames keeps a batch."""
+
+    class Item:
+        """Something with weak references."""
+
+    gc.collect()
+    gc.disable()
+    try:
+        item = Item()
+        seen = weakref.ref(item)
+        async with Batcher(stack(Failing(2), Retry()), limits=Limits(max_items=1)) as batcher:
+            await batcher.add(item)
+            del item
+            await batcher.flush()
+            await asyncio.sleep(0)
+            assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_distinct_errors_are_told_apart_by_identity_not_by_equality() -> None:

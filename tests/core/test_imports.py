@@ -139,6 +139,33 @@ def test_a_name_loads_its_own_part_only() -> None:
     assert loaded & DEFERRED_PARTS <= {"penstock.retry", "penstock._core.transaction"}
 
 
+LIFE = """
+import asyncio, json, sys
+from penstock import Batcher, BlockingBatcher, Limits, TransientError, run
+loaded, counts = set(sys.modules), iter(range(1000))
+
+def write(items):
+    if next(counts) % 3 == 0:
+        raise TransientError("not now")
+
+async def main():
+    async with Batcher(write, limits=Limits(max_items=3), key=lambda item: item % 2) as batcher:
+        for item in range(20):
+            await batcher.add(item)
+
+run(main())
+with BlockingBatcher(write, limits=Limits(max_items=3)) as blocking:
+    for item in range(20):
+        blocking.add(item)
+print(json.dumps(sorted(sys.modules.keys() - loaded)))
+"""
+
+
+def test_nothing_is_loaded_in_the_life_of_a_batcher() -> None:
+    """An import in a shutdown would take the time of a drain, and may fail in a forked child."""
+    assert told(LIFE) == []
+
+
 @pytest.mark.parametrize("path", PUBLIC)
 def test_dir_lists_every_public_name(path: str) -> None:
     module = import_module(path)

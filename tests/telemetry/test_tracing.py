@@ -213,3 +213,31 @@ async def test_an_item_whose_context_cannot_be_had_is_written_without_a_link(
     await write(stack(sink, Tracing(tracer_provider=PROVIDER, context_of=context_of)), ["a", "b"])
     assert sink.applied == ["a", "b"]
     assert caplog.text.count("context_of=...) raised KeyError") == 1
+
+
+async def test_an_item_with_a_context_is_found_behind_a_thousand_without(
+    fake_clock: FakeClock,
+) -> None:
+    """In their batch, and in a later one of the same sink; of a type that was seen without."""
+    sink: FakeSink[Any] = FakeSink()
+    stacked = stack(sink, Tracing(tracer_provider=PROVIDER))
+    plain = list(range(1_000))
+    await write(stacked, plain)
+    await write(stacked, [*plain, link(1_000)])
+    await write(stacked, [link(7)])
+    first, second, third = spans("batcher.flush")
+    assert not first.links
+    assert [each.context for each in (*second.links, *third.links)] == contexts("batcher.add")
+    assert sink.applied == [*plain, *plain, 1_000, 7]
+
+
+async def test_a_sink_that_is_opened_again_uses_the_tracer_of_that_time(
+    fake_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The global provider may be set between two openings."""
+    stacked = stack(FakeSink[Any](), Tracing())
+    await write(stacked, ["before"])
+    assert not spans("batcher.flush")
+    monkeypatch.setattr(trace, "get_tracer", lambda *_, **__: PROVIDER.get_tracer("other"))
+    await write(stacked, ["after"])
+    assert len(spans("batcher.flush")) == 1

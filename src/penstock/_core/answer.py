@@ -74,6 +74,8 @@ def checked_mapping(what: str, mapping: object) -> dict[Any, Any]:
 def checked_errors(errors: object, size: int) -> dict[int, BaseException]:
     """A copy of a result's errors. Raises `ResultMismatch`."""
     found = _by_index("errors", errors, size)
+    if all(issubclass(kind, BaseException) for kind in {*map(type, found.values())}):
+        return found
     for i, error in found.items():
         if not isinstance(error, BaseException):
             given = f"the error of item {i} is {repr_of(error)}"
@@ -98,6 +100,8 @@ def checked_details(details: object, size: int) -> dict[int, object]:
 
 def _by_index(what: str, mapping: object, size: int) -> dict[int, Any]:
     found = checked_mapping(what, mapping)
+    if not found or ({*map(type, found)} == {int} and min(found) >= 0 and max(found) < size):
+        return found
     for i in found:
         if isinstance(i, bool) or not isinstance(i, int):
             given = f"{what} are given for {repr_of(i)}"

@@ -54,14 +54,14 @@ def first_of(*classifiers: Classifier) -> Classifier:
 
 def first_answer(error: BaseException, *classifiers: Classifier | None) -> ErrorClass | None:
     """The class by the first of the given classifiers that knows the error; `None` by none."""
-    return _first_answer((each for each in classifiers if each is not None), error)
+    return _first_answer(classifiers, error)
 
 
 def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
     """The class by these classifiers, else our own types, else the network's, else `UNLISTED`."""
     if isinstance(error, KeyStopped):
         return ErrorClass.STOPPED
-    if (answer := first_answer(error, *classifiers)) is not None:
+    if (answer := _first_answer(classifiers, error)) is not None:
         return answer
     own = classify(error)
     if own is not ErrorClass.UNLISTED:
@@ -69,8 +69,10 @@ def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorCl
     return classify_network(error) or own
 
 
-def _first_answer(classifiers: Iterable[Classifier], error: BaseException) -> ErrorClass | None:
+def _first_answer(
+    classifiers: Iterable[Classifier | None], error: BaseException
+) -> ErrorClass | None:
     for classifier in classifiers:
-        if (answer := classifier(error)) is not None:
+        if classifier is not None and (answer := classifier(error)) is not None:
             return answer
     return None

@@ -42,6 +42,8 @@ def next_try(
 def asked_wait(error: BaseException, longest: float) -> float | None:
     """An error's `retry_after` in seconds, from 0 to `longest`; `None` unless it is a number."""
     asked = getattr(error, "retry_after", None)
+    if asked is None:  # before the slow check against a Protocol
+        return None
     if isinstance(asked, bool) or not isinstance(asked, SupportsFloat):
         return None
     try:

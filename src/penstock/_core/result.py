@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, repeat
+from operator import is_
 from typing import TYPE_CHECKING, cast
 
 from .answer import checked_details, checked_errors, checked_outcomes
@@ -57,7 +58,8 @@ class WriteResult:
             raise ResultMismatch(f"{given}; the outcome of every item is unknown")
         errors: dict[int, BaseException] = {}
         others: dict[int, Outcome] = {}
-        for index, answer in enumerate(answers):
+        is_plain = all(map(is_, answers, repeat(None)))  # a loop in C
+        for index, answer in enumerate(() if is_plain else answers):
             if isinstance(answer, BaseException):
                 errors[index] = answer
             elif isinstance(answer, Outcome) and answer.is_success:

@@ -43,18 +43,13 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
 
     Suspends. Raises `CancelledError` only: the caller's own, or on a delivery that was closed.
     """
-    indices = batch.unsettled()
-    if not indices:
-        return {}
-    if len(indices) == len(batch):
-        return await _write(sink, batch)
-    errors = await _write(sink, batch.pick(indices))
-    return {indices[i]: error for i, error in errors.items()}
-
-
-async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     delivery = batch.delivery
+    if not delivery.states.is_fresh and len(indices := batch.unsettled()) < len(batch):
+        found = await send(sink, batch.pick(indices)) if indices else {}
+        return {indices[i]: error for i, error in found.items()}
     roots = batch.roots()
+    if not roots and not len(batch):
+        return {}
     task = asyncio.current_task()
     if task is None or task.cancelling():  # and a sink has swallowed it
         raise asyncio.CancelledError
@@ -91,7 +86,10 @@ async def _write(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         return _mismatched(batch, doubt)
     if errors:
         delivery.failed(by_roots(batch, errors))
-    return errors
+    try:
+        return errors
+    finally:
+        del errors  # an error's traceback holds this frame: without a cycle it is freed at once
 
 
 async def _without_unreadable(
@@ -108,7 +106,7 @@ async def _without_unreadable(
         errors.update(stopped_behind(batch.keys, errors))
     batch.delivery.failed(by_roots(batch, errors))
     if readable := [i for i in left if i not in errors]:
-        found = await _write(sink, batch.pick(readable))
+        found = await send(sink, batch.pick(readable))
         errors.update((readable[i], error) for i, error in found.items())
     return errors
 
@@ -154,11 +152,12 @@ def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, Ba
         given = f"a sink returned {repr_of(result)}"
         raise ResultMismatch(f"{given}; expected None (all delivered) or a WriteResult")
     errors, outcomes, details = checked_result(result, batch)
-    explicit: dict[Outcome, list[int]] = {}
-    for index, outcome in outcomes.items():
-        explicit.setdefault(outcome, []).append(index)
-    for outcome, indices in explicit.items():
+    for outcome in dict.fromkeys(outcomes.values()):
+        indices = [index for index, explicit in outcomes.items() if explicit is outcome]
         batch.book(indices, outcome, details)
     unsettled = batch.unsettled()
+    if not errors:
+        batch.book(unsettled, Outcome.DELIVERED, details)
+        return {}
     batch.book([i for i in unsettled if i not in errors], Outcome.DELIVERED, details)
     return {i: errors[i] for i in unsettled if i in errors}

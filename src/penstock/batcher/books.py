@@ -67,7 +67,8 @@ class Bookkeeper(Generic[T]):
             self._hold(flight, indices, self.held)
             return
         flight.count(outcome, len(indices))
-        self._ledger.settle(len(indices), sealed.size_of(indices), outcome)
+        size = 0 if sealed.sizes is None else sealed.size_of(indices)
+        self._ledger.settle(len(indices), size, outcome)
         if outcome is Outcome.UNSENT:
             place = self._from_flights
             self.unsent[place:place] = [flight.batch[i] for i in indices]

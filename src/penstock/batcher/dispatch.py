@@ -69,6 +69,7 @@ class Dispatcher(Generic[T]):
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
+        failed = self.books.unlisted.raised_by_function
         self.gathering = gathering_for(
             setup,
             self.ledger,
@@ -76,7 +77,7 @@ class Dispatcher(Generic[T]):
             self.window,
             wake=self._wake,
             time=self.lifecycle,
-            on_error=self.books.unlisted.raised_by_function,
+            on_error=failed,
         )
         self._alarm = Alarm(self.slot_given)
         self._on_room = on_room
@@ -150,6 +151,13 @@ class Dispatcher(Generic[T]):
             self._alarm.set(self.clock, now + self.gathering.shape.max_delay)
         return now
 
+    def producer_waits(self) -> None:
+        """Close the window for others, and seal the open batch early if a slot is free for it."""
+        if self.slots.free:
+            self.advance(self.clock.now())
+        else:
+            self.refresh()
+
     def slot_given(self) -> None:
         """Advance: a slot may be free, or a batch due."""
         self.advance(self.clock.now())
@@ -171,12 +179,9 @@ class Dispatcher(Generic[T]):
             self._launch(sealed, now)
 
     def _take_early(self, now: float) -> Sealed[T] | None:
-        """The open batch before its time, if the batcher closes or a producer waits for room.
-
-        Not while granted room is unused: sealing then on every free slot would end in batches of
-        one item for ever.
-        """
+        """The open batch before its time, if the batcher closes or a producer waits for room."""
         is_stopping = self.lifecycle.stopping
+        # with granted room unused, this would end in batches of one item for ever
         is_pressed = self.ledger.contended and not self.ledger.granted
         if not (is_stopping or is_pressed) or not self.ledger.queued:
             return None
@@ -185,25 +190,21 @@ class Dispatcher(Generic[T]):
 
     def _launch(self, sealed: Sealed[T], now: float) -> None:
         flight = self.flights.launch(self, sealed, now)
-        task = self.lifecycle.loop.create_task(
-            self._fly(flight),
-            name=f"penstock flush {flight.batch.id}",
-            context=self.flights.context(),
-        )
+        name, context = f"penstock flush {flight.batch.id}", self.flights.context()
+        task = self.lifecycle.loop.create_task(self._fly(flight), name=name, context=context)
         flight.start(task, self._landed)
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_sealed(flight.batch))
             self.window.close()  # an observer may have added something
 
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
-        """Write a batch, and land it unless that takes foreign code; the task's callback does then.
-
-        The callback runs outside the context of the batcher's own work.
-        """
+        """Write a batch; land it here, unless observers or a batch in a backoff come first."""
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
         errors = await send(self.setup.sink_for(flight.sealed), flight.batch)
-        if not (errors or self.setup.observers) and flight.lands_in_task():
+        # this write may have woken a flight without a slot, which goes before fresh batches
+        is_plain = not (errors or self.setup.observers) and len(self.flights) == self.slots.used
+        if is_plain and flight.lands_in_task():
             self._land(flight, errors)
         return errors
 
@@ -244,7 +245,7 @@ class Dispatcher(Generic[T]):
     def notify(self) -> None:
         """Advance after a flight has ended, or a producer has stopped waiting."""
         self.advance(self.clock.now())
-        self.flights.changed.fire()
+        self.flights.tell_drain(every=self.lifecycle.gave_up)
 
     def _put_back(
         self, flight: Flight[T], errors: dict[int, BaseException]
@@ -256,7 +257,7 @@ class Dispatcher(Generic[T]):
         elif back:
             flight.batch.delivery.withdraw(back)
             self.gathering.gatherer.done(flight.sealed, (), back)
-            if flight.left == 0:
+            if self.fences.pending and flight.left == 0:
                 self._pass_fences(flight)
         gone = set(back)
         return {i: error for i, error in errors.items() if i not in gone} if gone else errors
@@ -276,7 +277,7 @@ class Dispatcher(Generic[T]):
         if holds is not None and self.books.stops_keys(flight, outcome):
             holds.stop(flight.sealed, indices)
         self.room_freed()
-        if flight.left == 0:
+        if self.fences.pending and flight.left == 0:
             self._pass_fences(flight)
 
     def backs_off(self, flight: Flight[T]) -> None:
@@ -339,9 +340,8 @@ class Dispatcher(Generic[T]):
         return self.flights.left_until(number) + held + queued
 
     def _pass_fences(self, flight: Flight[T]) -> None:
-        if self.fences.pending:
-            self.fences.count(flight.sealed.number, flight.outcomes)
-            self.check_fences()
+        self.fences.count(flight.sealed.number, flight.outcomes)
+        self.check_fences()
 
     def check_fences(self) -> None:
         """Open the fences with no items in front."""

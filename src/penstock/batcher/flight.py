@@ -106,8 +106,10 @@ class Flight(Generic[T]):
         lineage = sealed_lineage(
             id, sealed.reason, name, sealed.oldest_at, sealed.sealed_at, sealed.tenant
         )
-        items, keeps_prefix = tuple(sealed.items), sealed.keeps_prefix
-        delivery = Delivery(len(items), books=self, slots=self, keeps_prefix=keeps_prefix)
+        items = tuple(sealed.items)
+        delivery = Delivery(len(items), self, self)
+        if sealed.keeps_prefix:
+            delivery.keep_prefix()
         self._ends: dict[object, float] = {delivery.activity: now + stretch}
         """When each activity's stretch ends."""
         self.batch = RowBatch(
@@ -121,15 +123,18 @@ class Flight(Generic[T]):
     def start(
         self, task: asyncio.Task[dict[int, BaseException]], landed: Callable[[Flight[T], Any], None]
     ) -> None:
-        """Have `landed` called when the task of the write has ended."""
+        """Have `landed` called when the task of the write has ended.
+
+        It runs in the batcher's context, not in that of a write that made room for this one.
+        """
         self.task = task
         self._landing = partial(landed, self)
-        task.add_done_callback(self._landing)
+        task.add_done_callback(self._landing, context=self._host.lifecycle.context.copy())
 
     def lands_in_task(self) -> bool:
         """Whether the write needs no verdicts; `landed` is not called then."""
         task, delivery = self.task, self.batch.delivery
-        if delivery.left or delivery.closed or self.cut_cause is not None:
+        if delivery.states.left or delivery.closed or self.cut_cause is not None:
             return False
         if task is None or self._landing is None:
             return False  # a factory of eager tasks is still making it
@@ -137,7 +142,7 @@ class Flight(Generic[T]):
 
     @property
     def left(self) -> int:
-        return self.batch.delivery.left
+        return self.batch.delivery.states.left
 
     def count(self, outcome: Outcome, items: int) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + items

@@ -40,7 +40,7 @@ class Flights(Generic[T]):
         self.by_reason: Counter[Reason] = Counter()
         """Batches started, by reason."""
         self.changed = Signal()
-        """Fires when a flight has ended or a producer stops waiting; the drain listens."""
+        """Fires when the drain should look again."""
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -64,6 +64,11 @@ class Flights(Generic[T]):
     def discard(self, flight: Flight[T]) -> None:
         """Remove a flight that has ended."""
         self._flights.pop(flight, None)
+
+    def tell_drain(self, *, every: bool) -> None:
+        """A flight has ended, or a producer stops waiting; until the cut, only the last counts."""
+        if every or not self._flights:
+            self.changed.fire()
 
     def close(self) -> None:
         """Stop the timer; every flight has ended, or is left behind."""

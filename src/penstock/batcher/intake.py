@@ -6,7 +6,6 @@ So a cancelled `add` has not put its item in.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
 from .._core.errors import AddTimeout, ItemTooLarge, KeyFailedError, LedgerFull
@@ -52,9 +51,10 @@ class Intake(Generic[T]):
         if window.yield_due:
             window.yielded()
             await lifecycle.clock.sleep(0)
-            lifecycle.check_open()
-            if len(items) == 1 and self._append(items[0], receipts):
-                return
+            if not lifecycle.takes_items:
+                lifecycle.check_open()
+            if len(items) == 1 and window.append(items[0], receipts[0] if receipts else None):
+                return  # the fast path is open again
         window.came(len(items))
         group = self.group(items, receipts)
         if self._takes_at_once(group):
@@ -65,11 +65,6 @@ class Intake(Generic[T]):
             self._refuse(group)
         else:
             await self._wait_for_room(group, seconds)
-
-    def _append(self, item: T, receipts: tuple[ReceiptBase | None, ...] | None) -> bool:
-        """Append an item on the fast path, which may be open again after a turn of other tasks."""
-        self._dispatcher.refresh()
-        return self._window.append(item, receipts[0] if receipts else None)
 
     def try_add(self, item: T) -> bool:
         """Accept the item if there is room now, as `Batcher.try_add`."""
@@ -195,16 +190,14 @@ class Intake(Generic[T]):
         is_in = False
         dispatcher.producers.waits_again()
         try:
-            async with clock.timeout_at(None if seconds is None else clock.now() + seconds):
-                for reservation in self._reservations(group, self._tenants(group)):
-                    future = asyncio.get_running_loop().create_future()
-                    waiter = Waiter(reservation.items, reservation.size, future)
-                    joined.append((reservation, waiter))
-                    reservation.join(waiter)
-                    if not waiter.granted:
-                        await self._granted(waiter)
-                dispatcher.accept(group)
-                is_in = True
+            if seconds is None:
+                await self._reserve(group, joined)
+            else:
+                async with clock.timeout_at(clock.now() + seconds):
+                    await self._reserve(group, joined)
+            self._ledger.leave(joined[-1][1])  # the items take the room that was granted
+            dispatcher.accept(group)
+            is_in = True
         except TimeoutError:
             full = joined[-1][0].full
             message = f"batcher {self._setup.name!r}: no room within {seconds:g} s; {full}"
@@ -212,15 +205,28 @@ class Intake(Generic[T]):
         finally:
             if not is_in:
                 self._ledger.refuse(len(group.items))
-            for reservation, waiter in joined:
-                reservation.leave(waiter)
-            dispatcher.notify()
+            if not is_in or len(joined) > 1:
+                for reservation, waiter in joined:
+                    reservation.leave(waiter)
+                dispatcher.notify()
+            else:
+                dispatcher.flights.tell_drain(every=self._lifecycle.gave_up)
+
+    async def _reserve(self, group: AddGroup[T], joined: list[tuple[Reservation, Waiter]]) -> None:
+        """Wait for room, in the whole ledger last; return without having suspended since."""
+        for reservation in self._reservations(group, self._tenants(group)):
+            future = self._lifecycle.loop.create_future()
+            waiter = Waiter(reservation.items, reservation.size, future)
+            joined.append((reservation, waiter))
+            reservation.join(waiter)
+            if not waiter.granted:
+                await self._granted(waiter)
 
     async def _granted(self, waiter: Waiter) -> None:
         """Return once the room is granted, without having suspended since."""
         producers = self._dispatcher.producers
         producers.join(waiter)
-        self._dispatcher.advance(self._lifecycle.clock.now())
+        self._dispatcher.producer_waits()
         try:
             await waiter.future
         finally:

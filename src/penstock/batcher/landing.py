@@ -44,7 +44,7 @@ def book_failures(
         by_outcome.setdefault(delivery.ended(index, error), []).append(index)
     for outcome, indices in by_outcome.items():
         delivery.finish(indices, outcome)
-    if delivery.left:
+    if delivery.states.left:
         delivery.close()
         return {**errors, **_cut_items(flight)}
     return errors

@@ -6,6 +6,7 @@ that is open takes no items; it still has to be shut down.
 
 from __future__ import annotations
 
+import contextvars
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,8 @@ class Lifecycle:
         self.throttled_until = 0.0
         self.loop: asyncio.AbstractEventLoop
         """The loop on which it was opened."""
+        self.context: contextvars.Context
+        """The context in which it was opened."""
         self._thread = 0
         self._stop_signal = Signal()
 
@@ -67,7 +70,7 @@ class Lifecycle:
                 f"batcher {self.name!r} was opened by the parent of this forked process; make a "
                 "new Batcher here (its sink may be used again)"
             )
-        if self.is_running and running_loop() is not self.loop:
+        if self.is_running and not self._is_on_its_loop and running_loop() is not self.loop:
             raise ConfigError(
                 f"batcher {self.name!r} is open on another event loop, and may be used only "
                 "there; for threads, use a BlockingBatcher"
@@ -108,6 +111,7 @@ class Lifecycle:
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Open it on this loop."""
         self.loop = loop
+        self.context = contextvars.copy_context()
         self._thread = get_ident()
         if isinstance(self.clock, LoopClock):
             self.clock = LoopClock(loop)  # a thread that scrapes metrics can read it as well

@@ -68,13 +68,17 @@ class Backoff:
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
         """The wait in seconds."""
-        if self.jitter == "decorrelated":
-            base = checks.seconds("base", self.base, zero=True)
-            longest = checks.seconds("longest", self.longest)
-            return min(longest, self.rng.uniform(base, max(base, 3.0 * retry_state.upcoming_sleep)))
-        bound = self.bound(retry_state.attempt_number)
-        least = {"full": 0.0, "equal": bound / 2, "none": bound}[self.jitter]
-        return self.rng.uniform(least, bound)
+        return _wait(self, retry_state.attempt_number, retry_state.upcoming_sleep)
+
+
+def _wait(backoff: Backoff, tries: int, waited: float) -> float:
+    if backoff.jitter == "decorrelated":
+        base = checks.seconds("base", backoff.base, zero=True)
+        longest = checks.seconds("longest", backoff.longest)
+        return min(longest, backoff.rng.uniform(base, max(base, 3.0 * waited)))
+    bound = backoff.bound(tries)
+    least = {"full": 0.0, "equal": bound / 2, "none": bound}[backoff.jitter]
+    return backoff.rng.uniform(least, bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,10 @@ class StrategyBackoff:
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
         """The wait in seconds after `tries` failed tries."""
+        if (
+            type(self.strategy) is Backoff
+        ):  # it needs no `CallState`, which costs more than the rest
+            return _wait(self.strategy, max(1, tries), waited)
         return max(0.0, float(self.strategy(CallState(tries, error, waited))))
 
     def throttled(self, tries: int) -> float | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._core.patience import asked_wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from .._core.batch import Batch
     from .._core.errors import ErrorClass
@@ -66,7 +66,7 @@ class BatchRetry:
     def recovered(self, *, throttled: bool = False) -> None:
         """The destination has answered; a throttle is an answer, but no recovery to report."""
         self.state.answered(throttled=throttled)
-        if not throttled:
+        if not throttled and self.state.has_told:
             self.batch.delivery.report(self.state, None)
 
     def next_part(self) -> Sequence[int]:
@@ -94,18 +94,18 @@ class BatchRetry:
         most = self.settings.policy.give_up_after
         return math.inf if since is None or most is None else since + most
 
-    def asked(self, errors: Mapping[int, BaseException], default: float = 0.0) -> float:
+    def asked(self, errors: Iterable[BaseException], default: float = 0.0) -> float:
         """The longest `Retry-After` of the errors, in seconds."""
         most = self.settings.policy.max_retry_after
-        asked = [asked_wait(error, most) for error in errors.values()]
+        asked = [asked_wait(error, most) for error in errors]
         return max((seconds for seconds in asked if seconds is not None), default=default)
 
-    def backoff(self, tries: int, errors: Mapping[int, BaseException]) -> float:
-        """The wait in seconds after `tries` failed tries."""
-        return self.series.times.backoff(tries, next(iter(errors.values()), None))
+    def backoff(self, tries: int, error: BaseException | None) -> float:
+        """The wait in seconds after `tries` failed tries, the last with `error`."""
+        return self.series.times.backoff(tries, error)
 
     def probe_pause(
-        self, tries: int, errors: Mapping[int, BaseException], longest: float = PROBE_LONGEST
+        self, tries: int, error: BaseException | None, longest: float = PROBE_LONGEST
     ) -> float:
         """The time between two probes, in seconds."""
-        return max(PROBE_SHORTEST, min(longest, self.backoff(tries, errors)))
+        return max(PROBE_SHORTEST, min(longest, self.backoff(tries, error)))

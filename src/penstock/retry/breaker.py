@@ -10,6 +10,7 @@ from .._core.classify import classified, first_answer
 from .._core.clock import Signal
 from .._core.condition import Condition, DestinationState
 from .._core.decorator import WrappingSink
+from .._core.error_groups import by_error
 from .._core.errors import CircuitOpenError, ErrorClass, StoppedError, TransactionLost
 from .._core.result import WriteResult
 from .._core.send import is_cut, send
@@ -161,6 +162,14 @@ class _Shared:
         self.circuit = Circuit(rules)
         self.changed = Signal()
         """Fires when a probe has ended, so that waiting batches request admission again."""
+        self.has_told = False
+        """Whether a batcher was ever told that the circuit is open, so that all are told when it is
+        closed.
+        """
+
+    def told(self, *, is_closed: bool) -> None:
+        """The circuit's state is reported."""
+        self.has_told = self.has_told or not is_closed
 
 
 class BreakerSink(WrappingSink[T]):
@@ -206,6 +215,15 @@ class BreakerSink(WrappingSink[T]):
         Once a shutdown has begun, an open circuit no longer holds a batch back: it tries at once,
         then after shortened waits.
         """
+        circuit = self._shared.circuit
+        if circuit.state is CircuitState.CLOSED:
+            ticket = circuit.admit(batch.delivery.clock.now())
+            assert ticket is not None
+            errors = await self._send_admitted(batch, ticket)
+            return WriteResult.failed(batch, errors) if errors else None
+        return await self._write_when_admitted(batch)
+
+    async def _write_when_admitted(self, batch: Batch[T]) -> WriteResult | None:
         final: dict[int, BaseException] = {}
         pending: Sequence[int] = range(len(batch))
         lasted = 0.0
@@ -214,10 +232,14 @@ class BreakerSink(WrappingSink[T]):
             ticket, is_time_up = await self._admission(batch, lasted)
             last = is_time_up and batch.delivery.is_hurried
             if is_time_up and not last:
-                unsent = {index: self._stopped() for index in pending}
-                return WriteResult.failed(batch, final | unsent)
+                final.update(dict.fromkeys(pending, self._stopped()))
+                return WriteResult.failed(batch, final)
+            part = batch if len(pending) == len(batch) else batch.pick(pending)
             began = clock.now()
-            errors = await self._send(batch, pending, ticket)
+            found = await (
+                send(self.inner, part) if ticket is None else self._send_admitted(part, ticket)
+            )
+            errors = {pending[i]: error for i, error in found.items()}
             if ticket is not None:
                 return WriteResult.failed(batch, final | errors) if final or errors else None
             lasted = clock.now() - began
@@ -236,35 +258,29 @@ class BreakerSink(WrappingSink[T]):
         """The final errors of a try that was not admitted, and those of items to send again."""
         final: dict[int, BaseException] = {}
         again: dict[int, BaseException] = {}
-        for index, error in errors.items():
+        for error, indices in by_error(errors):
             if classified(error, self.classify) in FINAL:
-                final[index] = error
+                final.update(dict.fromkeys(indices, error))
             elif last:
-                final[index] = stopped(error, "the circuit breaker's last try")
+                left = stopped(error, "the circuit breaker's last try")
+                final.update(dict.fromkeys(indices, left))
             else:
-                again[index] = error
+                again.update(dict.fromkeys(indices, error))
         return final, again
 
-    async def _send(
-        self, batch: Batch[T], pending: Sequence[int], ticket: Ticket | None
-    ) -> dict[int, BaseException]:
-        """Make the call, and report its end to the circuit if that had admitted it."""
+    async def _send_admitted(self, batch: Batch[T], ticket: Ticket) -> dict[int, BaseException]:
+        """Make an admitted call, and report its end to the circuit."""
         clock = batch.delivery.clock
         try:
-            found = await send(
-                self.inner, batch if len(pending) == len(batch) else batch.pick(pending)
-            )
+            errors = await send(self.inner, batch)
         except BaseException:
-            if ticket is not None:
-                self._cancelled(batch, ticket, clock.now())
+            self._cancelled(batch, ticket, clock.now())
             raise
-        errors = {pending[i]: error for i, error in found.items()} if found else found
-        if ticket is None:
-            return errors
         if is_cut():  # the sink answered its cancellation with a result
             self._cancelled(batch, ticket, clock.now())
         else:
-            self._ended(batch, ticket, clock.now(), self._verdict(len(pending), errors))
+            verdict = self._verdict(len(batch), errors) if errors else Verdict.SUCCESS
+            self._ended(batch, ticket, clock.now(), verdict)
         return errors
 
     async def _admission(self, batch: Batch[T], lasted: float) -> tuple[Ticket | None, bool]:
@@ -306,37 +322,40 @@ class BreakerSink(WrappingSink[T]):
         )
 
     def _verdict(self, size: int, errors: Mapping[int, BaseException]) -> Verdict:
-        if not errors:
-            return Verdict.SUCCESS
-        classes = [classified(error, self.classify) for error in errors.values()]
-        lost = sum(isinstance(error, TransactionLost) for error in errors.values())
-        if 2 * (lost + sum(kind in FAILURES for kind in classes)) >= size:
+        failed = silent = 0
+        for error, indices in by_error(errors):
+            kind = classified(error, self.classify)
+            failed += (isinstance(error, TransactionLost) + (kind in FAILURES)) * len(indices)
+            silent += (kind in NO_ANSWER) * len(indices)
+        if 2 * failed >= size:
             return Verdict.FAILURE
-        return (
-            Verdict.NEUTRAL
-            if sum(kind in NO_ANSWER for kind in classes) == size
-            else Verdict.SUCCESS
-        )
+        return Verdict.NEUTRAL if silent == size else Verdict.SUCCESS
 
     def _ended(self, batch: Batch[T], ticket: Ticket, now: float, verdict: Verdict) -> None:
-        before = self._shared.circuit.state
-        self._shared.circuit.ended(ticket, now, verdict)
+        circuit = self._shared.circuit
+        before = circuit.state
+        circuit.ended(ticket, now, verdict)
         self._after(batch, ticket, before)
 
     def _cancelled(self, batch: Batch[T], ticket: Ticket, now: float) -> None:
-        before = self._shared.circuit.state
-        self._shared.circuit.cancelled(ticket, now)
+        circuit = self._shared.circuit
+        before = circuit.state
+        circuit.cancelled(ticket, now)
         self._after(batch, ticket, before)
 
     def _after(self, batch: Batch[T], ticket: Ticket, before: CircuitState) -> None:
-        self._tell(batch, before)
+        shared = self._shared
+        if shared.has_told or shared.circuit.state is not before:
+            self._tell(batch, before)
         if ticket.is_probe:
-            self._shared.changed.fire()
+            shared.changed.fire()
 
     def _tell(self, batch: Batch[T], before: CircuitState) -> None:
         """Report the circuit's state to the batcher, and a change of it to `on_state`."""
         state, on_state = self.state, self._settings.on_state
-        batch.delivery.report(self._shared, None if state is CircuitState.CLOSED else OPEN)
+        is_closed = state is CircuitState.CLOSED
+        self._shared.told(is_closed=is_closed)
+        batch.delivery.report(self._shared, None if is_closed else OPEN)
         if state is before or on_state is None:
             return
         try:

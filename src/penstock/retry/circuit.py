@@ -16,6 +16,7 @@ import enum
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 SLICES = 10
 """Slices of the window: between nine and ten tenths of it are counted, in constant memory."""
@@ -52,8 +53,7 @@ class CircuitRules:
     probes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(NamedTuple):
     """An admitted call."""
 
     started: float
@@ -87,14 +87,15 @@ class CallWindow:
     def add(self, now: float, *, failed: bool, slow: bool) -> None:
         """Count a call that has ended."""
         number = math.floor(now / self._width)
-        while self._slices and self._slices[0].number <= number - SLICES:
-            old = self._slices.popleft()
+        slices = self._slices
+        while slices and slices[0].number <= number - SLICES:
+            old = slices.popleft()
             self.calls -= old.calls
             self.failures -= old.failures
             self.slow -= old.slow
-        if not self._slices or self._slices[-1].number != number:
-            self._slices.append(_Slice(number))
-        self._slices[-1].add(failed=failed, slow=slow)
+        if not slices or slices[-1].number != number:
+            slices.append(_Slice(number))
+        slices[-1].add(failed=failed, slow=slow)
         self.calls += 1
         self.failures += failed
         self.slow += slow

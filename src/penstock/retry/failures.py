@@ -9,7 +9,7 @@ from .._core.condition import STATE_OF, Condition
 from .._core.errors import CircuitOpenError, ErrorClass, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from .batch_retry import BatchRetry
 
@@ -42,10 +42,17 @@ class FailedTry:
 
     sent: Sequence[int]
     errors: Mapping[int, BaseException]
+    distinct: Collection[BaseException]
+    """Each exception among them once, in the order of its first item."""
     kinds: frozenset[ErrorClass]
     """The classes of all errors."""
     staying: frozenset[ErrorClass]
     """The classes of the items that stay in the series."""
+
+    @property
+    def first(self) -> BaseException:
+        """The error of the first failed item."""
+        return next(iter(self.distinct))
 
     @property
     def is_whole(self) -> bool:
@@ -64,7 +71,7 @@ def narrow(retry: BatchRetry, failed: FailedTry) -> None:
     Refusals of single items name those items themselves.
     """
     if not failed.is_whole or any(
-        isinstance(error, RefusedError) and error.of_item for error in failed.errors.values()
+        isinstance(error, RefusedError) and error.of_item for error in failed.distinct
     ):
         return
     evidence, has_others, now = retry.state.evidence, retry.state.probe.has_others, retry.now
@@ -87,7 +94,7 @@ def learn(retry: BatchRetry, failed: FailedTry) -> None:
     """Act on a failed try: end the series, or set the time of its next try."""
     series, state, now = retry.series, retry.state, retry.now
     series.times.schedule(now, not_before=now)
-    if failed.staying & AWAY == _REFUSED and _are_of_items(failed.errors):
+    if failed.staying & AWAY == _REFUSED and _are_of_items(failed.distinct):
         _items_refused(retry, failed, now)
     elif failed.staying & AWAY:
         _unavailable(retry, failed, now)
@@ -95,7 +102,7 @@ def learn(retry: BatchRetry, failed: FailedTry) -> None:
         return  # the series ended with it; the outage goes on for other batches
     elif state.is_short and failed.is_whole and failed.kinds & COUNTED:
         # the gate holds the next try back
-        series.times.schedule(now + retry.asked(failed.errors), not_before=now)
+        series.times.schedule(now + retry.asked(failed.distinct), not_before=now)
     elif ErrorClass.THROTTLE in failed.staying:
         retry.recovered(throttled=True)
         _throttled(retry, failed, now)
@@ -110,31 +117,31 @@ def _back_off(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     series = retry.series
     if not series.pending:
         return
-    not_before = now + retry.asked(failed.errors)
-    due = max(now + retry.backoff(series.tries, failed.errors), not_before)
+    not_before = now + retry.asked(failed.distinct)
+    due = max(now + retry.backoff(series.tries, failed.first), not_before)
     series.times.schedule(due, not_before=not_before)
     if series.times.is_too_late(due):
         series.give_up(failed.errors)
 
 
 def _unavailable(retry: BatchRetry, failed: FailedTry, now: float) -> None:
-    series, state, errors = retry.series, retry.state, failed.errors
+    series, state, first = retry.series, retry.state, failed.first
     refuses = ErrorClass.REFUSED in failed.staying
-    _trouble(retry, errors, ErrorClass.REFUSED if refuses else ErrorClass.UNAVAILABLE, now)
+    _trouble(retry, failed, ErrorClass.REFUSED if refuses else ErrorClass.UNAVAILABLE, now)
     probes = state.outage(retry.batch)
     end = retry.give_up_at(state.since)
     if now >= end or (refuses and not retry.batch.delivery.waits_for_repair):
-        series.give_up(errors)
+        series.give_up(failed.errors)
         return
     if not probes:
         return
     if state.evidence.knows_faults(now):
-        pause = retry.probe_pause(state.failures, errors, PROBE_OF_FAULTS)
+        pause = retry.probe_pause(state.failures, first, PROBE_OF_FAULTS)
     else:
-        pause = retry.probe_pause(state.failures, errors)
+        pause = retry.probe_pause(state.failures, first)
     if refuses and series.search.goes_on_at_once(may_pass=retry.may_pass):
         pause = 0.0
-    asked = retry.asked(errors)
+    asked = retry.asked(failed.distinct)
     state.probe.schedule(min(now + max(pause, asked), end), not_before=min(now + asked, end))
     if refuses and pause:
         state.probe.pass_on(retry.batch)
@@ -144,44 +151,41 @@ def _items_refused(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     """Hold back these items alone until the repair: the destination has named them, and accepts
     others meanwhile.
     """
-    series, delivery, errors = retry.series, retry.batch.delivery, failed.errors
+    series, delivery = retry.series, retry.batch.delivery
     if not failed.is_whole:
         retry.recovered()
-    condition = Condition.after(STATE_OF[ErrorClass.REFUSED], next(iter(errors.values())))
+    condition = Condition.after(STATE_OF[ErrorClass.REFUSED], failed.first)
     retry.state.refuses_items(retry.batch)
     delivery.report(retry.state.of_items, condition)
     series.refused_items(now)
     end = retry.give_up_at(series.refused_since)
     if now >= end or not delivery.waits_for_repair:
-        series.give_up(errors)
+        series.give_up(failed.errors)
         return
-    pause = retry.probe_pause(series.refusals, errors)
-    not_before = min(now + retry.asked(errors), end)
+    pause = retry.probe_pause(series.refusals, failed.first)
+    not_before = min(now + retry.asked(failed.distinct), end)
     series.times.schedule(max(min(now + pause, end), not_before), not_before=not_before)
 
 
 def _throttled(retry: BatchRetry, failed: FailedTry, now: float) -> None:
-    series, batch, errors = retry.series, retry.batch, failed.errors
-    _trouble(retry, errors, ErrorClass.THROTTLE, now)
+    series, batch = retry.series, retry.batch
+    _trouble(retry, failed, ErrorClass.THROTTLE, now)
     end = retry.give_up_at(retry.state.since)
     if now >= end:
-        series.give_up(errors)
+        series.give_up(failed.errors)
         return
     pause = retry.settings.backoff.throttled(series.throttles)
     if pause is None:
-        pause = retry.backoff(series.throttles, errors)
-    until = min(now + max(pause, retry.asked(errors, THROTTLE_FLOOR)), end)
+        pause = retry.backoff(series.throttles, failed.first)
+    until = min(now + max(pause, retry.asked(failed.distinct, THROTTLE_FLOOR)), end)
     retry.state.throttles.extend(batch.tenant, until, now)
     batch.throttled(until)
 
 
-def _trouble(
-    retry: BatchRetry, errors: Mapping[int, BaseException], kind: ErrorClass, now: float
-) -> None:
+def _trouble(retry: BatchRetry, failed: FailedTry, kind: ErrorClass, now: float) -> None:
     """Keep and report the destination's condition."""
     error = next(
-        (error for error in errors.values() if retry.class_of(error) is kind),
-        next(iter(errors.values())),
+        (error for error in failed.distinct if retry.class_of(error) is kind), failed.first
     )
     condition = Condition.after(STATE_OF[kind], error)
     is_told = not isinstance(error, CircuitOpenError)  # the breaker itself reports
@@ -202,9 +206,9 @@ def _tell(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     batch.delivery.retrying(kind, len(retry.series.pending), max(0.0, until - now))
 
 
-def _are_of_items(errors: Mapping[int, BaseException]) -> bool:
+def _are_of_items(errors: Collection[BaseException]) -> bool:
     """Whether the destination has answered for each item, so that a refusal concerns only that
     item's target.
     """
-    refused = [error for error in errors.values() if isinstance(error, RefusedError)]
+    refused = [error for error in errors if isinstance(error, RefusedError)]
     return bool(refused) and all(error.of_item for error in refused)

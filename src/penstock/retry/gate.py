@@ -105,7 +105,7 @@ def _out_of_budget(retry: BatchRetry, now: float) -> Hold:
     state.trouble(NO_BUDGET, now, told=NO_BUDGET)
     retry.batch.delivery.report(state, NO_BUDGET)
     probes = state.outage(retry.batch, is_short=True)
-    pause = retry.probe_pause(state.failures, {})
+    pause = retry.probe_pause(state.failures, None)
     if probes:
         state.probe.schedule(now)
     return Hold(now + pause, is_over=probes)

@@ -54,6 +54,8 @@ class OutageState:
         """Why writes fail at the moment; `None` while they succeed."""
         self.told: Condition | None = None
         """The same as reported to batchers; `None` also if a decorator inside has reported it."""
+        self.has_told = False
+        """Whether any condition was ever reported, so that a recovery must be, too."""
         self.since: float | None = None
         """When the outage or the throttling began."""
         self.is_down = False
@@ -70,6 +72,11 @@ class OutageState:
         self._refused: set[object] = set()
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether a first try needs no check: nothing holds it back, and the last try succeeded."""
+        return not (self.has_failed or self.is_down or self.throttles)
+
+    @property
     def is_free(self) -> bool:
         """Whether nothing holds a first try back."""
         return not self.is_down and not self.throttles
@@ -83,6 +90,7 @@ class OutageState:
         if self.since is None:
             self.since = now
         self.condition, self.told = condition, told
+        self.has_told = self.has_told or told is not None
 
     def outage(self, batch: object, *, is_short: bool = False) -> bool:
         """A try of `batch` met an outage, or found the budget empty; return whether it probes."""
@@ -92,6 +100,13 @@ class OutageState:
         self.failures += 1
         self.is_short = is_short
         return self.probe.take(batch)
+
+    def succeeded(self, ticket: int, seconds: float) -> None:
+        """A first try has succeeded as a whole."""
+        self.lasted, self.has_failed = seconds, False
+        self.evidence.succeeded(ticket)
+        if self.is_down or self.condition is not None or self.since is not None:
+            self.answered()
 
     def answered(self, *, throttled: bool = False) -> None:
         """A try got an answer, so the outage, if any, has ended."""

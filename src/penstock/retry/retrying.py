@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from .._core.classify import classified, first_answer
 from .._core.decorator import WrappingSink
+from .._core.error_groups import by_error
 from .._core.errors import ErrorClass
 from .._core.order.prefix import leaders
 from .._core.result import WriteResult
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
     from .batch_retry import RetrySettings
 
 T = TypeVar("T")
+
+
+class _Answer(NamedTuple, Generic[T]):
+    """The answer to one try."""
+
+    attempt: Batch[T]
+    part: Sequence[int]
+    """The items of the attempt, as indices of the batch."""
+    errors: Mapping[int, BaseException]
+    ticket: int
+    """The try's ticket; see `evidence`."""
+    seconds: float
 
 
 class RetrySink(WrappingSink[T]):
@@ -62,39 +75,66 @@ class RetrySink(WrappingSink[T]):
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         """Send the batch until every item is delivered or has left with an error. Suspends."""
+        state, clock = self._state, batch.delivery.clock
+        if self._settings.budget is not None:
+            self._settings.budget.deposit()
+        began = clock.now()
+        if not state.is_quiet or not batch:
+            return await self._write_series(batch, began)
+        # the fast path: most batches need one try, and no series
+        attempt = batch if batch.attempt == 1 else batch.pick(range(len(batch)), attempt=1)
+        ticket = state.evidence.begin()
+        errors = await send(self.inner, attempt)
+        if errors:
+            first = _Answer(attempt, range(len(batch)), errors, ticket, clock.now() - began)
+            return await self._write_series(batch, began, first)
+        state.succeeded(ticket, clock.now() - began)
+        if state.has_told:
+            batch.delivery.report(state, None)
+        return None
+
+    async def _write_series(
+        self, batch: Batch[T], began: float, first: _Answer[T] | None = None
+    ) -> WriteResult | None:
+        """Make all tries of a batch, or those after the `first`."""
         settings, state, delivery = self._settings, self._state, batch.delivery
-        series = RetrySeries(
-            range(len(batch)), settings.policy, delivery.clock.now(), keys=batch.keys
-        )
+        series = RetrySeries(range(len(batch)), settings.policy, began, keys=batch.keys)
         retry = BatchRetry(batch, series, state, settings, self._class_of)
-        if settings.budget is not None:
-            settings.budget.deposit()
         try:
+            if first is not None:
+                self._act(retry, first, last=False)
             while series.pending:
                 is_time_up = await wait_for_turn(retry)
                 if is_time_up and not delivery.is_hurried:
                     why = state.condition
                     series.stop("no time is left for another try" if why is None else why.reason)
                 else:
-                    await self._try(retry, last=is_time_up)
+                    self._act(retry, await self._try(retry, last=is_time_up), last=is_time_up)
         finally:
             if state.leave(batch):
                 delivery.report(state.of_items, None)
         return WriteResult.failed(batch, series.final) if series.final else None
 
-    async def _try(self, retry: BatchRetry, *, last: bool) -> None:
-        """Send the next items of the series, and act on the answer."""
+    async def _try(self, retry: BatchRetry, *, last: bool) -> _Answer[T]:
+        """Send the next items of the series."""
         series, batch = retry.series, retry.batch
         part = series.pending if last else retry.next_part()
         if len(part) < len(series.pending):
             batch.hold(set(series.pending).difference(part), tried=True)
         attempt = batch.pick(part, attempt=series.tries + 1)
-        errors = await self._send(retry, attempt, part)
-        if not errors:
+        ticket, began = retry.state.evidence.begin(), retry.now
+        errors = await send(self.inner, attempt)
+        return _Answer(attempt, part, errors, ticket, retry.now - began)
+
+    def _act(self, retry: BatchRetry, answer: _Answer[T], *, last: bool) -> None:
+        """Act on the answer to a try."""
+        series, batch = retry.series, retry.batch
+        _record(retry, answer)
+        if not answer.errors:
             retry.recovered()
-            series.succeeded(part)
+            series.succeeded(answer.part)
             return
-        failed = self._decide(retry, attempt, part, errors, last=last)
+        failed = self._decide(retry, answer, last=last)
         if failed.is_refused and self._searches and batch.delivery.waits_for_repair:
             narrow(retry, failed)
             if not series.pending and not retry.state.probe.has_others:
@@ -104,43 +144,24 @@ class RetrySink(WrappingSink[T]):
             series.search.interrupted()
         learn(retry, failed)
 
-    async def _send(
-        self, retry: BatchRetry, attempt: Batch[T], part: Sequence[int]
-    ) -> Mapping[int, BaseException]:
-        evidence, search = retry.state.evidence, retry.series.search
-        ticket = evidence.begin()
-        began = retry.now
-        errors = await send(self.inner, attempt)
-        seconds = retry.now - began
-        retry.series.times.tried(seconds)
-        retry.state.tried(seconds, failed=bool(errors))
-        if not errors or len(errors) < len(attempt):
-            evidence.succeeded(ticket)
-            if search.is_on and search.accepted(part):
-                evidence.lied(retry.now)
-        return errors
-
-    def _decide(
-        self,
-        retry: BatchRetry,
-        attempt: Batch[T],
-        part: Sequence[int],
-        errors: Mapping[int, BaseException],
-        *,
-        last: bool,
-    ) -> FailedTry:
-        """Decide which items stay in the series.
-
-        Each error is classified once: a batch that failed as a whole has one for all its items.
-        """
-        distinct = {id(error): error for error in errors.values()}
-        kinds = {key: self._class_of(error) for key, error in distinct.items()}
-        by_index = {part[i]: error for i, error in errors.items()}
-        behind = {part[i]: part[leader] for i, leader in leaders(attempt, errors).items()}
+    def _decide(self, retry: BatchRetry, answer: _Answer[T], *, last: bool) -> FailedTry:
+        """Decide which items stay in the series; each exception is classified once."""
+        part, errors = answer.part, answer.errors
+        is_whole = part == range(len(part))  # the indices are the attempt's own
+        by_index = errors if is_whole else {part[i]: error for i, error in errors.items()}
+        groups = by_error(by_index)
+        kinds = {id(error): self._class_of(error) for error, _ in groups}
+        behind = {part[i]: part[leader] for i, leader in leaders(answer.attempt, errors).items()}
         staying = retry.series.after(
-            by_index, lambda error: kinds[id(error)], last=last, leaders=behind, sent=part
+            by_index,
+            lambda error: kinds[id(error)],
+            last=last,
+            leaders=behind,
+            sent=part,
+            groups=groups,
         )
-        return FailedTry(part, by_index, frozenset(kinds.values()), staying)
+        distinct = [error for error, _ in groups]
+        return FailedTry(part, by_index, distinct, frozenset(kinds.values()), staying)
 
     @property
     def _searches(self) -> bool:
@@ -148,3 +169,14 @@ class RetrySink(WrappingSink[T]):
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
+
+
+def _record(retry: BatchRetry, answer: _Answer[Any]) -> None:
+    """Keep what the answer tells about the destination, whatever the errors."""
+    evidence, search = retry.state.evidence, retry.series.search
+    retry.series.times.tried(answer.seconds)
+    retry.state.tried(answer.seconds, failed=bool(answer.errors))
+    if len(answer.errors) < len(answer.part):
+        evidence.succeeded(answer.ticket)
+        if search.is_on and search.accepted(answer.part):
+            evidence.lied(retry.now)

@@ -1,4 +1,4 @@
-"""A series of tries of one batch, decided item by item: which items stay, and which leave. Pure.
+"""A series of tries of one batch: which items stay after a try, and which leave. Pure.
 
 1. Only failed items that may be tried again stay in the series; each counts its own attempts.
 2. `RetryPolicy` decides which errors use up an attempt, and how many attempts there are.
@@ -8,26 +8,45 @@
 5. A try that a shutdown moved forward uses up no attempt, so that an item's attempts are not used
    up at once.
 6. While the destination refuses whole writes, a try sends a part of the series; see `search`.
+7. Items with the same exception and the same number of attempts are decided at once, as a *cohort*.
+   As long as all items of the series have the same number, it is counted for all of them at once.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core.causes import caused
+from .._core.error_groups import by_error
 from .._core.errors import ErrorClass, PermanentError, ResultMismatch, StoppedError
 from .._core.told import for_log, text_of
 from .search import Search
 from .times import TryTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from .._core.error_groups import ErrorGroup
     from .._core.retry_policy import RetryPolicy
 
 NO_LEADERS: Mapping[int, int] = {}
 """No item has a leader."""
+
+
+@dataclass(slots=True)
+class _Cohort:
+    """Items that failed with the same exception after the same number of attempts."""
+
+    error: BaseException
+    kind: ErrorClass
+    attempts: int
+    indices: Collection[int]
+
+    def count(self) -> None:
+        """Count the try as an attempt."""
+        self.attempts += 1
 
 
 class RetrySeries:
@@ -60,6 +79,8 @@ class RetrySeries:
         self._keys = keys
         self._policy = policy
         self._attempts: dict[int, int] = {}
+        """The attempts of items that differ from `_attempts_of_all`."""
+        self._attempts_of_all = 0
 
     def after(
         self,
@@ -69,43 +90,89 @@ class RetrySeries:
         last: bool,
         leaders: Mapping[int, int] = NO_LEADERS,
         sent: Sequence[int] | None = None,
+        groups: Sequence[ErrorGroup] | None = None,
     ) -> frozenset[ErrorClass]:
         """Decide each item after a try of `sent` (default: all pending) that ended with `errors`;
-        return the error classes of the items that stay.
+        return the error classes of the items that stay. `groups` are the errors by exception, if
+        the caller knows them.
 
         An item with a leader stays or leaves with it, and uses up no attempt.
         """
-        staying: list[int] = []
-        leading: set[int] = set()
-        classes: set[ErrorClass] = set()
-        for index in self.pending if sent is None else sent:
-            error = errors.get(index)
-            if error is None:
-                continue
-            if index in leaders:
-                if leaders[index] in leading:
-                    staying.append(index)
-                else:
-                    self.final[index] = error
-                continue
-            kind = class_of(error)
-            if kind not in self._policy.uncounted and not self.times.is_early:
-                self._attempts[index] = self._attempts.get(index, 0) + 1
-            if self._leaves(index, error, kind):
-                self.final[index] = error
-            elif last:
-                self.final[index] = error if kind is ErrorClass.UNKNOWN else stopped(error)
+        sent = self.pending if sent is None else sent
+        if leaders:
+            groups = by_error({i: error for i, error in errors.items() if i not in leaders})
+        cohorts = self._cohorts(by_error(errors) if groups is None else groups, class_of)
+        self._count(cohorts, is_whole=len(sent) == len(self.pending) and not leaders)
+        staying: list[_Cohort] = []
+        for cohort in cohorts:
+            leaves_with = self._leaves_with(cohort, last=last)
+            if leaves_with is None:
+                staying.append(cohort)
             else:
-                staying.append(index)
-                leading.add(index)
-                classes.add(kind)
-        if sent is not None and len(sent) < len(self.pending):
-            staying = sorted((*self._without(sent), *staying))
-        self.pending = staying
+                self.final.update(dict.fromkeys(cohort.indices, leaves_with))
+        classes = frozenset([cohort.kind for cohort in staying])
+        left = self._left_of(sent, staying, errors, leaders)
+        self.pending = (
+            sorted((*self._without(sent), *left)) if len(sent) < len(self.pending) else left
+        )
         self.costs = bool(classes - self._policy.uncounted)
         self.tries += self.costs
         self.throttles = self.throttles + 1 if ErrorClass.THROTTLE in classes else 0
-        return frozenset(classes)
+        return classes
+
+    def _cohorts(
+        self, groups: Sequence[ErrorGroup], class_of: Callable[[BaseException], ErrorClass]
+    ) -> list[_Cohort]:
+        known, of_all = self._attempts, self._attempts_of_all
+        if not known:
+            return [_Cohort(error, class_of(error), of_all, items) for error, items in groups]
+        cohorts: list[_Cohort] = []
+        for error, indices in groups:
+            kind = class_of(error)
+            by_attempts: dict[int, list[int]] = {}
+            for index in indices:
+                by_attempts.setdefault(known.get(index, of_all), []).append(index)
+            cohorts += [_Cohort(error, kind, *found) for found in by_attempts.items()]
+        return cohorts
+
+    def _count(self, cohorts: Sequence[_Cohort], *, is_whole: bool) -> None:
+        """Count an attempt where the error uses one up; `is_whole` says that no other item of the
+        series remains.
+        """
+        if self.times.is_early:
+            return
+        counted = [cohort for cohort in cohorts if cohort.kind not in self._policy.uncounted]
+        for cohort in counted:
+            cohort.count()
+        if is_whole and not self._attempts and len(counted) == len(cohorts):
+            self._attempts_of_all += 1
+            return
+        for cohort in counted:
+            self._attempts.update(dict.fromkeys(cohort.indices, cohort.attempts))
+
+    def _leaves_with(self, cohort: _Cohort, *, last: bool) -> BaseException | None:
+        """The error with which these items leave the series; `None` if they stay."""
+        error, kind = cohort.error, cohort.kind
+        is_over = isinstance(error, ResultMismatch) or self._policy.is_over(kind, cohort.attempts)
+        if is_over or (last and kind is ErrorClass.UNKNOWN):
+            return error
+        return stopped(error) if last else None
+
+    def _left_of(
+        self,
+        sent: Sequence[int],
+        staying: Sequence[_Cohort],
+        errors: Mapping[int, BaseException],
+        leaders: Mapping[int, int],
+    ) -> Sequence[int]:
+        """The items of the try that stay, in order; followers of leaving items leave."""
+        if sum(len(cohort.indices) for cohort in staying) == len(sent):
+            return sent
+        leading = {index for cohort in staying for index in cohort.indices}
+        following = {index for index, leader in leaders.items() if leader in leading}
+        for index in leaders.keys() - following:
+            self.final[index] = errors[index]
+        return [index for index in sent if index in leading or index in following]
 
     def succeeded(self, sent: Sequence[int]) -> None:
         """Remove the items of a try that succeeded as a whole."""
@@ -118,11 +185,6 @@ class RetrySeries:
 
     def _without(self, indices: Sequence[int]) -> list[int]:
         return sorted(set(self.pending).difference(indices))
-
-    def _leaves(self, index: int, error: BaseException, kind: ErrorClass) -> bool:
-        return isinstance(error, ResultMismatch) or self._policy.is_over(
-            kind, self._attempts.get(index, 0)
-        )
 
     def give_up(self, errors: Mapping[int, BaseException]) -> None:
         """End the series: each item leaves with its error, or with another item's if the last try

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 from .._core.errors import ErrorClass
@@ -12,7 +12,9 @@ from ._tenants import Top, label_of
 from .state_metrics import States
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from prometheus_client import CollectorRegistry, Counter, Histogram
+
+    from .._core.lineage import Reason
 
 SIZES = (1, 5, 10, 50, 100, 500, 1000, 5000, 10000)
 SECONDS = tuple(0.001 * 2**power for power in range(16))
@@ -26,6 +28,14 @@ RETRIED = (
     ErrorClass.UNLISTED,
 )
 """Error classes after which a batch is sent again."""
+
+
+class WriteMetrics(NamedTuple):
+    """The metrics of writes with the same labels."""
+
+    sizes: Histogram
+    seconds: Histogram
+    flushes: Counter
 
 
 class Families:
@@ -79,8 +89,21 @@ class Families:
         self.states = States()
         registry.register(self.states)
         self._registry = registry
+        self._of_writes: dict[tuple[str, str, Reason], WriteMetrics] = {}
         self._tops: dict[str, Top] = {}
         self._tenant_items: Any = None
+
+    def of_write(self, name: str, result: str, reason: Reason) -> WriteMetrics:
+        """The metrics with these labels; looked up once, since each look-up takes a lock."""
+        labels = (name, result, reason)
+        found = self._of_writes.get(labels)
+        if found is None:
+            found = self._of_writes[labels] = WriteMetrics(
+                self.sizes.labels(name),
+                self.seconds.labels(name, result),
+                self.flushes.labels(name, reason.value),
+            )
+        return found
 
     def count_tenant(
         self, name: str, tenant: object, outcome: Outcome, items: int, most: int

@@ -90,9 +90,10 @@ class PrometheusObserver(Observer):
         families, name = self._families, self._name or batch.name
         found = trace_id() if self._exemplars else None
         exemplar = {"trace_id": found} if found else None
-        families.sizes.labels(name).observe(len(batch))
-        families.seconds.labels(name, "error" if errors else "ok").observe(seconds, exemplar)
-        families.flushes.labels(name, batch.reason.value).inc()
+        metrics = families.of_write(name, "error" if errors else "ok", batch.reason)
+        metrics.sizes.observe(len(batch))
+        metrics.seconds.observe(seconds, exemplar)
+        metrics.flushes.inc()
         if errors:
             families.failed_flushes.labels(name).inc()
             for kind, count in Counter(type(error).__name__ for error in errors.values()).items():

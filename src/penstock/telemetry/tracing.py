@@ -10,9 +10,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .._core import checks
 from .._core.decorator import WrappingSink
@@ -24,9 +23,10 @@ from .._core.told import for_log
 from .._core.tracing import ITEM_TRACES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from opentelemetry.trace import Span, SpanContext, TracerProvider
+    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
 
     from .._core.batch import Batch
     from .._core.sink import Sink
@@ -115,17 +115,26 @@ class Tracing:
 
 
 class _TracingSink(WrappingSink[T]):
+    _run_time: ClassVar[tuple[str, ...]] = ("_tracer",)
+
     def __init__(self, inner: Sink[T], settings: Tracing) -> None:
         super().__init__(inner)
         self._settings = settings
         self._has_complained = False
+        self._tracer: Tracer | None = None
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         contexts, plain = self._contexts(batch)
-        with self._span(batch, contexts) as span:
-            errors = await send(self.inner, plain)
-            if errors:
-                _failed(span, errors, len(batch))
+        distinct = list({context.trace_id: context for context in contexts.values()}.values())
+        token = ITEM_TRACES.set(_traces(batch, contexts))
+        try:
+            with self._span(batch, distinct) as span:
+                self._link_further(distinct)
+                errors = await send(self.inner, plain)
+                if errors:
+                    _failed(span, errors, len(batch))
+        finally:
+            ITEM_TRACES.reset(token)
         return WriteResult.failed(batch, errors) if errors else None
 
     def _contexts(self, batch: Batch[T]) -> tuple[dict[int, SpanContext], Batch[Any]]:
@@ -134,6 +143,9 @@ class _TracingSink(WrappingSink[T]):
         if context_of is not None:
             found = ((index, self._context(item, context_of)) for index, item in enumerate(batch))
             return {index: context for index, context in found if context is not None}, batch
+        # the types first, since there are few: most batches carry no contexts at all
+        if not any(issubclass(kind, Carried) for kind in {*map(type, batch)}):
+            return {}, batch
         contexts: dict[int, SpanContext] = {}
         items: list[Any] = []
         for index, item in enumerate(batch):
@@ -142,8 +154,6 @@ class _TracingSink(WrappingSink[T]):
                 contexts[index] = carried.context
                 carried = carried.item
             items.append(carried)
-        if not contexts:
-            return {}, batch
         return contexts, batch.derive(items, [(index,) for index in range(len(items))])
 
     def _context(
@@ -164,17 +174,15 @@ class _TracingSink(WrappingSink[T]):
                 say(logger, logging.ERROR, message, for_log(error), error=error)
             return None
 
-    @contextmanager
-    def _span(self, batch: Batch[T], contexts: Mapping[int, SpanContext]) -> Iterator[Span]:
-        trace = _opentelemetry()
-        tracer = trace.get_tracer("penstock", tracer_provider=self._settings.tracer_provider)
-        distinct = list({context.trace_id: context for context in contexts.values()}.values())
-        links = [trace.Link(context) for context in distinct[: self._settings.max_links]]
-        parent = (
-            trace.set_span_in_context(trace.NonRecordingSpan(distinct[0]))
-            if distinct and self._settings.sampled_parent
-            else None
-        )
+    def _span(
+        self, batch: Batch[T], distinct: Sequence[SpanContext]
+    ) -> AbstractContextManager[Span]:
+        """The span of a write, with links to the first of these contexts."""
+        trace, settings = _opentelemetry(), self._settings
+        tracer = self._tracer
+        if tracer is None:
+            tracer = trace.get_tracer("penstock", tracer_provider=settings.tracer_provider)
+            self._tracer = tracer
         attributes: dict[str, Any] = {
             "batch.size": len(batch),
             "batch.reason": batch.reason.value,
@@ -185,29 +193,41 @@ class _TracingSink(WrappingSink[T]):
         if distinct:
             attributes |= {
                 "batch.links.total": len(distinct),
-                "batch.links.omitted": len(distinct) - len(links),
+                "batch.links.omitted": max(0, len(distinct) - settings.max_links),
             }
-        roots = {
-            root: trace.format_trace_id(c.trace_id)
-            for index, c in contexts.items()
-            for root in batch.roots((index,))
-        }
-        token = ITEM_TRACES.set(roots)
-        try:
-            first = links[:LINKS_PER_SPAN]
-            with tracer.start_as_current_span(
-                "batcher.flush", context=parent, attributes=attributes, links=first
-            ) as span:
-                for start in range(LINKS_PER_SPAN, len(links), LINKS_PER_SPAN):
-                    tracer.start_span(
-                        "batcher.flush.links", links=links[start : start + LINKS_PER_SPAN]
-                    ).end()
-                yield span
-        finally:
-            ITEM_TRACES.reset(token)
+        parent = (
+            trace.set_span_in_context(trace.NonRecordingSpan(distinct[0]))
+            if distinct and settings.sampled_parent
+            else None
+        )
+        links = [trace.Link(each) for each in distinct[: min(LINKS_PER_SPAN, settings.max_links)]]
+        return tracer.start_as_current_span(
+            "batcher.flush", context=parent, attributes=attributes, links=links
+        )
+
+    def _link_further(self, distinct: Sequence[SpanContext]) -> None:
+        """Link child spans of the current one to the contexts beyond the first."""
+        linked = distinct[: self._settings.max_links]
+        for start in range(LINKS_PER_SPAN, len(linked), LINKS_PER_SPAN):
+            part = linked[start : start + LINKS_PER_SPAN]
+            links = [_opentelemetry().Link(each) for each in part]
+            assert self._tracer is not None
+            self._tracer.start_span("batcher.flush.links", links=links).end()
 
     def __repr__(self) -> str:
         return f"Tracing()({self.inner!r})"
+
+
+def _traces(batch: Batch[Any], contexts: Mapping[int, SpanContext]) -> dict[int, str]:
+    """The trace ids of the items, by index in the sealed batch."""
+    if not contexts:
+        return {}
+    trace = _opentelemetry()
+    return {
+        root: trace.format_trace_id(context.trace_id)
+        for index, context in contexts.items()
+        for root in batch.roots((index,))
+    }
 
 
 def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:

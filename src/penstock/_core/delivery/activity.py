@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from .host import Slots
 
 
+WHOLE_BATCH: object = object()
+"""The only activity of a batch that is not written on several lines at once."""
+
+
 class Hurry(Signal):
     """A signal that fires once, when a fork stops waiting for a branch."""
 

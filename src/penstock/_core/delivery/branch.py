@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from .activity import Hurry
@@ -67,6 +68,17 @@ class Branch(Delivery):
     @property
     def closed(self) -> bool:
         return self._closed or self._parent.closed
+
+    def begin(self, indices: Sequence[int]) -> None:
+        if self._parent.closed:
+            raise asyncio.CancelledError
+        super().begin(indices)
+
+    def settle(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
+        if self._parent.closed:
+            self.late += len(indices)
+        else:
+            super().settle(indices, outcome, details)
 
     @property
     def is_hurried(self) -> bool:

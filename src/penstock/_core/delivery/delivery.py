@@ -22,7 +22,7 @@ from ..causes import distinct
 from ..errors import CircuitOpenError
 from ..outcome import Outcome, worst
 from ..patience import LONGEST_ASKED
-from .activity import Pacing
+from .activity import WHOLE_BATCH, Pacing
 from .states import HELD, SENDING, WAITING, ItemStates, indices_of
 from .tries import Failures
 
@@ -44,16 +44,16 @@ class Delivery:
     """The progress of one sealed batch: item states, errors, forks and pacing."""
 
     __slots__ = (
-        "_books", "_closed", "_failures", "_forks", "_listeners", "activity", "distrusts",
-        "keeps_prefix", "labels", "late", "pacing", "states",
+        "_books", "_closed", "_failures", "_forks", "_listeners", "_pacing", "_slots", "activity",
+        "distrusts", "keeps_prefix", "labels", "late", "states",
     )  # fmt: skip
 
     def __init__(
         self,
         size: int,
-        *,
         books: Books | None = None,
         slots: Slots | None = None,
+        *,
         pacing: Pacing | None = None,
         labels: tuple[str, ...] = (),
         keeps_prefix: bool = False,
@@ -62,22 +62,32 @@ class Delivery:
         """The path of forks to this delivery, outermost first; part of every `write_key`."""
         self.keeps_prefix = keeps_prefix  # whether the prefix rule holds; see `order/prefix.py`
         self.states = ItemStates(size)
-        self.pacing = Pacing(slots) if pacing is None else pacing
-        self.activity: object = self.pacing
+        self.activity: object = WHOLE_BATCH
         """The activity that writes on this delivery belong to; see `activity`."""
         self.late = 0  # items settled after this delivery had been closed
         self.distrusts: dict[int, ResultMismatch] | None = None
         """By item, a `settle` that did not fit its batch, not yet reported by its write."""
         self._books = books
+        self._slots = slots
+        self._pacing = pacing  # made at the first question: most batches never back off
         self._closed = False
         self._failures: Failures | None = None  # made with the first failure
         self._forks: tuple[Branches, ...] = ()
         self._listeners: tuple[Callable[[float], None], ...] = ()
 
+    def keep_prefix(self) -> None:
+        """Hold the prefix rule. A method, since a constructor's keywords are slow."""
+        self.keeps_prefix = True
+
     def detach(self) -> None:
-        """Drop the reference to the batcher, so that the batch's items are freed at once."""
+        """Drop the references to the batcher and to errors, whose tracebacks hold the batch, so that
+        its items are freed at once.
+        """
         self._books = None
-        self.pacing.detach()
+        self._slots = None
+        self._failures = None
+        if self._pacing is not None:
+            self._pacing.detach()
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -134,7 +144,7 @@ class Delivery:
 
     def begin(self, indices: Sequence[int]) -> None:
         """Record the start of a write. Raises `CancelledError` once closed: no send after a cut."""
-        if self.closed:
+        if self._closed:
             raise asyncio.CancelledError
         self.states.move(indices, SENDING)
 
@@ -204,7 +214,7 @@ class Delivery:
 
     def settle(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
         """Book a success; once closed, only count it."""
-        if self.closed:
+        if self._closed:
             self.late += len(indices)
             return
         settled = self.states.settle(indices, outcome)
@@ -249,6 +259,12 @@ class Delivery:
     # -- pacing ------------------------------------------------------------------------------------
 
     @property
+    def pacing(self) -> Pacing:
+        if self._pacing is None:
+            self._pacing = Pacing(self._slots)
+        return self._pacing
+
+    @property
     def clock(self) -> Clock:
         return self.pacing.clock
 
@@ -273,7 +289,7 @@ class Delivery:
     @property
     def lets_pass(self) -> bool:
         """Whether later batches may overtake this one although a single worker keeps the order."""
-        return self.pacing.lets_pass
+        return self._pacing is not None and self._pacing.lets_pass
 
     def let_pass(self, *, others: bool) -> None:
         self.pacing.let_pass(others=others)

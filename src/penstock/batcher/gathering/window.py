@@ -112,8 +112,13 @@ class AddWindow:
     @property
     def yield_due(self) -> bool:
         """Whether the producer should let other tasks run before its next item."""
-        return self._unyielded + (len(self) if self.is_open else 0) >= YIELD_EVERY
+        fresh = len(self.items) - self._base if self.is_open else 0
+        return self._unyielded + fresh >= YIELD_EVERY
 
     def yielded(self) -> None:
         """Start counting anew: other tasks run, or are about to."""
-        self._unyielded = -len(self) if self.is_open else 0
+        self._unyielded = 0
+        if self.is_open:
+            filled = len(self.items)
+            self._unyielded = self._base - filled
+            self.limit = min(self.try_limit, filled + YIELD_EVERY)

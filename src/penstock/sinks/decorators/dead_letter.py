@@ -29,6 +29,7 @@ from ..._core import checks, told
 from ..._core.classify import classified
 from ..._core.decorator import WrappingSink
 from ..._core.delivery.tries import Tries
+from ..._core.error_groups import by_error
 from ..._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
 from ..._core.function_sink import as_sink
 from ..._core.opening import opened
@@ -133,6 +134,7 @@ class _DeadLetterSink(WrappingSink[T]):
         super().__init__(inner)
         self.inners = (settings.target,)
         self._settings = settings
+        self._is_limited = settings.max_ratio is not None or settings.max_consecutive is not None
         self._limit: LetterLimit | None = None
         self.held: HeldLetters | None = None
         """The records held for a transaction's commit."""
@@ -170,9 +172,13 @@ class _DeadLetterSink(WrappingSink[T]):
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         errors = held_back(batch, await send(self.inner, batch))
+        if not errors and not self._is_limited:
+            return None
         if batch.lineage.is_replay:
             return WriteResult.failed(batch, errors) if errors else None
-        classes = {index: self._class_of(error) for index, error in errors.items()}
+        classes: dict[int, ErrorClass] = {}
+        for error, indices in by_error(errors):
+            classes.update(dict.fromkeys(indices, self._class_of(error)))
         dead = self._dead(batch, classes)
         self._judge(batch, dead, errors)
         if not dead:
@@ -204,7 +210,7 @@ class _DeadLetterSink(WrappingSink[T]):
 
     def _judge(self, batch: Batch[T], dead: list[int], errors: Mapping[int, BaseException]) -> None:
         """Raise `DeadLetterLimit`, before any record is written, if there are too many."""
-        if self._settings.max_ratio is None and self._settings.max_consecutive is None:
+        if not self._is_limited:
             return
         dead_ones = set(dead)
         self._make_state()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._core import checks
 from ..._core.classify import classified, first_answer
 from ..._core.decorator import WrappingSink
+from ..._core.error_groups import by_error
 from ..._core.errors import ErrorClass
 from ..._core.result import WriteResult
 from ..._core.send import send
@@ -90,39 +91,51 @@ class _IsolateSink(WrappingSink[T]):
         return first_answer(error, self._settings.classify, super().classify)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
+        errors = await send(self.inner, batch)
+        if not errors:
+            return None
         final: dict[int, BaseException] = {}
-        left: list[tuple[Sequence[int], BaseException | None]] = [(range(len(batch)), None)]
+        left: list[tuple[Sequence[int], BaseException]] = []
         """Remaining parts, the next one last, each with the error that caused its halving."""
-        writes = 0
-        final_error: BaseException | None = None
+        final_error = self._sort(batch, range(len(batch)), errors, final, left)
+        writes = 1
         while left:
             part, why = left.pop()
-            why = final_error or (why if writes == self._settings.max_writes else None)
-            if why is not None:
-                final.update(dict.fromkeys(part, why))
+            if final_error is not None or writes == self._settings.max_writes:
+                final.update(dict.fromkeys(part, why if final_error is None else final_error))
                 continue
-            errors = await send(self.inner, batch.pick(part) if writes else batch)
+            errors = await send(self.inner, batch.pick(part))
             writes += 1
-            shared = self._shared(part, errors)
-            if shared is not None:
-                batch.hold(part)
-                middle = len(part) // 2
-                left += [(part[middle:], shared), (part[:middle], shared)]
-                continue
-            final_error = keep(final, batch, part, errors, self.classify)
+            final_error = self._sort(batch, part, errors, final, left)
         return WriteResult.failed(batch, final) if final else None
+
+    def _sort(
+        self,
+        batch: Batch[T],
+        part: Sequence[int],
+        errors: Mapping[int, BaseException],
+        final: dict[int, BaseException],
+        left: list[tuple[Sequence[int], BaseException]],
+    ) -> BaseException | None:
+        """Halve a part that was refused as a whole, or keep its errors; return the error that stops
+        the remaining parts, if any.
+        """
+        shared = self._shared(part, errors)
+        if shared is None:
+            return keep(final, batch, part, errors, self.classify)
+        batch.hold(part)
+        middle = len(part) // 2
+        left += [(part[middle:], shared), (part[:middle], shared)]
+        return None
 
     def _shared(
         self, part: Sequence[int], errors: Mapping[int, BaseException]
     ) -> BaseException | None:
         """The permanent error common to all items of a part, if it has more than one."""
-        error = next(iter(errors.values()), None)
-        if (
-            error is None
-            or not 1 < len(part) == len(errors)
-            or any(other is not error for other in errors.values())
-        ):
+        groups = by_error(errors)
+        if len(groups) != 1 or not 1 < len(part) == len(errors):
             return None
+        error = groups[0].error
         return error if classified(error, self.classify) is ErrorClass.PERMANENT else None
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..._core.causes import caused
 from ..._core.classify import classified
+from ..._core.error_groups import by_error
 from ..._core.errors import ErrorClass, PermanentError
 
 if TYPE_CHECKING:
@@ -38,11 +39,16 @@ def keep(
     """
     own = {part[index]: error for index, error in errors.items()}
     final.update(own)
-    classes = {index: classified(error, classify) for index, error in own.items()}
-    batch.hold(
-        [index for index, kind in classes.items() if kind is not ErrorClass.PERMANENT], tried=True
-    )
-    return next((error for index, error in own.items() if classes[index] in ENDS_PARTS), None)
+    stops: BaseException | None = None
+    resent: list[int] = []
+    for error, indices in by_error(own):
+        kind = classified(error, classify)
+        if kind is not ErrorClass.PERMANENT:
+            resent += indices
+        if stops is None and kind in ENDS_PARTS:
+            stops = error
+    batch.hold(resent, tried=True)
+    return stops
 
 
 def measured(

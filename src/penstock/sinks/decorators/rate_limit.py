@@ -12,6 +12,7 @@ from ..._core.causes import caused
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK, Clock, Signal
 from ..._core.decorator import WrappingSink
+from ..._core.error_groups import by_error
 from ..._core.errors import ErrorClass, PermanentError
 from ..._core.patience import LONGEST_ASKED, asked_wait
 from ..._core.result import WriteResult
@@ -194,7 +195,8 @@ class _RateLimitSink(WrappingSink[T]):
                 for turn in waiting:
                     turn.step_aside()
                 errors = await self._send(batch, ready, clock)
-                keep(final, batch, range(len(batch)), errors, self.classify)
+                if errors:
+                    keep(final, batch, range(len(batch)), errors, self.classify)
                 for turn in waiting:
                     turn.step_back()
         finally:
@@ -275,16 +277,18 @@ class _RateLimitSink(WrappingSink[T]):
         finally:
             batch.delivery.unlisten(throttled)
         errors = {indices[index]: error for index, error in found.items()}
-        for turn in turns:
-            pause = self._pause([errors[index] for index in turn.indices if index in errors])
+        for turn in turns if errors else ():
+            pause = self._pause({i: errors[i] for i in turn.indices if i in errors})
             if pause is not None:
                 turn.meter.throttle(clock.now() + pause, clock.now())
         return errors
 
-    def _pause(self, errors: Sequence[BaseException]) -> float | None:
+    def _pause(self, errors: Mapping[int, BaseException]) -> float | None:
         """The throttle delay that these errors imply, if any."""
         throttles = [
-            error for error in errors if classified(error, self.classify) is ErrorClass.THROTTLE
+            error
+            for error, _ in by_error(errors)
+            if classified(error, self.classify) is ErrorClass.THROTTLE
         ]
         if not throttles:
             return None

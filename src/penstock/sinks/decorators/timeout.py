@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._core import checks
 from ..._core.causes import caused
 from ..._core.decorator import WrappingSink
-from ..._core.delivery.delivery import GRACE
 from ..._core.errors import StoppedError, TimedOutError, UnavailableError
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..._core.send import send
+from ..._core.time_limit import TimeLimit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import timedelta
 
     from ..._core.batch import Batch
@@ -25,7 +26,7 @@ T = TypeVar("T")
 class Timeout:
     """Limits every write of the wrapped sink to `seconds` (a number or a `timedelta`; usually 5).
 
-    A longer write is cancelled. Each of its items then has its own error: an item in flight has an
+    A longer write is cancelled. Each of its items then has the error of its state: an item in flight has an
     unknown outcome, an item waiting for a retry was not applied, an item waiting for its turn in a
     write in parts was not sent (`UnavailableError`), and a failed item keeps its error. A sink that
     ignores the cancellation keeps its flush slot, but its items resolve after a grace period of
@@ -52,32 +53,31 @@ class _TimeoutSink(WrappingSink[T]):
         self.stretch_limit = seconds
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        delivery = batch.delivery
-        clock = delivery.clock
-        when = clock.now() + self.stretch_limit
-        grace = clock.call_at(when + GRACE, delivery.close)
-        expired = clock.timeout_at(when)
-        try:
-            async with expired:
-                errors = await send(self.inner, batch)
-        except TimeoutError:
-            return self._verdicts(batch)
-        finally:
-            grace.cancel()
-        if expired.expired():  # the sink replaced its cancellation by another error
+        errors: Mapping[int, BaseException] = {}
+        limit = TimeLimit(batch.delivery, self.stretch_limit)
+        with limit:
+            errors = await send(self.inner, batch)
+        if limit.is_exceeded:  # even if the sink replaced its cancellation by another error
             return self._verdicts(batch)
         return WriteResult.failed(batch, errors) if errors else None
 
     def _verdicts(self, batch: Batch[T]) -> WriteResult:
-        return WriteResult.failed(
-            batch, {index: self._error(batch, index) for index in batch.unsettled()}
-        )
+        """An error per state: items cut off in the same state after the same error share one."""
+        delivery = batch.delivery
+        made: dict[tuple[Outcome, bool, int], BaseException] = {}
+        errors: dict[int, BaseException] = {}
+        for index in batch.unsettled():
+            root = batch.roots((index,))[0]
+            verdict, held = delivery.verdict(root), delivery.states.is_held(root)
+            cause = delivery.error(root)
+            state = (verdict, held, id(cause))
+            error = made.get(state)
+            if error is None:
+                error = made[state] = self._error(verdict, cause, held=held)
+            errors[index] = error
+        return WriteResult.failed(batch, errors)
 
-    def _error(self, batch: Batch[T], index: int) -> BaseException:
-        (root, *_) = batch.roots((index,))
-        verdict = batch.delivery.verdict(root)
-        cause = batch.delivery.error(root)
-        held = batch.delivery.states.is_held(root)
+    def _error(self, verdict: Outcome, cause: BaseException | None, *, held: bool) -> BaseException:
         if cause is not None and (held or verdict is Outcome.REJECTED):
             return cause
         if held:

@@ -1,0 +1,53 @@
+"""A limit on the time of one write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from .delivery.delivery import GRACE
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .clock import TimerHandle
+    from .delivery.delivery import Delivery
+
+
+class TimeLimit:
+    """A context manager that cancels its task after `seconds`, and closes the delivery `GRACE`
+    seconds later, for a write that ignores its cancellation.
+
+    It swallows its own cancellation, as `asyncio.timeout` does, but needs one timer for both times.
+    """
+
+    __slots__ = ("_cancelling", "_delivery", "_task", "_timer", "_when", "is_exceeded")
+
+    def __init__(self, delivery: Delivery, seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        clock = delivery.clock
+        self.is_exceeded = False
+        self._delivery = delivery
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._when = clock.now() + seconds
+        self._timer: TimerHandle = clock.call_at(self._when, self._exceed)
+
+    def _exceed(self) -> None:
+        self.is_exceeded = True
+        self._task.cancel()
+        delivery = self._delivery
+        self._timer = delivery.clock.call_at(self._when + GRACE, delivery.close)
+
+    def __enter__(self) -> None:
+        """Do nothing: the time has begun."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> bool:
+        self._timer.cancel()
+        if not self.is_exceeded:
+            return False
+        requests = self._task.uncancel()
+        return kind is asyncio.CancelledError and requests <= self._cancelling
