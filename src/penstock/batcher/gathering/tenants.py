@@ -133,18 +133,16 @@ class TenantGatherer(Generic[T]):
         """Accept items, with `TenantKey`s; return those that fail because of their key."""
         self._now = now
         self._door.clear()  # the whole's window is closed, and has counted
-        appended = 0
         for item, size, receipt, key in group.rows():  # one by one: turns are given in their order
             own = cast("TenantKey", key)
             queue = self.queue(own)
             if queue.appends(item, receipt):
-                appended += 1
+                self._ledger.entered(1, 0)  # its window counts for the tenant alone
                 continue
             failed = queue.change().offer(AddGroup((item,), (size,), (receipt,), (own.key,)), now)
             if self._ages is not None:
                 self._ages.note(queue, now)
             self.changed(queue, failed)
-        self._ledger.entered(appended, 0)  # tenants' windows count for the tenants alone
         return self._take_failed()
 
     def known(self, key: TenantKey) -> TenantQueue[T] | None:
