@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .cases.work import CASES, line_of
+from .cases.work import CASES, is_before, line_of
 from .harness import Results, Spread, name_of, spread_of
 from .workloads import (
     ADD,
@@ -138,11 +138,7 @@ def table(found: Sequence[Results], goals: Sequence[Goal] = GOALS) -> list[list[
     """A row for each goal, and a column for each interpreter."""
     figures = {name: rounds for results in found for name, rounds in results.figures.items()}
     lines = list(dict.fromkeys(line for results in found for line in results.lines))
-    versions = [
-        version
-        for line in lines
-        if line == line_of(version := line.removeprefix("Python ")) and "," not in line
-    ]
+    versions = [line.removeprefix("Python ") for line in lines if not is_before(line)]
     head = ["work", "goal", "ambitious", *(line_of(version) for version in versions)]
     return [head, *(_row(goal, figures, versions) for goal in goals)]
 

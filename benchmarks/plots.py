@@ -4,6 +4,7 @@ bar's end or point are the spread of its rounds.
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from .harness import name_of
@@ -85,7 +86,7 @@ def curves(axes: Any, results: Results) -> None:
 
 
 def _colours(results: Results) -> dict[str, str]:
-    shades = {True: iter(OUR_SHADES), False: iter(PEER_SHADES)}
+    shades = {True: cycle(OUR_SHADES), False: cycle(PEER_SHADES)}
     return {line: next(shades[results.is_ours(line)]) for line in results.lines}
 
 

@@ -37,6 +37,11 @@ def line_of(version: str, *, before: bool = False) -> str:
     return f"Python {version}, before" if before else f"Python {version}"
 
 
+def is_before(line: str) -> bool:
+    """Whether a column is that of the earlier revision."""
+    return line.endswith(", before")
+
+
 @contextlib.contextmanager
 def _workers() -> Iterator[Mapping[str, Worker]]:
     """A worker for each column."""
@@ -65,7 +70,7 @@ def _prepare(
                     line,
                     name,
                     partial(_take, worker, name, share),
-                    ours=WORKLOADS[name].ours,
+                    ours=WORKLOADS[name].ours and not is_before(line),
                     items=WORKLOADS[name].count(share),
                 )
                 for name in names

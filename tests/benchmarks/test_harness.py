@@ -210,6 +210,13 @@ def test_a_case_along_something_is_drawn_with_every_line(words: bool, tmp_path: 
     assert "peer" in drawn
 
 
+def test_more_lines_than_colours_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    contenders = [placed(f"line {n}", "at", lambda: 1.0, ours=True) for n in range(9)]
+    results = measure(replace(a_case(*contenders), along="work"), items=1, rounds=1)
+    assert "line 8" in pages.write_plot(results, tmp_path).read_text()
+
+
 def test_milliseconds_are_not_divided_by_the_items() -> None:
     assert MS.per_item is False
     assert NS_PER_ITEM.per_item is True
