@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock import Batcher, Reason
+from penstock._core.clock import Clock
 from penstock._core.ledger import Ledger
 from penstock._core.order.parking import Parking
 from penstock.batcher.gathering.add_group import AddGroup
@@ -182,6 +183,12 @@ class OfTenants(OneByOne, TenantGatherer[T]):
         return Gathering(PlainGatherer(self.shape, pack, ledger, self.numbers), self.shape, pack)
 
 
+class Moment:
+    """Holds a clock that stands still."""
+
+    clock: Clock = FakeClock()
+
+
 def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
     """What a batcher with these arguments has, and its ledger."""
     setup = checked_setup(Batcher, MemorySink[Any](), **options)
@@ -192,7 +199,7 @@ def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
         Numbers(),
         AddWindow(ledger),
         wake=lambda _: 0.0,
-        clock=FakeClock,
+        time=Moment(),
         on_error=lambda _: None,
     )
     return made, ledger

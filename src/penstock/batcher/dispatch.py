@@ -69,14 +69,14 @@ class Dispatcher(Generic[T]):
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
-        clock, failed = lambda: self.clock, self.books.unlisted.raised_by_function
+        failed = self.books.unlisted.raised_by_function
         self.gathering = gathering_for(
             setup,
             self.ledger,
             self.numbers,
             self.window,
             wake=self._wake,
-            clock=clock,
+            time=self.lifecycle,
             on_error=failed,
         )
         self._alarm = Alarm(self.slot_given)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from ..._core.clock import Clock
     from ..._core.lineage import Reason
     from .add_group import AddGroup
     from .pack import Evicted, Leftover, Sealed
@@ -23,6 +24,12 @@ Wake = Callable[[bool], float]
 """Has the dispatcher advance at once, or when a batch that begins now is due; returns the time.
 Only the fast path calls it: all other paths end in `advance` anyway.
 """
+
+
+class HasClock(Protocol):
+    """Has the clock, which is another one once the batcher is open."""
+
+    clock: Clock
 
 
 @dataclass(slots=True)

@@ -18,10 +18,9 @@ from .tenants import TenantGatherer, TenantRules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..._core.clock import Clock
     from ..._core.ledger import Ledger
     from ..setup import Setup
-    from .gatherer import Wake
+    from .gatherer import HasClock, Wake
     from .numbers import Numbers
     from .window import AddWindow
 
@@ -35,7 +34,7 @@ def gathering_for(
     window: AddWindow,
     *,
     wake: Wake,
-    clock: Callable[[], Clock],
+    time: HasClock,
     on_error: Callable[[BaseException], object],
 ) -> Gathering[T]:
     """A plain gatherer, a keyed one, or one of either per tenant."""
@@ -43,8 +42,8 @@ def gathering_for(
     shape = Shape(limits.max_items, limits.max_bytes, limits.delay, setup.sized)
     evicts = setup.overflow == "drop_oldest"
 
-    def now() -> float:
-        return clock().now()
+    def now(_at_once: bool = False) -> float:
+        return time.clock.now()
 
     def one(ledger: Ledger, window: AddWindow) -> Gathering[T]:
         if key is None:
@@ -62,7 +61,7 @@ def gathering_for(
             repeats=setup.key_prefix_safe,
             evicts=evicts,
             parking=Parking(setup.on_key_failure, setup.max_parked_items),
-            wake=wake if tenant is None else (lambda _: now()),
+            wake=wake if tenant is None else now,
             on_error=on_error,
             odd_keys=tenant is not None,  # a tenant's first key is looked up earlier
         )

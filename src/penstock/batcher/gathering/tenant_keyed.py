@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from .eras import Waiting
 from .keyed import KeyedGatherer
 
 if TYPE_CHECKING:
@@ -23,8 +24,11 @@ class TenantKeyedGatherer(KeyedGatherer[T]):
 
     def pass_by(self, item: T, key: Hashable) -> None:
         """Put an item into its lane, past the open batch."""
-        self._now = self._wake(False)
-        super().pass_by(item, key)
+        self._now = at = self._wake(False)
+        receipts = self.pack.receipts
+        receipt = receipts.pop(len(self.pack.items), None) if receipts else None
+        self._lanes.wait(Waiting(key, item, 0, receipt, at=at, era=self._numbers.last + 1))
+        self._window.passed_by()
 
     def done(
         self, batch: Sealed[T], ended: Sequence[int] | None = None, back: Sequence[int] = ()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..._core.ledger import Ledger
+    from ..receipt import ReceiptBase
     from .gatherer import Gatherer
     from .gathering import Gathering
     from .window import AddWindow
@@ -76,6 +77,20 @@ class TenantQueue(Generic[T]):
         pack = self._pack
         if pack.items and not self.held_keys:
             self.window.open(pack, self.gatherer.spare)
+
+    def appends(self, item: T, receipt: ReceiptBase | None) -> bool:
+        """Append an item of a group if its fast path is open; return whether it was.
+
+        Never with keys: the key function must not be called again.
+        """
+        window = self.window
+        filled = len(window.items)
+        if filled >= window.try_limit or self.identity is not None:
+            return False
+        if receipt is not None:
+            window.receipts[filled] = receipt
+        window.items.append(item)
+        return True
 
     def grant(self, now: float) -> None:
         """Grant free room to producers; while one still waits, the open batch does not linger."""

@@ -136,6 +136,9 @@ class TenantGatherer(Generic[T]):
         for item, size, receipt, key in group.rows():  # one by one: turns are given in their order
             own = cast("TenantKey", key)
             queue = self.queue(own)
+            if queue.appends(item, receipt):
+                self._ledger.entered(1, 0)  # its window counts for the tenant alone
+                continue
             failed = queue.change().offer(AddGroup((item,), (size,), (receipt,), (own.key,)), now)
             if self._ages is not None:
                 self._ages.note(queue, now)
