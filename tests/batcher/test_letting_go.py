@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock import Batch, Batcher, CircuitBreaker, DeadLetter, Limits, Retry, Sink, Timeout, stack
+from penstock import (
+    Batch,
+    Batcher,
+    CircuitBreaker,
+    DeadLetter,
+    Limits,
+    PermanentError,
+    Retry,
+    Sink,
+    Timeout,
+    WriteResult,
+    stack,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,3 +63,35 @@ async def test_a_delivered_batch_is_freed_while_the_batcher_runs_on(
         await fake_clock.advance(1.0)
         assert receipt.done
         assert watched() is None
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["tenants", "keys of tenants"])
+@pytest.mark.parametrize("held", [False, True], ids=["idle", "with a held key"])
+async def test_a_delivered_batch_of_a_tenant_is_freed(
+    fake_clock: FakeClock, *, keyed: bool, held: bool
+) -> None:
+    """Although the tenant's fast path appended to it, and also while the tenant stays."""
+    bad = Item()
+
+    async def write(batch: Batch[Item]) -> WriteResult:
+        errors = {i: PermanentError("no") for i, item in enumerate(batch) if item is bad}
+        return WriteResult.failed(batch, errors)
+
+    batcher = Batcher[Item](
+        write,
+        limits=Limits(max_items=10),
+        tenant=lambda _: "one",
+        key=id if keyed else None,
+        on_key_failure="pause" if keyed else "skip",
+    )
+    async with batcher:
+        items = [Item() for _ in range(5)]
+        watched = [weakref.ref(item) for item in items]
+        for item in [bad] * held + items:
+            await batcher.add(item)
+        del items, item
+        await batcher.flush()
+        await fake_clock.advance(1.0)
+        gc.collect()  # errors and their tracebacks are in cycles
+        assert batcher.stats().held_keys == (held and keyed)
+        assert [each() for each in watched] == [None] * 5

@@ -73,10 +73,9 @@ class TenantQueue(Generic[T]):
 
     def changed(self) -> None:
         """Open the fast path, unless the batch is empty or a key is held."""
-        self.window.close()
         pack = self._pack
-        if pack.items and not self.held_keys:
-            self.window.open(pack, self.gatherer.spare)
+        is_open = bool(pack.items) and not self.held_keys
+        self.window.open(pack, self.gatherer.spare if is_open else 0)  # lets go of the last batch
 
     def appends(self, item: T, receipt: ReceiptBase | None) -> bool:
         """Append an item of a group if its fast path is open; return whether it was.
