@@ -87,9 +87,8 @@ async def test_a_delivered_batch_of_a_tenant_is_freed(
     async with batcher:
         items = [Item() for _ in range(5)]
         watched = [weakref.ref(item) for item in items]
-        for item in [bad] * held + items:
-            await batcher.add(item)
-        del items, item
+        await batcher.add_from([bad] * held + items)
+        del items
         await batcher.flush()
         await fake_clock.advance(1.0)
         gc.collect()  # errors and their tracebacks are in cycles
