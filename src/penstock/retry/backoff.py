@@ -91,9 +91,8 @@ class StrategyBackoff:
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
         """The wait in seconds after `tries` failed tries."""
-        if (
-            type(self.strategy) is Backoff
-        ):  # it needs no `CallState`, which costs more than the rest
+        # our own needs no `CallState`, which costs more than the rest
+        if type(self.strategy) is Backoff:
             return _wait(self.strategy, max(1, tries), waited)
         return max(0.0, float(self.strategy(CallState(tries, error, waited))))
 

@@ -75,7 +75,7 @@ class TenantQueue(Generic[T]):
         """Open the fast path, unless the batch is empty or a key is held."""
         pack = self._pack
         is_open = bool(pack.items) and not self.held_keys
-        self.window.open(pack, self.gatherer.spare if is_open else 0)  # lets go of the last batch
+        self.window.open(pack, self.gatherer.spare if is_open else 0)  # drops the last batch's list
 
     def appends(self, item: T, receipt: ReceiptBase | None) -> bool:
         """Append an item of a group if its fast path is open; return whether it was.
