@@ -15,6 +15,7 @@
    replay.
 5. A letter that fails again stays in the store: the stack's own dead letters accept nothing in a
    replay, so no letter loses its place.
+6. A letter whose item is partly a `repr` is never sent, and stops its key as one that fails again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core import told
 from ..._core.batch import RowBatch
+from ..._core.causes import cause_name, code_of
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
 from ..._core.delivery.delivery import Delivery
@@ -54,6 +56,9 @@ if TYPE_CHECKING:
 
 LEFT = Selection(states=frozenset({PENDING, INTERRUPTED}))
 BACK = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED})
+REPR_ONLY = "repr_only"
+"""The ending of a letter that cannot be sent again."""
+WHY_REPR_ONLY = "a part of its item is known only by its repr, so it cannot be sent again"
 _NOT_NOW = frozenset(
     {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
 )
@@ -82,7 +87,7 @@ class Replay:
         self._repeats = capabilities_of(sink).key_prefix_safe
         self.order = ReplayOrder(any_order=rules.any_order)
         self.endings: Counter[str] = Counter()
-        """Number of letters by outcome, or `undecodable`."""
+        """Number of letters by outcome, or `undecodable` or `repr_only`."""
         self.stopped_by: BaseException | None = None
         """The error of a destination that accepts nothing now."""
 
@@ -174,8 +179,13 @@ class Replay:
         for letter in letters:
             if self.order.holds(letter):
                 continue
+            if not letter.replayable:
+                self.endings[REPR_ONLY] += 1
+                self.order.stop(letter, WHY_REPR_ONLY)
+                continue
             try:
-                items.append(letter.item if decode is None else decode(letter.item))
+                item = letter.original()
+                items.append(item if decode is None else decode(item))
             except Exception as error:
                 self.endings["undecodable"] += 1
                 self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
@@ -214,6 +224,8 @@ class Replay:
             error_type=type(error).__name__,
             error_class=self._kind_of(error).value,
             message=told.storable(told.text_of(error)).replace("\0", "\\x00"),
+            cause_type=cause_name(error),
+            code=code_of(error),
             last_at=datetime.fromtimestamp(LOOP_CLOCK.wall_time(), UTC).isoformat(),
         )
 
