@@ -14,7 +14,7 @@ from ..._core.opening import Openable
 from .open_table import OpenTable
 from .plan.strategy import WriteStrategy
 from .plan.target import Target, names, optional_names
-from .settings import Settings
+from .settings import Settings, names_its_table
 from .staging.stages import Stages
 from .transactions.ledger import UnitLedger
 
@@ -103,12 +103,13 @@ class PostgresSink(Openable):
 
     _run_time = ("_table",)
 
+    @names_its_table
     def __init__(
         self,
         dsn: str | None = None,
         *,
-        table: str = "events",
-        columns: Sequence[str] = ("user_id", "action", "ts"),
+        table: str,
+        columns: Sequence[str],
         schema: str | None = None,
         on_conflict: Literal["error", "ignore", "update"] = "error",
         conflict_columns: Sequence[str] | None = None,
