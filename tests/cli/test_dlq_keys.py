@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cli.dlq_help import NOON, Cli, keep, keep_in_file, module, process, record
-from tests.cli.test_dlq_postgres import DDL, Letters
+from tests.cli.test_dlq_postgres import Letters
 
 from penstock import (
     BlockingBatcher,
@@ -31,6 +31,7 @@ from penstock.cli.dlq.replay import LEFT, Replay, ReplayRules
 from penstock.cli.named import named_sink
 from penstock.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
 from penstock.letters.store import Unreadable
+from penstock.letters.table import creation
 from penstock.sinks import FileSink
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Sequence[A
     def in_table(records: Sequence[Any]) -> str:
         server: EmbeddedPostgres = request.getfixturevalue("embedded_postgres")
         letters = Letters(server.dsn)
-        letters.ask("DROP TABLE IF EXISTS dead_letters", DDL.read_text(), "SELECT 1")
+        letters.ask("DROP TABLE IF EXISTS dead_letters", creation("dead_letters"), "SELECT 1")
         keep(letters.sink(), records)
         return server.dsn
 

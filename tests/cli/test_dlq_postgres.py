@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -25,15 +24,15 @@ from penstock import (
     WriteResult,
     stack,
 )
+from penstock.cli import main
 from penstock.sinks import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from penstock import Batch
     from penstock.testing import EmbeddedPostgres
-
-DDL = Path(__file__).parents[2] / "examples" / "dead_letters.sql"
 
 
 class Letters:
@@ -81,10 +80,10 @@ def letters(embedded_postgres: EmbeddedPostgres) -> Letters:
     made = Letters(embedded_postgres.dsn)
     made.ask(
         "DROP TABLE IF EXISTS dead_letters, events",
-        DDL.read_text(),
         "CREATE TABLE events (n int PRIMARY KEY, word text)",
         "SELECT 1",
     )
+    assert main(["dlq", "init", made.dsn]) == 0
     return made
 
 
@@ -147,6 +146,7 @@ def test_a_replay_into_a_table_is_exactly_once_though_it_is_killed_anywhere(
         f"""
 import os, signal
 from penstock import send, stack
+from penstock.cli import main
 from penstock.sinks import PostgresSink
 dsn = {letters.dsn!r}
 
@@ -193,6 +193,7 @@ def test_what_fails_again_keeps_its_attempts_and_tells_its_new_error(
         tmp_path,
         "into_checked",
         f"""
+from penstock.cli import main
 from penstock.sinks import PostgresSink
 sink = PostgresSink({letters.dsn!r}, table="events", columns=("n", "word"), row=lambda item: (item["n"], "x\\0" if item["n"] == 1 else "x"))
 """,

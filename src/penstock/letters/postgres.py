@@ -7,16 +7,14 @@ one replay at a time.
 from __future__ import annotations
 
 import json
-import re
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING
 
 from .._clients.postgres.names import qualified, quoted
-from .._core import told
+from .connection import LetterConnection
 from .letter import INTERRUPTED, PENDING, NoLetterError, letter_of
 from .record import DeadLetterRecord
 from .store import StoreError, Unreadable
-from .text import without_secrets
+from .table import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -29,14 +27,15 @@ if TYPE_CHECKING:
     from .store import Ending
 
 _BATCH = 500
-_PLAIN_DSN = re.compile(
-    r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?"
-)
-"""A DSN that can be split safely. In any other, a part of the password may look like a host."""
-_DSN_RULE = (
-    "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, the port a number, and characters "
-    "such as @ : / # % in a password as %40 and so on"
-)
+_NO_TABLE = ("42P01", "3F000")
+_NO_COLUMN = "42703"
+_SIMILAR = """
+SELECT c.oid::regclass::text AS name
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relkind IN ('r', 'p') AND a.attname = ANY($1) AND NOT a.attisdropped
+GROUP BY c.oid HAVING count(*) = $2 ORDER BY 1 LIMIT 10
+"""
+"""Tables with these columns."""
 _NOTED = ("state", "replay", "outcome")
 _ENDING = ("key", "state", "outcome", "attempts", "error_type", "error_class", "message", "last_at")
 
@@ -45,29 +44,36 @@ class PostgresStore:
     """A table of dead letters."""
 
     def __init__(self, dsn: str, table: str, schema: str | None) -> None:
-        self._dsn = dsn
         self._table = qualified(schema, table)
-        self._connection: asyncpg.Connection[Any] | None = None
+        self._connection = LetterConnection(dsn)
         self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
-        import asyncpg  # an optional dependency
-
-        try:
-            self._connection = await asyncpg.connect(self._dsn)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise StoreError(f"no connection to {self._place}: {self._told(error)}") from None
-        except (ValueError, TypeError, LookupError):  # its text may hold any part of the DSN
-            raise StoreError(f"the DSN of {self._place} cannot be read: {_DSN_RULE}") from None
+        await self._connection.open()
         try:
             await self._ask(f"SELECT {self._columns}, number FROM {self._table} LIMIT 0")
         except StoreError as error:
-            await self._con.close()
-            cause = error.__cause__ or error
-            raise StoreError(
-                f"{self._table} is no table of dead letters: {self._told(cause)}"
-            ) from error
+            why = self._connection.text_of(error.__cause__ or error)
+            hint = await self._hint(error.__cause__)
+            await self._connection.close()
+            raise StoreError(f"{self._table} is no table of dead letters: {why}{hint}") from error
         return self
+
+    async def _hint(self, error: BaseException | None) -> str:
+        """What else there is, if the table is missing, or what may add a missing column."""
+        code = getattr(error, "sqlstate", None)
+        if code == _NO_COLUMN:
+            return "; if an earlier release created it, `penstock dlq init` adds the column"
+        if code not in _NO_TABLE:
+            return ""
+        names = [column.name for column in COLUMNS if not column.is_addable]
+        found = await self._connection.ask("pg_class", _SIMILAR, names, len(names))
+        others = ", ".join(row["name"] for row in found)
+        return (
+            f"; tables of dead letters in this database: {others}"
+            if others
+            else "; `penstock dlq init` creates it"
+        )
 
     async def __aexit__(
         self,
@@ -75,44 +81,10 @@ class PostgresStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._con.close(timeout=5.0)
-
-    @property
-    def _con(self) -> asyncpg.Connection[Any]:
-        if self._connection is None:
-            raise StoreError("the store is not open")
-        return self._connection
+        await self._connection.close()
 
     async def _ask(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        import asyncpg  # an optional dependency
-
-        try:
-            return await self._con.fetch(statement, *arguments)
-        except (
-            OSError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-        ) as error:
-            raise StoreError(f"{self._table} at {self._place}: {self._told(error)}") from error
-
-    @property
-    def _place(self) -> str:
-        """The server's address, without anything that may be a part of the password."""
-        found = _PLAIN_DSN.fullmatch(self._dsn)
-        if found is None:
-            return "PostgreSQL"
-        port = (
-            "" if found["user"] is None else found["port"] or ""
-        )  # of USER:NUMBER alone it may be a password
-        return f"{found['hosts'] or 'the default host'}{port}{found['database'] or ''}"
-
-    def _told(self, error: BaseException) -> str:
-        """An error's text without values of items and without the DSN's secrets."""
-        text = told.for_log(error).partition(": ")[2] or type(error).__name__
-        for part in _suspects(self._dsn):
-            text = text.replace(part, "***")
-        return without_secrets(text)
+        return await self._connection.ask(self._table, statement, *arguments)
 
     @property
     def _columns(self) -> str:
@@ -178,19 +150,6 @@ class PostgresStore:
                 f"DELETE FROM {self._table} WHERE key = ANY($1)", keys[start : start + _BATCH]
             )
         return len(keys)
-
-
-def _suspects(dsn: str) -> list[str]:
-    """The parts of a DSN that may be a password or a piece of one, longest first."""
-    rest = dsn.partition(":")[2].lstrip("/").partition(":")[2]
-    if _PLAIN_DSN.fullmatch(dsn):
-        rest = rest.partition("@")[0] + "?" + dsn.partition("?")[2]
-    found = {
-        part
-        for part in (*re.split(r"[:/@?#&=]", rest), *re.split(r"[:/@?#&=]", unquote(rest)))
-        if len(part) > 2
-    }
-    return sorted(found, key=len, reverse=True)
 
 
 def _letter(row: asyncpg.Record) -> Letter:

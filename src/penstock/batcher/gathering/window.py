@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from ..._core.ledger import Ledger
     from ..receipt import ReceiptBase
     from .pack import Pack
@@ -15,8 +17,16 @@ SLOW_PATH_WEIGHT = 8
 """Weight of an item added on the slow path, which takes at least that many times as long."""
 
 
+UNKNOWN: tuple[Hashable, ...] = ()
+"""What the fast path has looked up of an item: nothing."""
+
+
 class NeedsSlowPath(Exception):
-    """The fast path does not take this item; raised before anything has changed."""
+    """The fast path does not take this item; raised before anything has changed.
+
+    Its arguments are what was looked up: the item's tenant. They are passed to the slow path, so
+    that the function is called once, and kept nowhere: the item may change before it is added again.
+    """
 
 
 class AddWindow:
@@ -87,16 +97,13 @@ class AddWindow:
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
 
     def append(self, item: object, receipt: ReceiptBase | None) -> bool:
-        """Append an item if the fast path is open; return whether it was."""
+        """Append an item if the fast path is open; return whether it was. Raises `NeedsSlowPath`."""
         filled = len(self.items)
         if filled >= self.limit:
             return False
         if receipt is not None:
             self.receipts[filled] = receipt
-        try:
-            self.items.append(item)
-        except NeedsSlowPath:
-            return False
+        self.items.append(item)
         return True
 
     def passed_by(self) -> None:

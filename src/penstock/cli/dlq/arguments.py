@@ -24,6 +24,8 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
         "replay": "send letters through a stack of sinks; run it again to continue an "
         "interrupted replay",
         "purge": "remove letters permanently; by default the replayed ones",
+        "init": "create the table for dead letters, or add the columns that an earlier release "
+        "did not create",
     }
     for name, text in texts.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -32,11 +34,13 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
             help="path of a file written by FileSink, or postgresql://...; PG* variables "
             "supply missing parts",
         )
+        _table_options(command)
         if name == "show":
             command.add_argument(
                 "letters", nargs="+", metavar="LETTER", help="a letter's own key, or a prefix of it"
             )
-        _filters(command, name)
+        if name != "init":
+            _filters(command, name)
         if name in {"list", "replay"}:
             command.add_argument("--limit", type=count, metavar="N", help="at most N letters")
         if name == "list":
@@ -45,7 +49,7 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
                 action="store_true",
                 help="print all fields, one line of JSON per letter",
             )
-        if name in {"replay", "purge"}:
+        if name in {"replay", "purge", "init"}:
             command.add_argument(
                 "--dry-run", action="store_true", help="change nothing; print what would be done"
             )
@@ -53,12 +57,15 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
             _replay_options(command, count)
 
 
-def _filters(parser: argparse.ArgumentParser, name: str) -> None:
-    default = {"list": PENDING, "show": "all", "replay": PENDING, "purge": REPLAYED}[name]
+def _table_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", default="dead_letters", help="the table, with PostgreSQL (default: dead_letters)"
     )
     parser.add_argument("--schema", help="the table's schema (default: found by the search path)")
+
+
+def _filters(parser: argparse.ArgumentParser, name: str) -> None:
+    default = {"list": PENDING, "show": "all", "replay": PENDING, "purge": REPLAYED}[name]
     if name == "show":
         parser.set_defaults(state="all")
         return

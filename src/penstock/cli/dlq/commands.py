@@ -1,4 +1,4 @@
-"""`penstock dlq`: list dead letters, show them, replay them, purge them."""
+"""`penstock dlq`: list dead letters, show them, replay them, purge them, prepare their table."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import asyncio
 import os
 import sys
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._core import told
 from ..._core.errors import PenstockError
 from ..._core.opening import opened
-from ...letters.file import FileStore
 from ...letters.letter import Selection
-from ...letters.postgres import PostgresStore
 from ...letters.store import StoreError
 from ...letters.text import as_json, without_secrets
 from ..exits import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination
 from ..named import UseError, named, named_sink
 from .arguments import selection_of
+from .init import init
 from .order import ReplayOrder
 from .output import (
     encodable,
@@ -32,6 +30,7 @@ from .output import (
     summary,
 )
 from .replay import LEFT, Replay, ReplayRules
+from .stores import store_of
 
 if TYPE_CHECKING:
     import argparse
@@ -53,6 +52,8 @@ def dlq(options: argparse.Namespace) -> int:
         "purge": _purge,
     }
     try:
+        if options.dlq_command == "init":
+            return asyncio.run(init(options))
         return asyncio.run(_run(commands[options.dlq_command], options))
     except BrokenPipeError:  # the output's reader has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,7 +68,7 @@ async def _run(
     command: Callable[[argparse.Namespace, Store], Coroutine[Any, Any, int]],
     options: argparse.Namespace,
 ) -> int:
-    async with _store_of(options.store, options.table, options.schema) as store:
+    async with store_of(options.store, options.table, options.schema) as store:
         answer = await command(options, store)
         sys.stdout.flush()
         has_unreadable = say_unreadable(store)
@@ -200,14 +201,3 @@ async def _report_missing_keys(selection: Selection, store: Store) -> bool:
             + (f"; there are some of {others[key]!r}" if others[key] in found else "")
         )
     return not found.issuperset(others)
-
-
-def _store_of(name: str, table: str, schema: str | None) -> Store:
-    """The store for a PostgreSQL DSN or a file's path."""
-    if name.startswith(("postgresql:", "postgres:")):
-        return PostgresStore(name, table, schema)
-    if "://" in name or "\0" in name:
-        raise StoreError(
-            f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://"
-        )
-    return FileStore(Path(name))
