@@ -58,10 +58,17 @@ LEFT = Selection(states=frozenset({PENDING, INTERRUPTED}))
 BACK = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED})
 REPR_ONLY = "repr_only"
 """The ending of a letter that cannot be sent again."""
-WHY_REPR_ONLY = "a part of its item is known only by its repr, so it cannot be sent again"
 _NOT_NOW = frozenset(
     {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
 )
+
+
+def item_of(letter: Letter, decode: Callable[[Any], Any] | None) -> Any:
+    """The item to send. Raises `ValueError` if a part of it is only a `repr`, and what `decode`
+    raises.
+    """
+    item = letter.original()
+    return item if decode is None else decode(item)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,15 +186,10 @@ class Replay:
         for letter in letters:
             if self.order.holds(letter):
                 continue
-            if not letter.replayable:
-                self.endings[REPR_ONLY] += 1
-                self.order.stop(letter, WHY_REPR_ONLY)
-                continue
             try:
-                item = letter.original()
-                items.append(item if decode is None else decode(item))
+                items.append(item_of(letter, decode))
             except Exception as error:
-                self.endings["undecodable"] += 1
+                self.endings["undecodable" if letter.replayable else REPR_ONLY] += 1
                 self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
             else:
                 kept.append(letter)
