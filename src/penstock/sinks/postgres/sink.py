@@ -10,6 +10,7 @@ from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.errors import classify_postgres
 from ..._core import checks
 from ..._core.errors import ClosedError, ErrorClass
+from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from .open_table import OpenTable
 from .plan.strategy import WriteStrategy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .rows.items import RowFunction
 
 
+@known_arguments()
 class PostgresSink(Openable):
     """Writes items as rows of one PostgreSQL table. Each write is atomic, except for refused rows.
 
@@ -144,7 +146,7 @@ class PostgresSink(Openable):
             ),
             access=Access.of(dsn, pool, pool_size, connect_options, statement_timeout),
             row=row,
-            close_timeout=checks.seconds("close_timeout", close_timeout),
+            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
             ledger=UnitLedger(
                 table=ledger,
                 schema=schema if ledger_schema is None else ledger_schema,
