@@ -73,6 +73,8 @@ PROBES = {
         ("penstock._clients.postgres.errors", "message"),
         ("penstock._core.arrow_rows", "value"),
         ("penstock._core.arrow_rows", "values"),
+        ("penstock._core.causes", "status"),
+        ("penstock._core.causes", "status_code"),
         ("penstock._core.patience", "retry_after"),
         ("penstock.sinks.http.errors", "status_code"),
         ("penstock.sinks.http.secrets", "auth"),
