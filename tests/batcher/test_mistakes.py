@@ -243,7 +243,7 @@ async def test_another_event_loop_is_refused(fake_clock: FakeClock) -> None:
             batcher.__aenter__,
         ):
             await asyncio.to_thread(asyncio.run, use(call))
-        with pytest.raises(ConfigError, match="for threads, use a BlockingBatcher"):
+        with pytest.raises(ConfigError, match="from another thread, use a BlockingBatcher"):
             await asyncio.to_thread(batcher.try_add, 1)
         await batcher.add("mine")
     assert batcher.tally().delivered == batcher.tally().accepted == 1

@@ -50,6 +50,7 @@ NODES = dict.fromkeys(
 STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
     ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",
+    ("penstock.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
     ("penstock.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }
 
@@ -73,6 +74,8 @@ PROBES = {
         ("penstock._clients.postgres.errors", "message"),
         ("penstock._core.arrow_rows", "value"),
         ("penstock._core.arrow_rows", "values"),
+        ("penstock._core.causes", "status"),
+        ("penstock._core.causes", "status_code"),
         ("penstock._core.patience", "retry_after"),
         ("penstock.sinks.http.errors", "status_code"),
         ("penstock.sinks.http.secrets", "auth"),

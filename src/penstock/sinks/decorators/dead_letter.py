@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..._core import checks, told
+from ..._core.causes import cause_name, code_of
 from ..._core.classify import classified
 from ..._core.decorator import WrappingSink
 from ..._core.delivery.tries import Tries
@@ -302,7 +303,7 @@ class _DeadLetterSink(WrappingSink[T]):
 def _record(
     batch: Batch[T], index: int, key: str, error: BaseException, kind: ErrorClass, *, maybe: bool
 ) -> DeadLetterRecord[T]:
-    """The record of one item. Raises if a key's `repr` does."""
+    """The record of one item."""
     delivery = batch.delivery
     now, wall = delivery.clock.now(), delivery.clock.wall_time()
     root = batch.roots((index,))[0]
@@ -323,6 +324,8 @@ def _record(
         maybe_delivered=maybe,
         item_key=None if batch.keys is None else key_text(batch.keys[index]),
         parked_behind=isinstance(error, ParkedBehind),
+        cause_type=cause_name(error),
+        code=code_of(error),
     )
 
 

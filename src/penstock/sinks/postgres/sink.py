@@ -47,7 +47,9 @@ class PostgresSink(Openable):
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
         table: the table's name, taken literally.
-        columns: the columns that a row's values are stored in.
+        columns: the columns that a row's values are stored in. A json or jsonb column takes any
+            object with a JSON form, such as a dictionary; text is JSON text already, `None` is
+            NULL, and a codec of the connection's (`set_type_codec`) encodes by itself.
         schema: the table's schema; default: found by the server's search path.
         on_conflict: `"error"`: a row whose unique key exists is refused. `"ignore"`: the existing
             row stays, and the item is delivered. `"update"`: the existing row is replaced; of
