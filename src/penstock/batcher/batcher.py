@@ -1,4 +1,10 @@
-"""The batcher's public face: opening, closing, adding items, state."""
+"""The batcher's public face: opening, closing, adding items, state.
+
+The fast path of adding is for the batcher's own loop: each call compares the calling thread with
+that in which the loop runs (see `RunsInThread`); the slow path refuses all others.
+"""
+# ruff: noqa: SLF001
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
+from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core import checks
@@ -144,6 +151,7 @@ class Batcher(Generic[T]):
             raise
         process_fork.watch(self)
         self._lifecycle.open_on(asyncio.get_running_loop())
+        self._window.open_on(asyncio.get_running_loop())
         observers = self._dispatcher.observers
         observers.tell(lambda observer: observer.on_open(self.name, self.stats))
         observers.tell(lambda observer: observer.on_state(self.name, "open"))
@@ -228,7 +236,7 @@ class Batcher(Generic[T]):
         """
         window, known = self._window, UNKNOWN
         items = window.items
-        if len(items) < window.limit:
+        if len(items) < window.limit and get_ident() == window.loop._thread_id:
             try:
                 items.append(item)
                 return
@@ -247,7 +255,7 @@ class Batcher(Generic[T]):
         """
         window, known = self._window, UNKNOWN
         items = window.items
-        if len(items) < window.try_limit:
+        if len(items) < window.try_limit and get_ident() == window.loop._thread_id:
             try:
                 items.append(item)
                 return True
@@ -289,7 +297,7 @@ class Batcher(Generic[T]):
         window, known = self._window, UNKNOWN
         items = window.items
         filled = len(items)
-        if filled < window.limit:
+        if filled < window.limit and get_ident() == window.loop._thread_id:
             window.receipts[filled] = receipt
             try:
                 items.append(item)

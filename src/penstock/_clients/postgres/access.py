@@ -66,7 +66,9 @@ class Access:
             closes_pool=_closes(pool, close_pool),
             size=_size(pool, size),
             options=given,
-            statement_timeout=checks.optional_seconds("statement_timeout", timeout),
+            statement_timeout=checks.optional_seconds(
+                "statement_timeout", timeout, usual=checks.LONG_TIMEOUT
+            ),
             prepared=_prepared(prepared, given),
         )
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..._core.runtime.loops import NO_LOOP, runs_in_thread
+
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Hashable
 
     from ..._core.ledger import Ledger
+    from ..._core.runtime.loops import RunsInThread
     from ..receipt import ReceiptBase
     from .pack import Pack
 
@@ -45,6 +49,7 @@ class AddWindow:
         "is_tight",
         "items",
         "limit",
+        "loop",
         "receipts",
         "try_limit",
     )
@@ -59,9 +64,15 @@ class AddWindow:
         self.is_tight = False
         """Whether more room in the ledger would widen it."""
         self.is_open = False
+        self.loop: RunsInThread = NO_LOOP
+        """The loop on which the batcher is open: the fast path is for its thread."""
         self._ledger = ledger
         self._base = 0
         self._unyielded = 0
+
+    def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Open the fast path to callers on this loop, the running one."""
+        self.loop = runs_in_thread(loop)
 
     def __len__(self) -> int:
         """Items added on the fast path since it was opened."""

@@ -14,7 +14,7 @@ from ..._core.told import for_log
 from .batches import TableWriter
 from .plan.table import read_table
 from .transactions.transaction import PostgresTransaction
-from .writing.encodable import can_copy
+from .writing.encodable import by_codecs
 from .writing.scope import ALONE, SWITCHING, Block, StatementLost
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class OpenTable:
                 async with connections.statements.block(con):
                     table = await read_table(con, target.table, target.schema, target.columns)
                 plan = target.plan(table, reads_text=reads_text)
-                plan = plan if reads_text else replace(plan, copies=await can_copy(con, plan))
+                plan = plan if reads_text else await by_codecs(con, plan)
                 target.strategy.check(plan)
         except ConfigError:
             raise
