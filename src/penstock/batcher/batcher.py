@@ -378,7 +378,7 @@ class Batcher(Generic[T]):
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         """Warn when items are inside: nothing can drain them any more."""
         lifecycle = getattr(self, "_lifecycle", None)
-        if lifecycle is not None and lifecycle.is_running and self._dispatcher.inside:
+        if lifecycle is not None and lifecycle.is_running and self._dispatcher.ledger.inside:
             message = (
                 f"batcher {self.name!r} was dropped with items inside ({self.tally()}); use "
                 "`async with`, or await shutdown()"

@@ -28,7 +28,9 @@ class Limits:
     ceiling for a request body.
     """
     max_delay: float | timedelta = 0.2
-    """Seconds from a batch's first item until it is due."""
+    """Seconds from a batch's first item until it is due. With 0 it is due at the next step of the
+    loop: items go as soon as a worker is free, and gather into larger batches while none is.
+    """
     max_pending_items: int | None = None
     """Items inside at once: open, sealed, in flight and backing off. Default: the larger of 10,000
     and 2 x (workers + 1) x max_items.
@@ -50,8 +52,8 @@ class Limits:
         checks.optional_count("max_bytes", self.max_bytes)
         checks.optional_count("max_pending_bytes", self.max_pending_bytes)
         checks.optional_count("max_pending_items", self.max_pending_items)
-        for name, given in (("max_delay", self.max_delay), ("flush_timeout", self.flush_timeout)):
-            object.__setattr__(self, name, checks.seconds(name, given))
+        object.__setattr__(self, "max_delay", self.delay)
+        object.__setattr__(self, "flush_timeout", self.stretch)
         self._check_ledger()
 
     def _check_ledger(self) -> None:
@@ -76,7 +78,7 @@ class Limits:
     @property
     def delay(self) -> float:
         """`max_delay` as float seconds."""
-        return checks.seconds("max_delay", self.max_delay)
+        return checks.seconds("max_delay", self.max_delay, zero=True)
 
     @property
     def stretch(self) -> float:
