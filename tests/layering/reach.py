@@ -57,6 +57,7 @@ STRANGERS: dict[tuple[str, str], str] = {
 # Attributes of any object that one module alone writes.
 SPECIAL = {
     "__cause__": "penstock._core.causes",
+    "__init__": "penstock._core.keywords",
     "__module__": "penstock._core.public",
     "__signature__": "penstock._core.keywords",
     "summary": "penstock._core.causes",
@@ -81,7 +82,10 @@ PROBES = {
     },
     "an argument of the user's, which is checked": {
         ("penstock._core.function_sink", "write"),
+        ("penstock._core.keywords", "write"),
         ("penstock._core.stacking", "write"),
+        ("penstock.batcher.arguments", "call_at"),
+        ("penstock.batcher.arguments", "on_flushed"),
         ("penstock.cli.named", "write"),
         ("penstock.retry.retry", "withdraw"),
         ("penstock.sinks.combinators.fan_out", "write"),
