@@ -101,7 +101,9 @@ def test_a_decorator_that_was_not_called_is_named() -> None:
     class NotCalled:
         pass
 
-    with pytest.raises(ConfigError, match=r"decorators\[0\].*already called"):
+    with pytest.raises(
+        ConfigError, match=r"decorators\[0\].*is a class; pass an instance: NotCalled\(\.\.\.\)"
+    ):
         stack(Recording(), NotCalled)  # type: ignore[arg-type]  # the point of the test
 
 

@@ -30,7 +30,14 @@ def store(tmp_path: Path) -> str:
         tmp_path / "dead.jsonl",
         [
             record(1, batcher="audit", tenant={"of": 1}),
-            record(2, batcher="orders", error_type="DataError", error_class="unlisted"),
+            record(
+                2,
+                batcher="orders",
+                error_type="DataError",
+                error_class="unlisted",
+                cause_type="NotNullViolationError",
+                code="23502",
+            ),
             record(3, batcher="audit", tenant="ann"),
         ],
     )
@@ -78,6 +85,11 @@ def test_times_in_the_wrong_order_are_refused(cli: Cli, store: str) -> None:
     ("arguments", "told"),
     [
         (["--error-type", "Permanent"], "--error-type Permanent; there are PermanentError, Data"),
+        (
+            ["--error-type", "NotNull"],
+            "--error-type NotNull; there are PermanentError, DataError, N",
+        ),
+        (["--code", "23505"], "--code 23505; there are '', 23502"),
         (["--batcher", "audits"], "--batcher audits; there are audit, orders"),
         (["--tenant", "bob"], 'none has --tenant bob; there are {"of": 1}, null, ann'),
         (["--error-class", "refused"], "--error-class refused; there are permanent, unlisted"),

@@ -14,7 +14,7 @@ from tests.cli.dlq_help import Cli, keep, record
 from penstock import DeadLetterRecord
 from penstock.letters.preparation import prepare
 from penstock.letters.store import StoreError
-from penstock.letters.table import COLUMNS, creation
+from penstock.letters.table import COLUMNS, LATER, creation
 from penstock.sinks import PostgresSink
 
 if TYPE_CHECKING:
@@ -119,8 +119,11 @@ def test_a_column_that_an_earlier_release_did_not_create_is_added_beside_its_let
     whole = database.columns()
     database.keep(1, 2)
     database.ask(f"ALTER TABLE dead_letters DROP COLUMN {column}")
-    cli("list", database.dsn, code=2)
-    assert "`penstock dlq init` adds the column" in cli.err
+    if column in LATER:
+        assert sorted(cli.keys(database.dsn)) == [1, 2]
+    else:
+        cli("list", database.dsn, code=2)
+        assert "`penstock dlq init` adds the column" in cli.err
     cli("init", database.dsn)
     assert cli.err == f"added to public.dead_letters: {column}\n"
     assert database.columns() == whole

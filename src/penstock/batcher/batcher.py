@@ -1,4 +1,10 @@
-"""The batcher's public face: opening, closing, adding items, state."""
+"""The batcher's public face: opening, closing, adding items, state.
+
+The fast path of adding is for the batcher's own loop: each call compares the calling thread with
+that in which the loop runs (see `RunsInThread`); the slow path refuses all others.
+"""
+# ruff: noqa: SLF001
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
+from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core import checks
@@ -17,7 +24,7 @@ from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
 from .flush import flushed
-from .gathering.window import NeedsSlowPath
+from .gathering.window import UNKNOWN, NeedsSlowPath
 from .intake import Intake
 from .receipt import Receipt
 from .release import release
@@ -144,6 +151,7 @@ class Batcher(Generic[T]):
             raise
         process_fork.watch(self)
         self._lifecycle.open_on(asyncio.get_running_loop())
+        self._window.open_on(asyncio.get_running_loop())
         observers = self._dispatcher.observers
         observers.tell(lambda observer: observer.on_open(self.name, self.stats))
         observers.tell(lambda observer: observer.on_state(self.name, "open"))
@@ -189,25 +197,12 @@ class Batcher(Generic[T]):
             self._drain = Drain(self._dispatcher, close, seconds, admit_waiting=admit_waiting)
         else:
             self._drain.hasten(seconds)
-        return await self._wait_for(self._drain)
+        return await self._drain.wait(self._keep)
 
-    async def _wait_for(self, drain: Drain[T]) -> ShutdownReport[T]:
-        cancelled: asyncio.CancelledError | None = None
-        while not drain.task.done():
-            try:
-                await asyncio.wait([drain.task])
-            except asyncio.CancelledError as error:
-                cancelled = error
-                drain.hasten(0.0)
-            if drain.task.cancelled():
-                drain.begin_again()
-        report = drain.task.result()
+    def _keep(self, report: ShutdownReport[T]) -> None:
         if self.report is None:
             self.report = report
             self._enter("closed")
-        if cancelled is not None:
-            raise cancelled
-        return self.report
 
     def _enter(self, state: str) -> None:
         self._lifecycle.enter(state)
@@ -239,15 +234,16 @@ class Batcher(Generic[T]):
         cancellation, the item was not accepted. Usually returns without suspending; now and then it
         lets other tasks run first.
         """
-        window = self._window
+        window, known = self._window, UNKNOWN
         items = window.items
-        if len(items) < window.limit:
+        if len(items) < window.limit and get_ident() == window.loop._thread_id:
             try:
                 items.append(item)
                 return
-            except NeedsSlowPath:
-                pass
-        await self._intake.add((item,), None, None if timeout is None else _seconds(timeout))
+            except NeedsSlowPath as declined:
+                known = declined.args
+        seconds = None if timeout is None else _seconds(timeout)
+        await self._intake.add((item,), None, seconds, known)
 
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; never waits.
@@ -257,16 +253,16 @@ class Batcher(Generic[T]):
         `overflow="drop_newest"` an item without room counts as dropped; with `"drop_oldest"` it
         takes the place of older ones.
         """
-        window = self._window
+        window, known = self._window, UNKNOWN
         items = window.items
-        if len(items) < window.try_limit:
+        if len(items) < window.try_limit and get_ident() == window.loop._thread_id:
             try:
                 items.append(item)
                 return True
-            except NeedsSlowPath:
-                pass
+            except NeedsSlowPath as declined:
+                known = declined.args
         self._lifecycle.check_here()
-        return self._intake.try_add(item)
+        return self._intake.try_add(item, known)
 
     async def add_many(
         self, items: Iterable[T], *, timeout: float | timedelta | None = None
@@ -298,18 +294,18 @@ class Batcher(Generic[T]):
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
         """As `add`; `await` the returned receipt for the item's outcome, or `ItemFailed`."""
         receipt = Receipt()
-        window = self._window
+        window, known = self._window, UNKNOWN
         items = window.items
         filled = len(items)
-        if filled < window.limit:
+        if filled < window.limit and get_ident() == window.loop._thread_id:
             window.receipts[filled] = receipt
             try:
                 items.append(item)
                 return receipt
-            except NeedsSlowPath:
-                pass
+            except NeedsSlowPath as declined:
+                known = declined.args
         seconds = None if timeout is None else _seconds(timeout)
-        await self._intake.add((item,), (receipt,), seconds)
+        await self._intake.add((item,), (receipt,), seconds, known)
         return receipt
 
     async def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:

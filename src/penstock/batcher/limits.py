@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core import checks
+from .._core.keywords import known_arguments
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 LEAST_LEDGER = 10_000
 
 
+@known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits on batches, on the items inside, on concurrency, and on the duration of a write.
@@ -50,8 +52,10 @@ class Limits:
         checks.optional_count("max_bytes", self.max_bytes)
         checks.optional_count("max_pending_bytes", self.max_pending_bytes)
         checks.optional_count("max_pending_items", self.max_pending_items)
-        for name, given in (("max_delay", self.max_delay), ("flush_timeout", self.flush_timeout)):
-            object.__setattr__(self, name, checks.seconds(name, given))
+        delay = checks.seconds("max_delay", self.max_delay, usual=checks.LONG_DELAY)
+        object.__setattr__(self, "max_delay", delay)
+        stretch = checks.seconds("flush_timeout", self.flush_timeout, usual=checks.LONG_TIMEOUT)
+        object.__setattr__(self, "flush_timeout", stretch)
         self._check_ledger()
 
     def _check_ledger(self) -> None:

@@ -7,11 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from .items import MARKED, PLAIN, restored
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PENDING, INTERRUPTED, REPLAYED = STATES = ("pending", "interrupted", "replayed")
-TEXTS = ("error_type", "error_class", "message", "batcher", "batch_id", "trace_id", "item_key")
+ERROR = ("error_type", "error_class", "message", "cause_type", "code")
+"""The fields of the last error. A replay replaces all of them."""
+TEXTS = (*ERROR, "batcher", "batch_id", "trace_id", "item_key", "item_form")
 _MOST_ATTEMPTS = 2**31 - 2
 
 
@@ -32,7 +36,10 @@ class ReplayLane(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A `DeadLetterRecord` read back from a store. The item is decoded JSON."""
+    """A `DeadLetterRecord` read back from a store. The item is decoded JSON, with marks as stored.
+
+    Letters of earlier releases have neither `cause_type`, `code` nor `item_form`.
+    """
 
     key: str
     item: Any
@@ -49,6 +56,9 @@ class Letter:
     maybe_delivered: bool = False
     item_key: str | None = None
     parked_behind: bool = False
+    cause_type: str = ""
+    code: str = ""
+    item_form: str = PLAIN
     state: str = PENDING
     """`interrupted`: a replay ended while this letter was in flight, so it may be delivered."""
     replay: str | None = None
@@ -60,6 +70,17 @@ class Letter:
     def may_be_delivered(self) -> bool:
         """Whether it may have been delivered already."""
         return self.maybe_delivered or self.state == INTERRUPTED
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the whole item is known; `False` if a part of it is only a `repr`."""
+        return self.item_form in {PLAIN, MARKED}
+
+    def original(self) -> Any:
+        """The item with marked values restored. Raises `ValueError` if it is not replayable."""
+        if not self.replayable:
+            raise ValueError("a part of the item is known only by its repr")
+        return self.item if self.item_form == PLAIN else restored(self.item)
 
     @property
     def lane(self) -> ReplayLane | None:
@@ -79,7 +100,7 @@ class Letter:
         """The letter with the notes of a replay applied."""
         known = {
             name: told[name]
-            for name in ("state", "replay", "outcome", "attempts", *TEXTS[:3])
+            for name in ("state", "replay", "outcome", "attempts", *ERROR)
             if told.get(name) is not None
         }
         if told.get("last_at") is not None:
@@ -163,7 +184,10 @@ class Selection:
     batcher: str | None = None
     tenant: str | None = None
     error_type: str | None = None
+    """The class of the error, or of its cause."""
     error_class: str | None = None
+    code: str | None = None
+    """An SQLSTATE or HTTP status."""
     message: str | None = None
     """Text contained in the message."""
     since: datetime | None = None
@@ -178,7 +202,8 @@ class Selection:
             and self.has_key_of(letter)
             and (self.only is None or letter.key in self.only)
             and (not self.letters or letter.key.startswith(self.letters))
-            and self.error_type in {None, letter.error_type}
+            and self.error_type in {None, letter.error_type, letter.cause_type}
+            and self.code in {None, letter.code}
             and self.error_class in {None, letter.error_class}
             and (self.message is None or self.message in letter.message)
             and (self.since is None or letter.last_at >= self.since)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from .._clients.postgres.names import qualified, quoted
 from .connection import LetterConnection
-from .letter import INTERRUPTED, PENDING, NoLetterError, letter_of
+from .letter import ERROR, INTERRUPTED, PENDING, NoLetterError, letter_of
 from .record import DeadLetterRecord
 from .store import StoreError, Unreadable
-from .table import COLUMNS
+from .table import COLUMNS, LATER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -37,7 +37,12 @@ GROUP BY c.oid HAVING count(*) = $2 ORDER BY 1 LIMIT 10
 """
 """Tables with these columns."""
 _NOTED = ("state", "replay", "outcome")
-_ENDING = ("key", "state", "outcome", "attempts", "error_type", "error_class", "message", "last_at")
+_CHANGED = ("attempts", *ERROR, "last_at")
+"""What a replay replaces, if it knows it."""
+_NAMES = """
+SELECT attname::text AS name FROM pg_attribute
+WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+"""
 
 
 class PostgresStore:
@@ -46,11 +51,15 @@ class PostgresStore:
     def __init__(self, dsn: str, table: str, schema: str | None) -> None:
         self._table = qualified(schema, table)
         self._connection = LetterConnection(dsn)
+        self._missing: frozenset[str] = frozenset()
+        """Columns that a table of an earlier release lacks."""
         self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
         await self._connection.open()
         try:
+            found = {row["name"] for row in await self._ask(_NAMES, self._table)}
+            self._missing = frozenset(LATER) - found
             await self._ask(f"SELECT {self._columns}, number FROM {self._table} LIMIT 0")
         except StoreError as error:
             why = self._connection.text_of(error.__cause__ or error)
@@ -88,7 +97,8 @@ class PostgresStore:
 
     @property
     def _columns(self) -> str:
-        return ", ".join(map(quoted, (*DeadLetterRecord.COLUMNS, *_NOTED)))
+        names = (*DeadLetterRecord.COLUMNS, *_NOTED)
+        return ", ".join(quoted(name) for name in names if name not in self._missing)
 
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
         """See `Store`. Reads the keys at once and the letters in chunks, without a transaction."""
@@ -131,12 +141,16 @@ class PostgresStore:
     async def end(self, replay: str, endings: Sequence[Ending]) -> None:
         """See `Store`."""
         given = json.dumps([ending.as_dict() for ending in endings])
-        changes = ", ".join(f"{name} = COALESCE(e.{name}, t.{name})" for name in _ENDING[3:])
+        changes = ", ".join(
+            f"{name} = COALESCE(e.{name}, t.{name})"
+            for name in _CHANGED
+            if name not in self._missing
+        )
         await self._ask(
             f"UPDATE {self._table} t SET state = e.state, outcome = e.outcome, {changes} FROM "
             "json_to_recordset($1::json)"
             " AS e(key text, state text, outcome text, attempts int, error_type text, "
-            "error_class text, message text, last_at timestamptz)"
+            "error_class text, message text, cause_type text, code text, last_at timestamptz)"
             " WHERE t.key = e.key",
             given,
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .._clients.postgres.names import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 _JSON = ("json", "jsonb")
 _WHOLE = ("integer", "bigint")
@@ -82,7 +82,24 @@ COLUMNS = (
     Column("state", ("text",), "NOT NULL DEFAULT 'pending'"),
     Column("replay", ("text",)),
     Column("outcome", ("text",)),
+    # since letters name their cause and keep items of every type
+    Column("cause_type", ("text",), "NOT NULL DEFAULT ''"),
+    Column("code", ("text",), "NOT NULL DEFAULT ''"),
+    Column("item_form", ("text",), "NOT NULL DEFAULT 'plain'"),
 )
+LATER = ("cause_type", "code", "item_form")
+"""Columns that a table of an earlier release lacks. It is still read."""
+_ALWAYS = frozenset({"key", "item", "error_class", "parked_behind"})
+
+
+def upgrade(table: str, columns: Collection[str], missing: Collection[str]) -> str:
+    """The statement that adds the `missing` ones of a sink's `columns` to the quoted `table`; empty
+    unless it is a table of dead letters made by an earlier release.
+    """
+    if not (_ALWAYS.issubset(columns) and set(LATER).issuperset(missing)):
+        return ""
+    added = (f"ADD COLUMN {each.definition}" for each in COLUMNS if each.name in missing)
+    return f"ALTER TABLE {table} {', '.join(added)}"
 
 
 def creation(table: str) -> str:

@@ -55,7 +55,9 @@ class Access:
             pool=pool,
             size=POOL_SIZE if size is None else checks.count("pool_size", size),
             options=_checked(options),
-            statement_timeout=checks.optional_seconds("statement_timeout", timeout),
+            statement_timeout=checks.optional_seconds(
+                "statement_timeout", timeout, usual=checks.LONG_TIMEOUT
+            ),
         )
 
     @property

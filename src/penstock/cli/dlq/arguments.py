@@ -103,7 +103,10 @@ def _filters(parser: argparse.ArgumentParser, name: str) -> None:
     )
     parser.add_argument("--batcher", help="letters from the batcher of this name")
     parser.add_argument("--tenant", help="letters of this tenant, as text or JSON")
-    parser.add_argument("--error-type", metavar="NAME", help="name of the error's Python class")
+    parser.add_argument(
+        "--error-type", metavar="NAME", help="name of the Python class of the error or of its cause"
+    )
+    parser.add_argument("--code", metavar="CODE", help="SQLSTATE or HTTP status: 23502, 422")
     parser.add_argument(
         "--error-class",
         choices=[each.value for each in ErrorClass],
@@ -172,7 +175,7 @@ def selection_of(options: argparse.Namespace) -> Selection:
     ) or frozenset({options.state})
     if options.dlq_command == "show":
         return Selection(states=states, letters=tuple(options.letters))
-    names = ("batcher", "tenant", "error_type", "error_class", "message", "since", "until")
+    names = ("batcher", "tenant", "error_type", "error_class", "code", "message", "since", "until")
     given = {name: getattr(options, name) for name in names}
     if options.since is not None and options.until is not None and options.since >= options.until:
         raise UseError("--since must be before --until")

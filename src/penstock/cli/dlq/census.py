@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...letters.store import Store
 
 _MOST_VALUES = 10
-_NAMED = ("batcher", "tenant", "error_type", "error_class")
+_NAMED = ("batcher", "tenant", "error_type", "error_class", "code")
 
 
 class Census:
@@ -49,6 +49,8 @@ class Census:
             self._hits[name] += condition.has(letter)
         for name, values in self._values.items():
             values[_shown(getattr(letter, name))] += 1
+        if letter.cause_type:
+            self._values["error_type"][letter.cause_type] += 1
         times = [*self._times, letter.last_at]
         self._times = [min(times), max(times)]
 
@@ -65,7 +67,7 @@ class Census:
 
     def _told(self, name: str, value: object) -> str:
         if name in self._values:
-            found = [each for each, _ in self._values[name].most_common(_MOST_VALUES)]
+            found = [each or "''" for each, _ in self._values[name].most_common(_MOST_VALUES)]
             more = ", ..." if len(self._values[name]) > _MOST_VALUES else ""
             return f"{_option(name)} {value}; there are {', '.join(found)}{more}"
         if name in {"since", "until"}:

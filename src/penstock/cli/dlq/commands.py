@@ -25,13 +25,14 @@ from .output import (
     json_of,
     line_of,
     say,
+    say_repr_only,
     say_stops,
     say_unreadable,
     stop_reason,
     summary,
 )
 from .purge import purge
-from .replay import LEFT, Replay, ReplayRules
+from .replay import LEFT, Replay, ReplayRules, item_of
 from .stores import store_of
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
             return TERMINATED
         raise
     say(summary(replay))
+    say_repr_only(replay)
     if replay.stopped_by is not None:
         say(stop_reason(replay.stopped_by))
         return INCOMPLETE
@@ -166,14 +168,13 @@ async def _dry_run(
                 break
             number += 1
             interrupted += letter.may_be_delivered
-            if decode is not None:
-                try:
-                    decode(letter.item)
-                except Exception as error:
-                    bad += 1
-                    why = f"cannot be decoded: {told.for_log(error)}"
-                    say(f"{letter.key} {why}")
-                    order.stop(letter, why)
+            try:
+                item_of(letter, decode)
+            except Exception as error:
+                bad += 1
+                why = f"cannot be decoded: {told.for_log(error)}"
+                say(f"{letter.key} {why}")
+                order.stop(letter, why)
     say(
         f"would send {number - bad} dead letters to {options.to}; {interrupted} of {number} "
         "may have been delivered already"

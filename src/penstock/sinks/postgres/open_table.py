@@ -14,7 +14,7 @@ from ..._core.told import for_log
 from .batches import TableWriter
 from .plan.table import read_table
 from .transactions.transaction import PostgresTransaction
-from .writing.encodable import can_copy
+from .writing.encodable import by_codecs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -62,7 +62,7 @@ class OpenTable:
             async with connections.pool.acquire() as con:
                 table = await read_table(con, target.table, target.schema, target.columns)
                 plan = target.plan(table, reads_text=reads_text)
-                plan = plan if reads_text else replace(plan, copies=await can_copy(con, plan))
+                plan = plan if reads_text else await by_codecs(con, plan)
                 target.strategy.check(plan)
         except ConfigError:
             raise

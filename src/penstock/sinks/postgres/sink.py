@@ -10,6 +10,7 @@ from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.errors import classify_postgres
 from ..._core import checks
 from ..._core.errors import ClosedError, ErrorClass
+from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from .open_table import OpenTable
 from .plan.strategy import WriteStrategy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .rows.items import RowFunction
 
 
+@known_arguments()
 class PostgresSink(Openable):
     """Writes items as rows of one PostgreSQL table. Each write is atomic, except for refused rows.
 
@@ -45,7 +47,9 @@ class PostgresSink(Openable):
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
         table: the table's name, taken literally.
-        columns: the columns that a row's values are stored in.
+        columns: the columns that a row's values are stored in. A json or jsonb column takes any
+            object with a JSON form, such as a dictionary; text is JSON text already, `None` is
+            NULL, and a codec of the connection's (`set_type_codec`) encodes by itself.
         schema: the table's schema; default: found by the server's search path.
         on_conflict: `"error"`: a row whose unique key exists is refused. `"ignore"`: the existing
             row stays, and the item is delivered. `"update"`: the existing row is replaced; of
@@ -144,7 +148,7 @@ class PostgresSink(Openable):
             ),
             access=Access.of(dsn, pool, pool_size, connect_options, statement_timeout),
             row=row,
-            close_timeout=checks.seconds("close_timeout", close_timeout),
+            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
             ledger=UnitLedger(
                 table=ledger,
                 schema=schema if ledger_schema is None else ledger_schema,
