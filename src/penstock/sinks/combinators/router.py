@@ -17,6 +17,7 @@ from ..._core.opening import Openable, opened
 from ..._core.result import WriteResult
 from ..._core.send import send
 from ..._core.sink import Capabilities, capabilities_of
+from ..._core.told import for_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +151,8 @@ class Router(Openable, Generic[T]):
 def _no_route(error: Exception) -> PermanentError:
     if isinstance(error, PermanentError):
         return error
-    return caused(PermanentError(f"choose(item) raised {error!r}"), error)
+    summary = f"choose(item) raised {for_log(error)}"
+    return caused(PermanentError(f"choose(item) raised {error!r}"), error, summary=summary)
 
 
 def _as_it_is(outcome: Outcome) -> Outcome:
