@@ -26,7 +26,10 @@ make: Any = Batcher  # wrong types are the point here
         ({"max_items": 1.5}, "max_items=1.5"),
         ({"max_items": True}, "max_items=True"),
         ({"max_bytes": -1}, "max_bytes=-1"),
-        ({"max_delay": -1}, r"max_delay=-1: must be at least 0 seconds \(a number or a timedelta\)"),
+        (
+            {"max_delay": -1},
+            r"max_delay=-1: must be at least 0 seconds \(a number or a timedelta\)",
+        ),
         ({"max_delay": -1.0}, "max_delay=-1.0"),
         ({"max_delay": "1s"}, "max_delay='1s'"),
         ({"max_delay": float("nan")}, "max_delay=nan"),
