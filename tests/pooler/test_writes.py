@@ -5,12 +5,11 @@ The table's own count and contents decide.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import asyncpg
 import pytest
+from tests.pooler.crowd import crowd
 from tests.sinks.postgres_help import Database, database, written
 
 from penstock import Batcher, DeadLetter, Limits, Outcome, Retry, stack
@@ -18,6 +17,7 @@ from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
     from tests.pooler.pgbouncer import PgBouncer
 
     from penstock._core.clock import LoopClock
@@ -33,40 +33,6 @@ MODES: dict[str, dict[str, Any]] = {
     "version": {"on_conflict": "update", "version_column": "version"},
     "returning": {"on_conflict": "update", "returning": ("id", "word")},
 }
-
-
-async def _unnamed(dsn: str, end: asyncio.Event) -> None:
-    """A client whose unnamed statements would insert wrong rows, if they were taken for ours."""
-    con = await asyncpg.connect(dsn, statement_cache_size=0)
-    while not end.is_set():
-        assert await con.fetchval("SELECT $1::int + 1", 41) == 42
-        async with con.transaction():
-            assert await con.fetchval("SELECT $1::text || 'x'", "y") == "yx"
-    await con.close()
-
-
-async def _named(dsn: str, end: asyncio.Event) -> None:
-    """A client that leaves named statements, by asyncpg's own names, in every server."""
-    con = await asyncpg.connect(dsn, statement_cache_size=0)
-    number = 0
-    while not end.is_set():
-        number += 1
-        name = f"__asyncpg_stmt_{number % 100:x}__"
-        await con.execute(f'DEALLOCATE ALL; PREPARE "{name}" AS SELECT $1::int, $2::text, $3::int')
-    await con.close()
-
-
-@asynccontextmanager
-async def crowd(dsn: str) -> AsyncGenerator[None]:
-    """Other clients of the same pool of servers, busy all the time."""
-    end = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        for client in (_unnamed, _named, _unnamed):
-            group.create_task(client(dsn, end))
-        try:
-            yield
-        finally:
-            end.set()
 
 
 @asynccontextmanager
