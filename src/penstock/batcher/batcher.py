@@ -26,6 +26,7 @@ from .drain import Drain
 from .flush import flushed
 from .gathering.window import UNKNOWN, NeedsSlowPath
 from .intake import Intake
+from .item_mistakes import several
 from .receipt import Receipt
 from .release import release
 from .setup import BatcherOptions, checked_setup
@@ -268,7 +269,7 @@ class Batcher(Generic[T]):
         self, items: Iterable[T], *, timeout: float | timedelta | None = None
     ) -> None:
         """Accept all of `items` together and in order, or none; waits and raises as `add`."""
-        together = tuple(items)
+        together = tuple(several(items))
         if together:
             await self._intake.add(together, None, _seconds(timeout))
 
@@ -281,6 +282,7 @@ class Batcher(Generic[T]):
         before stay added.
         """
         added = 0
+        several(source, "add_from")
         if isinstance(source, AsyncIterable):
             async for item in source:
                 await self.add(item, timeout=timeout)
