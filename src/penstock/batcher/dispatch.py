@@ -70,7 +70,7 @@ class Dispatcher(Generic[T]):
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
-        self.failed = FailedFunction(setup, self.books.unlisted)
+        failed = FailedFunction(setup, self.books.unlisted)
         self.gathering = gathering_for(
             setup,
             self.ledger,
@@ -78,7 +78,7 @@ class Dispatcher(Generic[T]):
             self.window,
             wake=self._wake,
             time=self.lifecycle,
-            on_error=self.failed,
+            on_error=failed,
         )
         self._alarm = Alarm(self.slot_given)
         self._on_room = on_room

@@ -14,7 +14,7 @@ from .arguments import checked_size
 from .gathering.add_group import AddGroup
 from .gathering.pack import Leftover
 from .gathering.window import UNKNOWN, NeedsSlowPath
-from .item_mistakes import check_item
+from .item_mistakes import FailedFunction, check_item
 from .reservations import WholeReservation, tenant_reservations
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Intake(Generic[T]):
         except (ItemTooLarge, KeyFailedError):
             raise
         except Exception as error:
-            self._dispatcher.failed(error)
+            FailedFunction(self._setup, self._dispatcher.books.unlisted)(error)
             raise
         return AddGroup(items, sizes, receipts, keys)
 

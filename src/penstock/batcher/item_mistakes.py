@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .._core.checks import warn
 from .._core.errors import ItemFunctionError
-from .._core.told import for_log
+from .._core.text import repr_of
 
 if TYPE_CHECKING:
     from .log import Unlisted
@@ -102,15 +102,20 @@ class FailedFunction:
         if not isinstance(error, Exception) or _is_ours(error):
             return
         name = self.setup.name
-        message = f"batcher {name!r}: {self._at_fault(error)} raised {for_log(error)}"
+        message = f"batcher {name!r}: {self._at_fault(error)} raised {repr_of(error)}"
         rule = "the item was not accepted; the function must have an answer for every item"
         raise ItemFunctionError(f"{message}: {rule}") from error
 
     def _at_fault(self, error: BaseException) -> str:
         """The argument whose function raised, as far as the traceback tells."""
         setup, codes = self.setup, _codes(error)
-        given = {"key=": setup.key, "tenant=": setup.tenant, "size_of=": setup.measure}
-        functions = {name: function for name, function in given.items() if function is not None}
+        given = {
+            "key=": setup.key,
+            "tenant=": setup.tenant,
+            "size_of=": setup.measure,
+            "weights=": setup.tenants.weights,
+        }
+        functions = {name: function for name, function in given.items() if callable(function)}
         for name, function in functions.items():
             if getattr(function, "__code__", None) in codes:
                 return name
