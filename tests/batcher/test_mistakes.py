@@ -51,7 +51,11 @@ async def with_two(batch: Batch[Any], more: object) -> None: ...
         ({"limit": Limits()}, r"Batcher has no such argument; did you mean limits=\?"),
         (
             {"queue_depth": 5},
-            r"queue_depth=5: \w+ has no such argument; it takes sink, limits, name, overflow",
+            r"queue_depth=5: \w+ has no such argument; did you mean limits=Limits\(max_pending_",
+        ),
+        (
+            {"colour": "red"},
+            r"colour=\.\.\.: \w+ has no such argument; it takes sink, limits, name, overflow",
         ),
         ({"limits": Limits}, r"limits=<class 'penstock.*Limits'>: must be a Limits\(\.\.\.\)"),
         ({"limits": {"max_items": 5}}, "must be a Limits"),
@@ -81,9 +85,10 @@ def test_a_wrong_argument_is_named_with_the_right_one(
         (with_two, "must take one argument, the batch"),
         (
             "postgresql://localhost",
-            r"must have `async def write\(self, batch\)`, or be a function of a batch",
+            r"'postgresql://\.\.\.': is text, not a sink; write PostgresSink\(dsn, table=",
         ),
-        ([], "must have `async def write"),
+        (5, r"must have `async def write\(self, batch\)`, or be a function of a batch"),
+        ([], "is a list; pass sinks one by one"),
     ],
 )
 def test_what_is_no_sink_is_told_at_construction(sink: Any, message: str) -> None:

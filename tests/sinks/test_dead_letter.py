@@ -238,7 +238,7 @@ def test_bad_arguments() -> None:
     ]:
         with pytest.raises(ConfigError, match=message):
             DeadLetter(MemorySink(), **settings)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="sink=5"):
+    with pytest.raises(ConfigError, match="target=5"):
         DeadLetter(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 

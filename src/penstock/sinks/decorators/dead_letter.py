@@ -33,12 +33,14 @@ from ..._core.delivery.tries import Tries
 from ..._core.error_groups import by_error
 from ..._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
 from ..._core.function_sink import as_sink
+from ..._core.keywords import known_arguments
 from ..._core.opening import opened
 from ..._core.order.keys import text_of as key_text
 from ..._core.order.prefix import held_back
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..._core.send import send
+from ..._core.sink import SinkDecorator
 from ..._core.tracing import trace_of
 from ..._core.transaction import enlisted, transaction
 from ...letters.record import DeadLetterRecord
@@ -66,7 +68,8 @@ _UNCLASSED = "classify= of the dead letters raised %s for %s; the error counts b
 _TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLISTED})
 
 
-class DeadLetter:
+@known_arguments(takes_sink=True)
+class DeadLetter(SinkDecorator):
     """Writes each permanently failed item to `target`, as a `DeadLetterRecord`; its outcome is
     `dead_lettered`.
 
@@ -109,7 +112,7 @@ class DeadLetter:
         max_consecutive: int | None = None,
         window: int = 1000,
     ) -> None:
-        self.target: Sink[Any] = as_sink(target)
+        self.target: Sink[Any] = as_sink(target, "target")
         for name, function in (("record", record), ("classify", classify)):
             if function is not None and not callable(function):
                 raise checks.bad(name, function, "must be a function")

@@ -8,9 +8,11 @@ from ..._core import checks
 from ..._core.causes import caused
 from ..._core.decorator import WrappingSink
 from ..._core.errors import StoppedError, TimedOutError, UnavailableError
+from ..._core.keywords import known_arguments
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..._core.send import send
+from ..._core.sink import SinkDecorator
 from ..._core.time_limit import TimeLimit
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Timeout:
+@known_arguments()
+class Timeout(SinkDecorator):
     """Limits every write of the wrapped sink to `seconds` (a number or a `timedelta`; usually 5).
 
     A longer write is cancelled. Each of its items then has the error of its state: an item in flight has an
@@ -37,7 +40,7 @@ class Timeout:
     """
 
     def __init__(self, seconds: float | timedelta) -> None:
-        self.seconds = checks.seconds("seconds", seconds)
+        self.seconds = checks.seconds("seconds", seconds, usual=checks.LONG_TIMEOUT)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
         """Wrap `sink`."""
