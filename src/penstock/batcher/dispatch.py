@@ -102,11 +102,6 @@ class Dispatcher(Generic[T]):
         return self.books.observers
 
     @property
-    def inside(self) -> int:
-        """Items without an outcome."""
-        return self.ledger.inside
-
-    @property
     def keeps_slot(self) -> bool:
         """Whether a batch keeps its slot during a backoff, for the total order of one worker."""
         return self.setup.is_ordered and not self.flights.any_lets_pass
@@ -124,7 +119,11 @@ class Dispatcher(Generic[T]):
         failed = self.gathering.gatherer.offer(group, now)
         if failed:
             self._fail(failed)
-        self.advance(now)
+        if self.gathering.shape.max_delay or not self.lifecycle.accepting:
+            self.advance(now)
+        else:  # due at once: at the loop's next step, with what else this one adds
+            self._alarm.set(self.clock, now)
+            self.refresh()
 
     def advance(self, now: float) -> None:
         """End a change of state: start ready batches, set the timer, open the window."""

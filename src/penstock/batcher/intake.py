@@ -13,7 +13,7 @@ from .._core.ledger import Waiter
 from .arguments import checked_size
 from .gathering.add_group import AddGroup
 from .gathering.pack import Leftover
-from .gathering.window import UNKNOWN, NeedsSlowPath
+from .gathering.window import NeedsSlowPath
 from .item_mistakes import FailedFunction, check_item
 from .reservations import WholeReservation, tenant_reservations
 
@@ -46,7 +46,7 @@ class Intake(Generic[T]):
         items: tuple[T, ...],
         receipts: tuple[ReceiptBase | None, ...] | None,
         seconds: float | None,
-        known: tuple[Hashable, ...] = UNKNOWN,
+        known: tuple[Hashable, ...] = (),
     ) -> None:
         """The slow path: accept all items or none. Suspends and raises as `Batcher.add`.
 
@@ -59,7 +59,7 @@ class Intake(Generic[T]):
             await lifecycle.clock.sleep(0)
             if not lifecycle.takes_items:
                 lifecycle.check_open()
-            known = UNKNOWN  # the item may have changed meanwhile
+            known = ()  # the item may have changed meanwhile
             try:
                 if len(items) == 1 and window.append(items[0], receipts[0] if receipts else None):
                     return  # the fast path is open again
@@ -113,7 +113,7 @@ class Intake(Generic[T]):
         self,
         items: tuple[T, ...],
         receipts: tuple[ReceiptBase | None, ...] | None,
-        known: tuple[Hashable, ...] = UNKNOWN,
+        known: tuple[Hashable, ...] = (),
     ) -> AddGroup[T]:
         """As `group`, without counting refused items. May be called in any thread."""
         measure, identity = self._setup.measure, self._dispatcher.gathering.identity
