@@ -284,13 +284,12 @@ class Batcher(Generic[T]):
         before stay added.
         """
         added = 0
-        several(source, "add_from")
         if isinstance(source, AsyncIterable):
             async for item in source:
                 await self.add(item, timeout=timeout)
                 added += 1
             return added
-        for item in source:
+        for item in several(source, "add_from"):
             await self.add(item, timeout=timeout)
             added += 1
         return added
