@@ -26,6 +26,7 @@ from .drain import Drain
 from .flush import flushed
 from .gathering.window import NeedsSlowPath
 from .intake import Intake
+from .item_mistakes import several
 from .receipt import Receipt
 from .release import release
 from .setup import BatcherOptions, checked_setup
@@ -270,7 +271,7 @@ class Batcher(Generic[T]):
         self, items: Iterable[T], *, timeout: float | timedelta | None = None
     ) -> None:
         """Accept all of `items` together and in order, or none; waits and raises as `add`."""
-        together = tuple(items)
+        together = tuple(several(items))
         if together:
             await self._intake.add(together, None, _seconds(timeout))
 
@@ -288,7 +289,7 @@ class Batcher(Generic[T]):
                 await self.add(item, timeout=timeout)
                 added += 1
             return added
-        for item in source:
+        for item in several(source, "add_from"):
             await self.add(item, timeout=timeout)
             added += 1
         return added
