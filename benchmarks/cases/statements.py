@@ -75,6 +75,7 @@ def _ours(dsn: str, way: Way, size: int, rows: int, *, conflicts: bool) -> Turn:
 
     sink = PostgresSink(
         dsn,
+        table="events",
         columns=COLUMNS,
         statement=way.statement,
         on_conflict="ignore" if conflicts else "error",

@@ -26,11 +26,14 @@ make: Any = Batcher  # wrong types are the point here
         ({"max_items": 1.5}, "max_items=1.5"),
         ({"max_items": True}, "max_items=True"),
         ({"max_bytes": -1}, "max_bytes=-1"),
-        ({"max_delay": 0}, r"max_delay=0: must be more than 0 seconds \(a number or a timedelta\)"),
+        (
+            {"max_delay": -1},
+            r"max_delay=-1: must be at least 0 seconds \(a number or a timedelta\)",
+        ),
         ({"max_delay": -1.0}, "max_delay=-1.0"),
         ({"max_delay": "1s"}, "max_delay='1s'"),
         ({"max_delay": float("nan")}, "max_delay=nan"),
-        ({"max_delay": timedelta(0)}, "max_delay"),
+        ({"max_delay": timedelta(-1)}, "max_delay"),
         ({"workers": 0}, "workers=0"),
         ({"flush_timeout": 0}, "flush_timeout=0"),
         ({"max_pending_items": 0}, "max_pending_items=0"),
@@ -101,7 +104,9 @@ def test_a_decorator_that_was_not_called_is_named() -> None:
     class NotCalled:
         pass
 
-    with pytest.raises(ConfigError, match=r"decorators\[0\].*already called"):
+    with pytest.raises(
+        ConfigError, match=r"decorators\[0\].*is a class; pass an instance: NotCalled\(\.\.\.\)"
+    ):
         stack(Recording(), NotCalled)  # type: ignore[arg-type]  # the point of the test
 
 

@@ -51,7 +51,11 @@ async def with_two(batch: Batch[Any], more: object) -> None: ...
         ({"limit": Limits()}, r"Batcher has no such argument; did you mean limits=\?"),
         (
             {"queue_depth": 5},
-            r"queue_depth=5: \w+ has no such argument; it takes sink, limits, name, overflow",
+            r"queue_depth=5: \w+ has no such argument; did you mean limits=Limits\(max_pending_",
+        ),
+        (
+            {"colour": "red"},
+            r"colour=\.\.\.: \w+ has no such argument; it takes sink, limits, name, overflow",
         ),
         ({"limits": Limits}, r"limits=<class 'penstock.*Limits'>: must be a Limits\(\.\.\.\)"),
         ({"limits": {"max_items": 5}}, "must be a Limits"),
@@ -81,9 +85,10 @@ def test_a_wrong_argument_is_named_with_the_right_one(
         (with_two, "must take one argument, the batch"),
         (
             "postgresql://localhost",
-            r"must have `async def write\(self, batch\)`, or be a function of a batch",
+            r"'postgresql://\.\.\.': is text, not a sink; write PostgresSink\(dsn, table=",
         ),
-        ([], "must have `async def write"),
+        (5, r"must have `async def write\(self, batch\)`, or be a function of a batch"),
+        ([], "is a list; pass sinks one by one"),
     ],
 )
 def test_what_is_no_sink_is_told_at_construction(sink: Any, message: str) -> None:
@@ -104,7 +109,7 @@ def test_a_duration_as_text_is_refused_with_what_it_may_be() -> None:
     """batcher/B47."""
     with pytest.raises(
         ConfigError,
-        match=r"max_delay='200ms': must be more than 0 seconds \(a number or a timedelta\)",
+        match=r"max_delay='200ms': must be at least 0 seconds \(a number or a timedelta\)",
     ):
         new_limits(max_delay="200ms")
 
@@ -238,7 +243,7 @@ async def test_another_event_loop_is_refused(fake_clock: FakeClock) -> None:
             batcher.__aenter__,
         ):
             await asyncio.to_thread(asyncio.run, use(call))
-        with pytest.raises(ConfigError, match="for threads, use a BlockingBatcher"):
+        with pytest.raises(ConfigError, match="from another thread, use a BlockingBatcher"):
             await asyncio.to_thread(batcher.try_add, 1)
         await batcher.add("mine")
     assert batcher.tally().delivered == batcher.tally().accepted == 1

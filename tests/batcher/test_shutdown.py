@@ -333,7 +333,7 @@ async def write(batch):
     print("wrote", len(batch), flush=True)
 
 async def main():
-    async with penstock.Batcher(write, shutdown_deadline=0.5, limits=penstock.Limits(max_delay=3600)) as batcher:
+    async with penstock.Batcher(write, shutdown_deadline=0.5, limits=penstock.Limits(max_delay=3600.0)) as batcher:
         await batcher.add_many(range(7))
         print("ready", flush=True)
         await asyncio.Event().wait()
@@ -372,7 +372,7 @@ async def write(batch):
     await asyncio.sleep(3600)
 
 async def main():
-    async with penstock.Batcher(write, shutdown_deadline=3600, limits=penstock.Limits(max_delay=3600, flush_timeout=3600)) as batcher:
+    async with penstock.Batcher(write, shutdown_deadline=3600.0, limits=penstock.Limits(max_delay=3600.0, flush_timeout=3600.0)) as batcher:
         await batcher.add_many(range(7))
         print("ready", flush=True)
         await asyncio.Event().wait()

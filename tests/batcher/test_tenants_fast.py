@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import sys
 import weakref
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tenant_programs import log_of
 from tests.seeds import run_by
 
-from penstock import Batcher, Limits, Outcome, Tenants
+from penstock import Batch, Batcher, ConfigError, ItemFunctionError, Limits, Outcome, Tenants
 from penstock.batcher.gathering import window
-from penstock.batcher.gathering.tenant_door import TenantDoor
 from penstock.batcher.gathering.tenant_queue import TenantQueue
+from penstock.batcher.gathering.tenant_router import TenantRouter
 from penstock.batcher.gathering.tenants import TenantGatherer
 from penstock.batcher.gathering.window import AddWindow
 from penstock.testing import BlockingSink, FakeClock, FakeSink, WouldHang
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 COUNT, LONG = 60, 2000
 
@@ -43,16 +45,16 @@ def batcher_of(
 def compared(first: int, count: int) -> int:
     """Run programs on the fast path and on the slow one; return how many items took the fast."""
     fast = 0
-    real = TenantDoor.append
+    real = TenantRouter.append
 
-    def counted(self: TenantDoor[Any], item: Any, /) -> None:
+    def counted(self: TenantRouter[Any], item: Any, /) -> None:
         nonlocal fast
         real(self, item)
         fast += 1
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window, "YIELD_EVERY", 1 << 40)  # the slow path yields more often
-        patch.setattr(TenantDoor, "append", counted)
+        patch.setattr(TenantRouter, "append", counted)
         for seed in range(first, first + count):
             with run_by(
                 'import sys; sys.path.append("tests/batcher"); import test_tenants_fast as '
@@ -100,7 +102,7 @@ def overlooks_caps(patch: pytest.MonkeyPatch) -> None:
 
     def opens(self: AddWindow, pack: Any, spare: int) -> None:
         real(self, pack, spare)
-        if self.try_limit and not isinstance(pack.items, TenantDoor):
+        if self.try_limit and not isinstance(pack.items, TenantRouter):
             self.try_limit = len(pack.items) + spare
 
     patch.setattr(AddWindow, "open", opens)
@@ -121,14 +123,14 @@ def forgets_the_time(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_the_receipt(patch: pytest.MonkeyPatch) -> None:
     """The receipt of an item stays behind in the whole's pack."""
-    real = TenantDoor.append
+    real = TenantRouter.append
 
-    def append(self: TenantDoor[Any], item: Any, /) -> None:
+    def append(self: TenantRouter[Any], item: Any, /) -> None:
         receipts = dict(self._window.receipts)
         real(self, item)
         self._window.receipts.update(receipts)
 
-    patch.setattr(TenantDoor, "append", append)
+    patch.setattr(TenantRouter, "append", append)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +192,9 @@ async def test_an_item_whose_function_raises_was_not_accepted(
     async with batcher_of(sink, fake_clock, **given) as batcher:
         good = [await batcher.submit(("a", number)) for number in range(3)]
         for _ in range(2):
-            with pytest.raises(LookupError, match=f"no {name} for -1"):
+            with pytest.raises(ItemFunctionError, match=f"{name}= raised .*no {name} for -1"):
                 await batcher.submit(("a", -1))
-            with pytest.raises(LookupError, match=f"no {name} for -2"):
+            with pytest.raises(ItemFunctionError, match=f"{name}= raised .*no {name} for -2"):
                 batcher.try_add(("a", -2))
         assert batcher.tally().accepted == 3
         assert batcher.tally().refused == 0
@@ -201,7 +203,7 @@ async def test_an_item_whose_function_raises_was_not_accepted(
         await batcher.flush()
         assert [receipt.outcome for receipt in good] == [Outcome.DELIVERED] * 4
         assert batcher.tally().accepted == 5
-    assert sum(f"no {name}" in record.getMessage() for record in caplog.records) == 1
+    assert sum("LookupError at test_" in record.getMessage() for record in caplog.records) == 1
 
 
 async def test_something_that_cannot_be_a_tenant_is_refused_as_on_the_slow_path(
@@ -237,6 +239,68 @@ async def test_each_function_is_called_once_for_an_item(fake_clock: FakeClock) -
         for number in range(100):
             await batcher.add((number % 3, number))
         assert calls == {"tenant": 100, "key": 100, "weight": 3}
+
+
+class Order:
+    """An item whose tenant changes."""
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+
+
+def tenant_of(order: Order) -> str:
+    """Raises for an order of tenant `bad`."""
+    if order.tenant == "bad":
+        raise LookupError("no tenant")
+    return order.tenant
+
+
+async def fails_for_its_timeout(batcher: Batcher[Order], order: Order) -> None:
+    with pytest.raises(ConfigError, match="timeout"):
+        await batcher.add(order, timeout=-1.0)
+
+
+async def fails_for_its_loop(batcher: Batcher[Order], order: Order) -> None:
+    with ThreadPoolExecutor() as pool, pytest.raises(ConfigError, match="another event loop"):
+        pool.submit(asyncio.run, batcher.add(order)).result()
+
+
+async def is_cancelled_while_others_run(batcher: Batcher[Order], order: Order) -> None:
+    while not batcher._window.yield_due:
+        with pytest.raises(ItemFunctionError):
+            await batcher.add_many([Order("bad")])
+    adding = asyncio.create_task(batcher.add(order))
+    asyncio.get_running_loop().call_soon(adding.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+
+
+@pytest.mark.parametrize(
+    "fails", [fails_for_its_timeout, fails_for_its_loop, is_cancelled_while_others_run]
+)
+@pytest.mark.parametrize("by_many", [True, False])
+async def test_the_tenant_of_an_item_that_was_not_accepted_is_not_remembered(
+    fake_clock: FakeClock,
+    fails: Callable[[Batcher[Order], Order], Awaitable[None]],
+    *,
+    by_many: bool,
+) -> None:
+    """It may have changed when the same object is added again."""
+    seen: list[tuple[object, object]] = []
+
+    async def sink(batch: Batch[Order]) -> None:
+        seen.extend((batch.tenant, order.tenant) for order in batch)
+
+    limits = Limits(max_delay=60.0)
+    async with Batcher(sink, limits=limits, tenant=tenant_of, clock=fake_clock) as batcher:
+        await batcher.add(Order("a"))
+        order = Order("b")
+        await fails(batcher, order)
+        order.tenant = "c"
+        await (batcher.add_many([order]) if by_many else batcher.add(order))
+        assert (await batcher.flush()).complete
+        assert batcher.tally().accepted == 2
+    assert sorted(seen) == [("a", "a"), ("c", "c")]
 
 
 async def test_a_tenant_function_may_use_its_batcher(fake_clock: FakeClock) -> None:

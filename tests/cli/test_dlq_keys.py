@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cli.dlq_help import NOON, Cli, keep, keep_in_file, module, process, record
-from tests.cli.test_dlq_postgres import DDL, Letters
+from tests.cli.test_dlq_postgres import Letters
 
 from penstock import (
     BlockingBatcher,
@@ -31,6 +31,7 @@ from penstock.cli.dlq.replay import LEFT, Replay, ReplayRules
 from penstock.cli.named import named_sink
 from penstock.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
 from penstock.letters.store import Unreadable
+from penstock.letters.table import creation
 from penstock.sinks import FileSink
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Sequence[A
     def in_table(records: Sequence[Any]) -> str:
         server: EmbeddedPostgres = request.getfixturevalue("embedded_postgres")
         letters = Letters(server.dsn)
-        letters.ask("DROP TABLE IF EXISTS dead_letters", DDL.read_text(), "SELECT 1")
+        letters.ask("DROP TABLE IF EXISTS dead_letters", creation("dead_letters"), "SELECT 1")
         keep(letters.sink(), records)
         return server.dsn
 
@@ -148,7 +149,7 @@ def test_a_key_comes_back_alone_and_in_its_order(
     assert applied(tmp_path) == [5, 12, 3, 11, 2, 10]
     assert cli.err == "replayed: 6 delivered\n"
     cli("replay", store, "--to", to, "--key", "acme/42")
-    assert cli.err == "replayed: nothing\n"
+    assert cli.err.startswith("replayed: nothing\n")
     cli("replay", store, "--to", to, "--key", ":42", "--key", "42")
     assert applied(tmp_path)[6:] == [20, 21, 30]
     assert cli.keys(store) == [40]
@@ -265,9 +266,9 @@ def test_a_key_that_no_letter_has_is_told(cli: Cli, tmp_path: Path, to: str) -> 
     cli("replay", store, "--to", to, "--key", "42", "--key", "a", code=2)
     assert cli.err == "no dead letter is of the key '42'; there are some of ':42'\n"
     assert applied(tmp_path) == []
-    cli("purge", store, "--key", "b", "--state", "all", code=2)
+    cli("purge", store, "--key", "b", "--state", "all", "--yes", code=2)
     assert cli.err == "no dead letter is of the key 'b'\n"
-    cli("purge", store, "--key", "a", "--state", "all")
+    cli("purge", store, "--key", "a", "--state", "all", "--yes")
     assert cli.keys(store) == [1]
 
 

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -25,15 +24,15 @@ from penstock import (
     WriteResult,
     stack,
 )
+from penstock.cli import main
 from penstock.sinks import PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from penstock import Batch
     from penstock.testing import EmbeddedPostgres
-
-DDL = Path(__file__).parents[2] / "examples" / "dead_letters.sql"
 
 
 class Letters:
@@ -81,10 +80,10 @@ def letters(embedded_postgres: EmbeddedPostgres) -> Letters:
     made = Letters(embedded_postgres.dsn)
     made.ask(
         "DROP TABLE IF EXISTS dead_letters, events",
-        DDL.read_text(),
         "CREATE TABLE events (n int PRIMARY KEY, word text)",
         "SELECT 1",
     )
+    assert main(["dlq", "init", made.dsn]) == 0
     return made
 
 
@@ -147,6 +146,7 @@ def test_a_replay_into_a_table_is_exactly_once_though_it_is_killed_anywhere(
         f"""
 import os, signal
 from penstock import send, stack
+from penstock.cli import main
 from penstock.sinks import PostgresSink
 dsn = {letters.dsn!r}
 
@@ -193,6 +193,7 @@ def test_what_fails_again_keeps_its_attempts_and_tells_its_new_error(
         tmp_path,
         "into_checked",
         f"""
+from penstock.cli import main
 from penstock.sinks import PostgresSink
 sink = PostgresSink({letters.dsn!r}, table="events", columns=("n", "word"), row=lambda item: (item["n"], "x\\0" if item["n"] == 1 else "x"))
 """,
@@ -224,7 +225,7 @@ def test_one_replay_at_a_time_and_purging_is_one_too(
         assert running.stdout.readline()
         cli("replay", letters.dsn, "--to", "hangs:sink", code=2)
         assert "another replay" in cli.err
-        cli("purge", letters.dsn, code=2)
+        cli("purge", letters.dsn, "--state", "all", "--yes", code=2)
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate()
     assert "3 unknown" in said
@@ -235,10 +236,10 @@ def test_purging_removes_what_is_meant(cli: Cli, letters: Letters) -> None:
     letters.keep(record(number) for number in range(1100))
     letters.ask("UPDATE dead_letters SET state = 'replayed' WHERE key < 'key-0600'", "SELECT 1")
     cli("purge", letters.dsn, "--dry-run")
-    assert cli.err == "would remove 600 dead letters\n"
+    assert cli.err == "would remove 600 dead letters (600 replayed)\n"
     cli("purge", letters.dsn)
     assert cli.err == "removed 600 dead letters\n"
-    cli("purge", letters.dsn, "--state", "pending", "--letter", "key-10")
+    cli("purge", letters.dsn, "--state", "pending", "--letter", "key-10", "--yes")
     assert cli.keys(letters.dsn, "--state", "all") == list(range(600, 1000))
 
 

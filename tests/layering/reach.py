@@ -50,12 +50,15 @@ NODES = dict.fromkeys(
 STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
     ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",
+    ("penstock._clients.postgres.connections", "_loop"): "asyncpg does not tell a pool's loop",
+    ("penstock.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
     ("penstock.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }
 
 # Attributes of any object that one module alone writes.
 SPECIAL = {
     "__cause__": "penstock._core.causes",
+    "__init__": "penstock._core.keywords",
     "__module__": "penstock._core.public",
     "__signature__": "penstock._core.keywords",
     "summary": "penstock._core.causes",
@@ -72,13 +75,18 @@ PROBES = {
         ("penstock._clients.postgres.errors", "message"),
         ("penstock._core.arrow_rows", "value"),
         ("penstock._core.arrow_rows", "values"),
+        ("penstock._core.causes", "status"),
+        ("penstock._core.causes", "status_code"),
         ("penstock._core.patience", "retry_after"),
         ("penstock.sinks.http.errors", "status_code"),
         ("penstock.sinks.http.secrets", "auth"),
     },
     "an argument of the user's, which is checked": {
         ("penstock._core.function_sink", "write"),
+        ("penstock._core.keywords", "write"),
         ("penstock._core.stacking", "write"),
+        ("penstock.batcher.arguments", "call_at"),
+        ("penstock.batcher.arguments", "on_flushed"),
         ("penstock.cli.named", "write"),
         ("penstock.retry.retry", "withdraw"),
         ("penstock.sinks.combinators.fan_out", "write"),

@@ -41,6 +41,7 @@ MANY_ATTRIBUTES = {
     ("penstock.batcher.setup", "BatcherOptions"): "the keywords of a batcher, named once",
     ("penstock.batcher.setup", "Setup"): "frozen: one field per argument, passed whole",
     ("penstock.letters.letter", "Letter"): "a frozen public record: one field per column",
+    ("penstock.letters.record", "DeadLetterRecord"): "a frozen public record: one field per column",
     (
         "penstock.spark.pipeline.declaration",
         "Write",

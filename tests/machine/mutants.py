@@ -53,9 +53,9 @@ def a_cancelled_add_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """It returns as if its item were in."""
     real = Intake.add
 
-    async def add(self: Intake[Any], items: Any, receipts: Any, seconds: Any) -> None:
+    async def add(self: Intake[Any], items: Any, *rest: Any) -> None:
         try:
-            await real(self, items, receipts, seconds)
+            await real(self, items, *rest)
         except asyncio.CancelledError:
             return
 
@@ -67,11 +67,11 @@ def an_item_is_doubled_on_cancel(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in, and its producer, who was told that it is not, offers it again."""
     real = Intake.add
 
-    async def add(self: Intake[Any], items: Any, receipts: Any, seconds: Any) -> None:
+    async def add(self: Intake[Any], items: Any, *rest: Any) -> None:
         try:
-            await real(self, items, receipts, seconds)
+            await real(self, items, *rest)
         except asyncio.CancelledError:
-            self._dispatcher.accept(AddGroup(items, None, receipts))
+            self._dispatcher.accept(AddGroup(items, None, rest[0]))
             raise
 
     monkeypatch.setattr(Intake, "add", add)

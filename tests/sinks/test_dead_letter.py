@@ -83,7 +83,8 @@ async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -
     assert b.batch_id == c.batch_id
     assert not b.maybe_delivered
     assert b.as_dict()["first_at"].endswith("+00:00")
-    assert {*b.as_dict()} == {*DeadLetterRecord.COLUMNS}
+    assert {*b.as_dict()} == {*DeadLetterRecord.COLUMNS} - {"item_form"}
+    assert {*b.as_json()} == {*DeadLetterRecord.COLUMNS}
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_bad_arguments() -> None:
     ]:
         with pytest.raises(ConfigError, match=message):
             DeadLetter(MemorySink(), **settings)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="sink=5"):
+    with pytest.raises(ConfigError, match="target=5"):
         DeadLetter(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -287,19 +288,27 @@ class OddKey:
 async def test_a_letter_that_cannot_be_made_leaves_its_own_item_rejected_and_no_neighbour(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    letters: MemorySink[str] = MemorySink()
+
+    def record(made: DeadLetterRecord[str]) -> str:
+        return {"a": "letter a", "c": "letter c"}[made.item]
+
+    sink: Any = stack(
+        ScriptedSink(default=fail(PermanentError("no"))), DeadLetter(letters, record=record)
+    )
+    assert await outcomes(sink, "abc") == ["dead_lettered", "rejected", "dead_lettered"]
+    assert letters.items == ["letter a", "letter c"]
+    assert "1 items of batch" in caplog.text
+
+
+async def test_a_key_without_a_text_makes_its_letter(fake_clock: FakeClock) -> None:
     letters: MemorySink[DeadLetterRecord[Any]] = MemorySink()
     sink: Any = stack(ScriptedSink(default=fail(PermanentError("no"))), DeadLetter(letters))
-    keys = {"a": "ann", "b": OddKey(), "c": "cid"}
-    async with Batcher(sink, key=keys.__getitem__, limits=Limits(max_items=3)) as batcher:
-        receipts = [await batcher.submit(item) for item in "abc"]
-        await batcher.flush()
-    assert [receipt.outcome.value for receipt in receipts if receipt.outcome] == [
-        "dead_lettered",
-        "rejected",
-        "dead_lettered",
+    async with Batcher(sink, key=lambda _: OddKey(), limits=Limits(max_items=1)) as batcher:
+        await batcher.add("a")
+    assert [letter.item_key for letter in letters.items] == [
+        ":<OddKey, whose repr raised ValueError>"
     ]
-    assert [letter.item for letter in letters.items] == ["a", "c"]
-    assert "1 items of batch" in caplog.text
 
 
 async def test_a_classifier_that_raises_for_one_error_hurts_no_neighbour(

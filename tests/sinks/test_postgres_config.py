@@ -41,6 +41,12 @@ P, T, U, H, R = (
 )
 
 
+def to_events(dsn: str | None = None, **options: Any) -> PostgresSink:
+    return PostgresSink(
+        dsn, **{"table": "events", "columns": ("user_id", "action", "ts"), **options}
+    )
+
+
 def server_error(state: str, **fields: str) -> asyncpg.PostgresError:
     return asyncpg.PostgresError.new(
         {"S": "ERROR", "C": state, "M": "as the server says it", **fields}
@@ -95,7 +101,7 @@ def test_a_servers_error_is_classed_by_its_sqlstate(state: str, expected: ErrorC
     wrapped = RuntimeError("around it")
     wrapped.__cause__ = error
     assert classify_postgres(wrapped) is expected
-    assert PostgresSink(DSN).classify(wrapped) is expected
+    assert to_events(DSN).classify(wrapped) is expected
 
 
 @pytest.mark.parametrize(
@@ -236,7 +242,7 @@ def test_a_quoted_name_cannot_end_early(name: str) -> None:
 )
 def test_a_bad_argument_is_named_at_construction(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name}=") as caught:
-        PostgresSink(**arguments)
+        to_events(**arguments)
     assert "hush" not in str(caught.value)
 
 
@@ -246,17 +252,33 @@ def test_a_missing_client_is_told_at_construction(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(importlib.util, "find_spec", nothing)
     with pytest.raises(MissingExtra, match=r'pip install "penstock\[postgres\]"'):
-        PostgresSink(DSN)
+        to_events(DSN)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({}, "table= and columns= must be given"),
+        ({"table": "orders"}, "columns= must be given"),
+        ({"columns": ("id",)}, "table= must be given"),
+    ],
+)
+def test_a_sink_without_a_destination_is_told_what_to_write(
+    given: dict[str, Any], missing: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{missing}") as caught:
+        PostgresSink(DSN, **given)
+    assert 'PostgresSink(dsn, table="orders", columns=("id", "amount"))' in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("sink", "shown"),
     [
-        (PostgresSink(DSN), "db.example:5433/sales"),
-        (PostgresSink("postgresql://u:hush@/x?host=/run/pg"), "/run/pg/x"),
-        (PostgresSink(connect_options={"host": "h", "database": "d", "password": "hush"}), "h/d"),
-        (PostgresSink(), "default host/default database"),
-        (PostgresSink(pool=dict), "a pool"),
+        (to_events(DSN), "db.example:5433/sales"),
+        (to_events("postgresql://u:hush@/x?host=/run/pg"), "/run/pg/x"),
+        (to_events(connect_options={"host": "h", "database": "d", "password": "hush"}), "h/d"),
+        (to_events(), "default host/default database"),
+        (to_events(pool=dict), "a pool"),
     ],
 )
 def test_a_sink_shows_host_and_database_only(sink: PostgresSink, shown: str) -> None:
@@ -283,28 +305,28 @@ def test_a_description_survives_pickling() -> None:
     assert repr(again) == repr(sink)
     assert not again.is_open
     by_value = pickle.loads(
-        _cloudpickled(PostgresSink(pool=lambda: make_pool(), row=lambda item: (item,)))
+        _cloudpickled(to_events(pool=lambda: make_pool(), row=lambda item: (item,)))
     )
     assert isinstance(by_value, PostgresSink)
 
 
 def test_a_context_that_cannot_travel_is_named() -> None:
-    sink = PostgresSink(DSN, connect_options={"ssl": ssl.create_default_context()})
+    sink = to_events(DSN, connect_options={"ssl": ssl.create_default_context()})
     with pytest.raises(NotPicklableError, match="connect_options"):
         pickle.dumps(sink)
 
 
 def test_capabilities_say_what_is_true() -> None:
-    assert PostgresSink(DSN).capabilities.max_concurrency == 10
-    assert PostgresSink(DSN, pool_size=3).capabilities.max_concurrency == 3
-    assert not PostgresSink(DSN).capabilities.idempotent
-    assert PostgresSink(DSN, on_conflict="update").capabilities.idempotent
-    assert PostgresSink(DSN).capabilities.key_prefix_safe
+    assert to_events(DSN).capabilities.max_concurrency == 10
+    assert to_events(DSN, pool_size=3).capabilities.max_concurrency == 3
+    assert not to_events(DSN).capabilities.idempotent
+    assert to_events(DSN, on_conflict="update").capabilities.idempotent
+    assert to_events(DSN).capabilities.key_prefix_safe
 
 
 async def test_writing_while_closed_is_refused(real_clock: object) -> None:
     with pytest.raises(ClosedError, match="is not open"):
-        await PostgresSink(DSN).write(RowBatch([(1, 2, 3)]))
+        await to_events(DSN).write(RowBatch([(1, 2, 3)]))
 
 
 class Thing:

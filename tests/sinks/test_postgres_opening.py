@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def opening_error(dsn: str, kind: type[Exception], secret: str, **options: Any) -> str:
-    sink = PostgresSink(dsn, **options)
+    sink = PostgresSink(dsn, **{"table": "events", "columns": ("id",), **options})
     with pytest.raises(kind) as caught:
         async with sink:
             pass
@@ -135,7 +135,7 @@ async def test_a_conflict_key_must_be_unique_in_the_table(
 
 async def test_a_function_that_makes_no_pool_is_named(real_clock: LoopClock) -> None:
     with pytest.raises(ConfigError, match="pool='dict'"):
-        async with PostgresSink(pool=dict):
+        async with PostgresSink(table="events", columns=("id",), pool=dict):
             pass
 
 

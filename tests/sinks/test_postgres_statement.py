@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 STATEMENTS = ("insert", "unnest", "copy")
 
 
+def to_words(dsn: str, **options: Any) -> PostgresSink:
+    return PostgresSink(dsn, table="words", columns=("id", "word"), **options)
+
+
 def words(count: int) -> list[tuple[int, str]]:
     return [(number, "x") for number in range(count)]
 
@@ -133,7 +137,7 @@ async def test_the_same_batch_twice_and_bad_rows_whatever_was_asked_for(
 )
 def test_what_cannot_be_is_refused_at_construction(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name}="):
-        PostgresSink("postgresql://there", **arguments)
+        to_words("postgresql://there", **arguments)
 
 
 async def test_what_the_table_cannot_take_by_a_statement_is_refused_at_opening(
@@ -158,8 +162,8 @@ async def test_what_the_table_cannot_take_by_a_statement_is_refused_at_opening(
 def test_more_workers_than_connections_are_refused() -> None:
     """B-T46, batcher/B39: the pool of the incident, told before anything is started."""
     with pytest.raises(ConfigError, match="workers=10: the sink takes at most 9"):
-        Batcher(PostgresSink("postgresql://there", pool_size=9), limits=Limits(workers=10))
-    Batcher(PostgresSink("postgresql://there", pool_size=10), limits=Limits(workers=10))
+        Batcher(to_words("postgresql://there", pool_size=9), limits=Limits(workers=10))
+    Batcher(to_words("postgresql://there", pool_size=10), limits=Limits(workers=10))
 
 
 async def test_a_pool_smaller_than_was_said_is_refused(

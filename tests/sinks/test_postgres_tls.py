@@ -108,7 +108,9 @@ async def test_a_foreign_authority_is_told_at_opening_without_the_password(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, tmp_path: Path, how: str
 ) -> None:
     async with gateway(embedded_postgres.dsn, tmp_path) as (made, through):
-        sink = PostgresSink(table="events", **given(through, tmp_path, FOREIGN, how))
+        sink = PostgresSink(
+            table="events", columns=("id",), **given(through, tmp_path, FOREIGN, how)
+        )
         with pytest.raises(ConfigError, match=r"127\.0\.0\.1.*certificate verify failed") as caught:
             async with sink:
                 pass
@@ -124,6 +126,7 @@ async def test_a_server_without_tls_says_so(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     with pytest.raises(UnavailableError, match="rejected SSL") as caught:
-        async with PostgresSink(f"{embedded_postgres.dsn}?sslmode=require"):
+        dsn = f"{embedded_postgres.dsn}?sslmode=require"
+        async with PostgresSink(dsn, table="events", columns=("id",)):
             pass
     assert embedded_postgres._password not in f"{caught.value!r} {caught.value.__cause__!r}"

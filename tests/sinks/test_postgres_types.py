@@ -136,7 +136,9 @@ def test_the_question_goes_the_way_of_the_items() -> None:
     """
     nowhere = "postgresql://nowhere.invalid/x"
     schema = pa.schema([("a", pa.struct([("x", pa.int8())])), ("b", pa.int8())])
-    one, two = (PostgresSink(nowhere, columns=columns) for columns in (("a",), ("b", "c")))
+    one, two = (
+        PostgresSink(nowhere, table="t", columns=columns) for columns in (("a",), ("b", "c"))
+    )
     assert set(refused_columns(stack(one, Timeout(1.0)), schema)) == {"a"}
     assert set(refused_columns(FanOut(one, two), schema)) == {"a", "c"}
     assert set(refused_columns(Router(lambda _: "x", {"x": one, "y": two}), schema)) == {"a", "c"}
@@ -146,7 +148,7 @@ def test_the_question_goes_the_way_of_the_items() -> None:
     )
     assert (
         refused_columns(
-            PostgresSink(nowhere, columns=("a",), row=lambda item: (item["b"],)), schema
+            PostgresSink(nowhere, table="t", columns=("a",), row=lambda item: (item["b"],)), schema
         )
         == {}
     )

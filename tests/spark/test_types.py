@@ -124,7 +124,10 @@ NESTED = {
 def test_what_no_table_takes_is_refused_without_a_table(spark: Any, expression: str) -> None:
     """P-T19: found in the stack, by the types alone; nobody listens at this address."""
     sink = stack(
-        FanOut(PostgresSink("postgresql://nowhere.invalid/x", columns=("id", "v")), MemorySink()),
+        FanOut(
+            PostgresSink("postgresql://nowhere.invalid/x", table="t", columns=("id", "v")),
+            MemorySink(),
+        ),
         Timeout(5.0),
     )
     with pytest.raises(ConfigError, match=NESTED[expression]):
@@ -132,7 +135,7 @@ def test_what_no_table_takes_is_refused_without_a_table(spark: Any, expression: 
 
 
 def test_all_columns_are_told_at_once(spark: Any) -> None:
-    sink = PostgresSink("postgresql://nowhere.invalid/x", columns=("a", "b", "c"))
+    sink = PostgresSink("postgresql://nowhere.invalid/x", table="t", columns=("a", "b", "c"))
     df = spark.range(1).selectExpr("named_struct('x', id) AS a", "map(id, id) AS b", "id")
     with pytest.raises(
         ConfigError,

@@ -87,6 +87,8 @@ def run_pytest(folder: Path, suite: str, **environment: str) -> str:
         "-rs",
         "-p",
         "no:cacheprovider",
+        "-p",
+        "no:asyncio",
         "-W",
         "error",
         "-c",

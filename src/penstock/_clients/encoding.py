@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, time
-from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from .._core.causes import caused
 from .._core.errors import PermanentError
 from .._core.told import text_of
+from .forms import json_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,21 +25,9 @@ def ndjson(records: Sequence[bytes]) -> bytes:
     return b"\n".join((*records, b""))
 
 
-def _plain(value: object) -> object:
-    """The JSON form of a value that JSON does not know."""
-    if isinstance(value, (date, time)):
-        return value.isoformat()
-    if isinstance(value, (UUID, Decimal)):
-        return str(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    raise TypeError(
-        f"{type(value).__name__} has no form in JSON; pass encode=, a function from an item "
-        "to bytes"
-    )
-
-
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+_JSON = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=json_form
+)
 
 
 def to_json(item: object) -> bytes:

@@ -6,7 +6,7 @@ from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, TypeVar
 
-from .errors import SinkError, UnavailableError
+from .errors import PenstockError, SinkError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -23,6 +23,33 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         link = link.__cause__
+
+
+def cause_name(error: BaseException) -> str:
+    """The class name of the first error behind `error` that is not Penstock's; empty if none is."""
+    behind = (link for link in causes(error) if link is not error)
+    return next((type(link).__name__ for link in behind if not isinstance(link, PenstockError)), "")
+
+
+def code_of(error: BaseException) -> str:
+    """The SQLSTATE or HTTP status of `error` or of an error behind it; empty if none has one."""
+    return next(filter(None, map(_code, causes(error))), "")
+
+
+def _code(error: BaseException) -> str:
+    try:
+        state = getattr(error, "sqlstate", None)
+        if isinstance(state, str):
+            return state
+        response = getattr(error, "response", None)
+        found = (
+            getattr(error, "status", None),
+            getattr(error, "status_code", None),
+            getattr(response, "status_code", None),
+        )
+    except Exception:  # raised by a property of a foreign exception
+        return ""
+    return next((str(int(each)) for each in found if isinstance(each, int)), "")
 
 
 def distinct(errors: Collection[ErrorT]) -> tuple[ErrorT, ...]:

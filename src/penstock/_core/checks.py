@@ -2,26 +2,65 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
+import warnings
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from .errors import ConfigError
+from .errors import ConfigError, PenstockWarning
 from .text import repr_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 ChoiceT = TypeVar("ChoiceT", bound=str)
+
+LONG_DELAY = 100.0
+"""Seconds from which a delay is taken for milliseconds."""
+LONG_TIMEOUT = 1000.0
+"""Seconds from which a timeout or a deadline is taken for milliseconds."""
+LONGEST_VALUE = 200
+"""The most characters of a value in a message."""
+
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"]+")
+_OURS = ("penstock", "pyspark_penstock")
 
 
 def bad(name: str, value: object, rule: str) -> ConfigError:
     """The error for one bad argument."""
-    return ConfigError(f"{name}={repr_of(value)}: {rule}")
+    return ConfigError(f"{name}={shown(value)}: {rule}")
 
 
-def seconds(name: str, value: object, *, zero: bool = False) -> float:
-    """A number of seconds or a `timedelta` as float seconds. Raises `ConfigError`."""
+def shown(value: object) -> str:
+    """The `repr` of an argument, shortened, without addresses and without what follows a URL's
+    scheme, which may be a password.
+    """
+    told = _URL.sub(r"\1...", _ADDRESS.sub("", repr_of(value)))
+    half = LONGEST_VALUE // 2
+    return told if len(told) <= LONGEST_VALUE else f"{told[:half]}...{told[-half:]}"
+
+
+def warn(message: str) -> None:
+    """Warn of a likely mistake, at the line of the caller's that led here."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, PenstockWarning, stacklevel=level)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in _OURS
+
+
+def seconds(name: str, value: object, *, zero: bool = False, usual: float = math.inf) -> float:
+    """A number of seconds or a `timedelta` as float seconds. Raises `ConfigError`.
+
+    Warns of a whole number of at least `usual`, which looks like milliseconds; not of a float such
+    as `3600.0`, nor of a `timedelta`.
+    """
     rule = f"must be {'at least 0' if zero else 'more than 0'} seconds (a number or a timedelta)"
     if isinstance(value, timedelta):
         value = value.total_seconds()
@@ -29,12 +68,53 @@ def seconds(name: str, value: object, *, zero: bool = False) -> float:
         raise bad(name, value, rule)
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         raise bad(name, value, rule)
+    if isinstance(value, int) and value >= usual:
+        warn(
+            f"{name}={value} is {value} seconds; if you mean milliseconds, write "
+            f"{name}={value / 1000:g}, otherwise {name}=timedelta(seconds={value})"
+        )
     return float(value)
 
 
-def optional_seconds(name: str, value: object, *, zero: bool = False) -> float | None:
+def optional_seconds(
+    name: str, value: object, *, zero: bool = False, usual: float = math.inf
+) -> float | None:
     """As `seconds`, with `None` passed through."""
-    return None if value is None else seconds(name, value, zero=zero)
+    return None if value is None else seconds(name, value, zero=zero, usual=usual)
+
+
+def function(name: str, value: object, rule: str, *, takes: int = 1) -> Any:
+    """A plain function of `takes` arguments. Raises `ConfigError` with the `rule` otherwise."""
+    if not callable(value):
+        raise bad(name, value, rule)
+    if is_async(value):
+        raise bad(name, value, f"{rule}, and not an async one")
+    if not accepts(value, takes):
+        counted = "one argument" if takes == 1 else f"{takes} arguments"
+        raise bad(name, value, f"{rule}, and take {counted}")
+    return value
+
+
+def optional_function(name: str, value: object, rule: str, *, takes: int = 1) -> Any:
+    """As `function`, with `None` passed through."""
+    return None if value is None else function(name, value, rule, takes=takes)
+
+
+def is_async(function: object) -> bool:
+    """Whether calling it gives a coroutine."""
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def accepts(function: object, arguments: int) -> bool:
+    """Whether a callable takes that many positional arguments, as far as can be known."""
+    try:
+        inspect.signature(cast("Callable[..., object]", function)).bind(*(None,) * arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a built-in without a signature
+        pass
+    return True
 
 
 def count(name: str, value: object, *, least: int = 1) -> int:

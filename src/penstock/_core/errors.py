@@ -14,6 +14,7 @@
     ├── KeyFailedError                    our state: an earlier item of the key has failed, and on_key_failure="fail"
     ├── AddTimeout (TimeoutError)         our state: no room in time; carries retry_after
     │   └── LedgerFull                    our state: overflow="reject" and the ledger is full
+    ├── ItemFunctionError                 the caller's mistake: key=, tenant= or size_of= raised for the item
     ├── ItemTooLarge (ValueError)         the caller's mistake: larger than the ledger, or than oversize="reject" allows
     ├── DrainTimeout (TimeoutError)       our state: shutdown ended with items left; carries the report
     ├── ItemFailed                        what awaiting a receipt raises: the outcome and its cause
@@ -56,6 +57,12 @@ class PenstockError(Exception):
 
 class ConfigError(PenstockError, ValueError):
     """A bad argument: the message names it, its value and the rule. Nothing has been started."""
+
+
+class PenstockWarning(UserWarning):
+    """A likely mistake that is no error: the message says what to write. Category of all warnings
+    of Penstock but the `ResourceWarning` of a batcher that was dropped with items inside.
+    """
 
 
 class UnitRefused(ConfigError):
@@ -134,6 +141,13 @@ class LedgerFull(AddTimeout):
 
 class ItemTooLarge(PenstockError, ValueError):
     """An item larger than the whole ledger, or than `max_bytes` with `oversize="reject"`."""
+
+
+class ItemFunctionError(PenstockError):
+    """A function of an item (`key=`, `tenant=`, `size_of=`) raised, and the item was not accepted.
+
+    The function's exception is the `__cause__`.
+    """
 
 
 class DrainTimeout(PenstockError, TimeoutError):

@@ -1,22 +1,29 @@
-"""Plain functions as sinks."""
+"""Plain functions as sinks, and the check of everything that is given as a sink."""
 
 from __future__ import annotations
 
 import inspect
+import io
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from .checks import bad
+from .checks import accepts, bad, is_async, shown
 from .opening import Openable
+from .sink import SinkDecorator
 from .threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .batch import Batch
     from .result import WriteResult
     from .sink import Sink, SinkFunction, SinkLike
 
 T = TypeVar("T")
+
+_BY_SCHEME = {
+    ("postgresql://", "postgres://"): "PostgresSink(dsn, table=..., columns=...)",
+    ("http://", "https://"): "HttpSink(url)",
+}
 
 
 class FunctionSink(Openable, Generic[T]):
@@ -29,7 +36,7 @@ class FunctionSink(Openable, Generic[T]):
 
     def __init__(self, function: SinkFunction[T]) -> None:
         self._function = function
-        self._is_async = _is_async(function)
+        self._is_async = is_async(function)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         """Call the function with the batch."""
@@ -43,32 +50,56 @@ class FunctionSink(Openable, Generic[T]):
         return f"FunctionSink({getattr(self._function, '__qualname__', repr(self._function))})"
 
 
-def _is_async(function: object) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def _takes_a_batch(function: Callable[..., object]) -> bool:
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:  # a built-in without a signature
-        pass
-    return True
-
-
-def as_sink(sink: SinkLike[T]) -> Sink[T]:
-    """`sink` itself, or a function wrapped as a sink. Raises `ConfigError` for anything else."""
-    if isinstance(sink, type):
-        raise bad("sink", sink, f"is a class; pass an instance: {sink.__name__}(...)")
-    if callable(getattr(sink, "write", None)):
+def as_sink(sink: SinkLike[T], name: str = "sink") -> Sink[T]:
+    """`sink` itself, or a function wrapped as a sink. Raises `ConfigError` for anything else given
+    as the argument `name`, saying what to write.
+    """
+    given: object = sink
+    if (rule := _why_not(given)) is not None:
+        if inspect.iscoroutine(given):
+            given.close()
+        raise bad(name, given, rule)
+    if callable(getattr(given, "write", None)):
         return cast("Sink[T]", sink)
-    if inspect.iscoroutine(sink):
-        sink.close()
-        raise bad("sink", sink, "is a coroutine; pass the function itself, without calling it")
+    return FunctionSink(cast("SinkFunction[T]", sink))
+
+
+def _why_not(sink: object) -> str | None:
+    """Why something is no sink, and what to write instead; `None` for a sink."""
+    if isinstance(sink, type):
+        return f"is a class; pass an instance: {_instance_of(sink)}"
+    if isinstance(sink, SinkDecorator):
+        return f"is a decorator without its sink; write stack(sink, {type(sink).__name__}(...))"
+    if isinstance(sink, io.IOBase):
+        return "is an open file; write FileSink(path)"
+    if callable(write := getattr(sink, "write", None)):
+        return None if accepts(write, 1) else "its `write` must take one argument, the batch"
     if callable(sink):
-        if not _takes_a_batch(sink):
-            raise bad("sink", sink, "must take one argument, the batch")
-        return FunctionSink(sink)
-    raise bad("sink", sink, "must have `async def write(self, batch)`, or be a function of a batch")
+        return _why_no_function(sink)
+    return _why_no_object(sink)
+
+
+def _instance_of(kind: type) -> str:
+    made = f"{kind.__name__}(...)"
+    return f"stack(sink, {made})" if issubclass(kind, SinkDecorator) else made
+
+
+def _why_no_function(function: object) -> str | None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "is a generator function; write the batch and return nothing, without `yield`"
+    return None if accepts(function, 1) else "must take one argument, the batch"
+
+
+def _why_no_object(thing: object) -> str:
+    if inspect.iscoroutine(thing):
+        return "is a coroutine; pass the function itself, without calling it"
+    if isinstance(thing, (str, os.PathLike)):
+        text = os.fspath(cast("str | os.PathLike[str]", thing))
+        made = next((made for known, made in _BY_SCHEME.items() if text.startswith(known)), None)
+        return f"is text, not a sink; write {made or f'FileSink({shown(text)})'}"
+    if isinstance(thing, Mapping):
+        return "is a mapping; pass one sink, such as Router(choose, {name: sink, ...})"
+    if isinstance(thing, (list, tuple, set, frozenset)):
+        kind = type(cast("object", thing)).__name__
+        return f"is a {kind}; pass sinks one by one, as in FanOut(first, second)"
+    return "must have `async def write(self, batch)`, or be a function of a batch"

@@ -1,19 +1,28 @@
-"""Keyword options that several functions share, written once.
+"""Keyword options that several functions share, written once; and unknown arguments, refused with
+the right one.
 
 A TypedDict names the options and their types, and one function holds the defaults. A function that
 declares `**options: Unpack[TheTypedDict]` passes them on; type checkers see each keyword by name,
-and `takes` makes the run-time signature show them, too.
+and `takes` makes the run-time signature show them, too. `known_arguments` checks the calls of a class
+without such options.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from .checks import bad, shown
+from .errors import ConfigError
+from .known_names import decorator_for, right_name
+from .sink import SinkDecorator
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+ClassT = TypeVar("ClassT", bound=type)
 FunctionT = TypeVar("FunctionT", bound="Callable[..., Any]")
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -34,25 +43,93 @@ def takes(
             default. An option without a default there is required.
         before: options to show before one of the function's own keywords; all others follow them.
         rest: the name of a `**rest: Never` that ends the signature: unknown keywords reach the
-            function, which refuses them itself. Default: they raise `TypeError`.
+            function, which refuses them itself. Default: they raise `ConfigError`.
     """
     shared = _parameters(options, defaults_of)
 
     def decorate(function: FunctionT) -> FunctionT:
         signature = _signature(function, shared, before or {}, rest)
-        known = frozenset(signature.parameters)
+        known = tuple(signature.parameters)[1:]
+        most = function.__code__.co_argcount - 1
 
         @wraps(function)
-        def checked(*args: Any, **keywords: Any) -> Any:
-            if rest is None and (unknown := [name for name in keywords if name not in known]):
-                called = f"{function.__qualname__}()"
-                raise TypeError(f"{called} got an unexpected keyword argument {unknown[0]!r}")
-            return function(*args, **keywords)
+        def checked(self: object, *args: Any, **keywords: Any) -> Any:
+            if len(args) > most:
+                raise _unnamed(type(self).__name__, args, known, most)
+            for name, value in keywords.items() if rest is None else ():
+                if name not in known:
+                    raise unknown_argument(type(self).__name__, name, value, known)
+            return function(self, *args, **keywords)
 
         checked.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature reads
         return cast("FunctionT", checked)
 
     return decorate
+
+
+def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
+    """Have a class refuse arguments that it does not have with a `ConfigError` that names the right
+    one; and a decorator (unless it `takes_sink` as its argument) a sink in its call.
+    """
+
+    def decorate(kind: ClassT) -> ClassT:
+        init = kind.__init__  # type: ignore[misc]  # of this very class
+        code = inspect.unwrap(init).__code__
+        known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        most = sys.maxsize if code.co_flags & inspect.CO_VARARGS else code.co_argcount - 1
+        wraps_sinks = issubclass(kind, SinkDecorator) and not takes_sink
+
+        @wraps(init)
+        def checked(self: object, *args: Any, **keywords: Any) -> None:
+            if wraps_sinks and args and _is_like_a_sink(args[0]):
+                call = f"stack(sink, {kind.__name__}(...))"
+                rule = f"is a sink, which {kind.__name__} does not take; write {call}"
+                raise ConfigError(f"{shown(args[0])} {rule}")
+            if len(args) > most:
+                raise _unnamed(kind.__name__, args, known, most)
+            for name, value in keywords.items():
+                if name not in known:
+                    raise unknown_argument(kind.__name__, name, value, known)
+            init(self, *args, **keywords)
+
+        kind.__init__ = checked  # type: ignore[misc]  # of this very class
+        return kind
+
+    return decorate
+
+
+def unknown_argument(
+    owner: str, name: str, value: object, known: Collection[str], instead: str | None = None
+) -> ConfigError:
+    """The error for a keyword that `owner` does not have, with what to write `instead`."""
+    right, decorator = right_name(name, known), decorator_for(name)
+    rule = f"{owner} has no such argument; "
+    if instead is not None:
+        rule += instead
+    elif right is not None:
+        rule += f"did you mean {right}{' (in seconds)' if name.endswith('_ms') else ''}?"
+    elif decorator is not None:
+        rule += f"wrap the sink: stack(sink, {decorator})"
+    else:
+        rule += "it takes " + ", ".join(known)
+    is_safe = value is None or isinstance(value, (bool, int, float))  # no password
+    return bad(name, value, rule) if is_safe else ConfigError(f"{name}=...: {rule}")
+
+
+def _unnamed(owner: str, args: Sequence[object], known: Sequence[str], most: int) -> ConfigError:
+    """The error for too many arguments without a name."""
+    first = args[most]
+    if isinstance(first, SinkDecorator):
+        call = f"{owner}(stack(sink, {type(first).__name__}(...)))"
+        return ConfigError(f"{shown(first)} is a decorator of the sink; write {call}")
+    allowed = " and ".join(known[:most])
+    taken = f"takes only {allowed} without a name" if most else "takes no argument without a name"
+    named = next((n for n in known[most:] if n == type(first).__name__.lower()), known[most])
+    return ConfigError(f"{owner} {taken}; name the others, as in {owner}({named}=...)")
+
+
+def _is_like_a_sink(value: object) -> bool:
+    return callable(getattr(value, "write", None)) or inspect.isroutine(value)
 
 
 def _parameters(options: type, defaults_of: Callable[..., object]) -> dict[str, inspect.Parameter]:

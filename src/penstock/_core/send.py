@@ -28,6 +28,7 @@ from .outcome import Outcome
 from .result import WriteResult, checked_result
 from .sink import capabilities_of
 from .text import repr_of
+from .told import for_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,8 +130,9 @@ def _check_awaitable(sink: Sink[T], answer: object) -> None:
 
 def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
     """The unknown outcome of a cancelled write whose client raised an error of its own."""
-    message = f"the write was cut off, which ended in {repr_of(error)}"
-    return caused(UnknownOutcomeError(message), error)
+    text = "the write was cut off, which ended in"
+    made = UnknownOutcomeError(f"{text} {repr_of(error)}")
+    return caused(made, error, summary=f"{text} {for_log(error)}")
 
 
 def is_cut() -> bool:

@@ -84,6 +84,10 @@ class TakesDeadLetters(Protocol):
         ...
 
 
+class SinkDecorator:
+    """Base of our decorators: called with a sink, they return the sink to use in its place."""
+
+
 Classifier = Callable[[BaseException], ErrorClass | None]
 """Tells the class of an error, or `None` for one it does not know."""
 

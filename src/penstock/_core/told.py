@@ -6,11 +6,15 @@
    21, 22, 23, 44, 54, P0, and any error of a trigger), for others its DETAIL does: such an error
    is shown by type, SQLSTATE and the names in its fields. A client's error about an argument quotes
    it, so it is shown by type alone. The `summary` of our errors replaces their message in logs.
+3. Python's own `KeyError('...')`, `ValueError` and `AssertionError` quote what they were given, and
+   so do the classes derived from them: they are shown by type and place.
 """
 
 from __future__ import annotations
 
-from .errors import SinkError
+from os.path import basename
+
+from .errors import PenstockError, SinkError
 from .text import repr_of, text_of
 
 __all__ = ["LONGEST", "for_log", "repr_of", "text_of"]
@@ -21,12 +25,13 @@ LONGEST = 500
 _QUOTES_ROWS = frozenset({"21", "22", "23", "44", "54", "P0"})
 _RAISED = "exec_stmt_raise"
 """The server's routine behind a procedure's own RAISE, whatever SQLSTATE it chose."""
+_QUOTING = (LookupError, ValueError, AssertionError)
 _NAMES = ("table_name", "column_name", "constraint_name", "data_type_name")
 
 
 def storable(text: str) -> str:
     """`text` with lone surrogates escaped: UTF-8 cannot encode them, and a store would refuse."""
-    return text.encode(errors="backslashreplace").decode()
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def for_log(error: BaseException) -> str:
@@ -34,10 +39,29 @@ def for_log(error: BaseException) -> str:
     name = type(error).__name__
     try:
         told = error.summary if isinstance(error, SinkError) else None
+        if told is None and _quotes_values(error):
+            return f"{name}{_place(error)}"
         told = _without_values(error) if told is None else told
         return f"{name}: {_on_one_line(told)}" if told else name
     except Exception as broken:  # raised by a property of a foreign exception, for example
         return f"{name}, which cannot be shown: looking at it raised {type(broken).__name__}"
+
+
+def _quotes_values(error: BaseException) -> bool:
+    own = isinstance(error, PenstockError) or _is_about_argument(error)
+    return isinstance(error, _QUOTING) and not own
+
+
+def _place(error: BaseException) -> str:
+    """Where the error was raised; empty if it never was."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    code = trace.tb_frame.f_code
+    file = basename(code.co_filename)  # noqa: PTH119  # pathlib is slow to import
+    return _on_one_line(f" at {file}:{trace.tb_lineno} in {code.co_name}")
 
 
 def _without_values(error: BaseException) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
+from collections.abc import Iterable
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
 
 from .._core import checks
+from .._core.clock import LOOP_CLOCK
 from .._core.errors import ParkedBehind, PermanentError
 from .._core.function_sink import as_sink
+from .._core.keywords import unknown_argument
+from .._core.known_names import right_name
 from .._core.observer import Observer
 from .._core.order.parking import MOST_PARKED, POLICIES
 from .._core.sink import capabilities_of, dead_letters_in, stretch_limits
@@ -19,9 +22,10 @@ from .limits import Limits
 from .tenancy import Tenants
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from .._core.batch import Batch
+    from .._core.clock import Clock
     from .._core.order.parking import OnKeyFailure
     from .._core.sink import Sink
     from .failure_handler import FailureHandler
@@ -31,13 +35,14 @@ T = TypeVar("T")
 
 def refuse_misplaced(owner: type, given: Mapping[str, object]) -> None:
     """Refuse keywords that `owner` does not have, with the right place or name of the first."""
+    limits = tuple(inspect.signature(Limits).parameters)
+    known = [name for name in inspect.signature(owner).parameters if name != "misplaced"]
     for name, value in given.items():
-        if name in inspect.signature(Limits).parameters:
+        if name in limits:
             raise checks.bad(name, value, f"is one of the limits; pass limits=Limits({name}=...)")
-        known = [known for known in inspect.signature(owner).parameters if known != "misplaced"]
-        close = difflib.get_close_matches(name, known, n=1)
-        rule = f"did you mean {close[0]}=?" if close else "it takes " + ", ".join(known)
-        raise checks.bad(name, value, f"{owner.__name__} has no such argument; {rule}")
+        limit = None if right_name(name, known) else right_name(name, limits)
+        instead = None if limit is None else f"did you mean limits=Limits({limit}...)?"
+        raise unknown_argument(owner.__name__, name, value, known, instead)
 
 
 def checked_name(name: object) -> str:
@@ -50,7 +55,7 @@ def checked_name(name: object) -> str:
 def checked_limits(limits: object, sink: object) -> Limits:
     """Check the limits against the sink's own."""
     if not isinstance(limits, Limits):
-        raise checks.bad("limits", limits, "must be a Limits(...)")
+        raise checks.bad("limits", limits, "must be a Limits(...), such as Limits(max_items=500)")
     most = capabilities_of(sink).max_concurrency
     if most is not None and limits.workers > most:
         rule = f"the sink takes at most {most} writes at once (its max_concurrency)"
@@ -70,18 +75,20 @@ def checked_adaptive(adaptive: object, limits: Limits) -> Adaptive | None:
     if adaptive is None:
         return None
     if not isinstance(adaptive, Adaptive):
-        raise checks.bad("adaptive", adaptive, "must be an Adaptive(...), or None")
+        raise checks.bad(
+            "adaptive", adaptive, "must be an Adaptive(...), such as Adaptive(), or None"
+        )
     adaptive.check_against(limits)
     return adaptive
 
 
 def checked_key(name: str, function: Callable[[T], object] | None) -> Callable[[T], object] | None:
     """Check the function from an item to its key or tenant."""
+    rule = f"must be a function of an item that returns its {name}"
     given: object = function
-    if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
-        rule = f"must be a function of an item that returns its {name}, and not an async one"
-        raise checks.bad(name, given, rule)
-    return function
+    if isinstance(given, str) and given.isidentifier():
+        rule += f", such as lambda item: item[{given!r}]"
+    return cast("Callable[[T], object] | None", checks.optional_function(name, given, rule))
 
 
 def checked_tenants(tenants: object, tenant: object, *, sized: bool) -> Tenants:
@@ -92,7 +99,7 @@ def checked_tenants(tenants: object, tenant: object, *, sized: bool) -> Tenants:
         rule = "has no meaning without tenant, the function from an item to its tenant"
         raise checks.bad("tenants", tenants, rule)
     if not isinstance(tenants, Tenants):
-        raise checks.bad("tenants", tenants, "must be a Tenants(...)")
+        raise checks.bad("tenants", tenants, "must be a Tenants(...), as in Tenants(weights=...)")
     if tenants.max_pending_bytes is not None and not sized:
         rule = (
             "needs sizes: give limits max_bytes or max_pending_bytes, and size_of unless "
@@ -120,9 +127,8 @@ def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Calla
     """Check the function that measures an item, or choose the default."""
     if size_of is None:
         return cast("Callable[[T], int]", _size_of_bytes)
-    if not callable(size_of):
-        rule = "must be a function of an item that returns its size in bytes"
-        raise checks.bad("size_of", size_of, rule)
+    rule = "must be a function of an item that returns its size in bytes"
+    checks.function("size_of", size_of, rule)
     if not sized:
         rule = "has no effect without max_bytes or max_pending_bytes in limits"
         raise checks.bad("size_of", size_of, rule)
@@ -157,23 +163,35 @@ def _size_of_bytes(item: Any) -> int:
 
 def checked_handler(handler: str | FailureHandler) -> str | FailureHandler:
     """Check the failure handler."""
-    given: object = handler
-    if given in ("log", "crash") or (callable(given) and not inspect.iscoroutinefunction(given)):
+    if handler in ("log", "crash"):
         return handler
-    rule = "must be 'log', 'crash' or a function of (items, error), and not an async one"
-    raise checks.bad("on_failure", given, rule)
+    rule = "must be 'log', 'crash' or a function of (items, error)"
+    return cast("FailureHandler", checks.function("on_failure", handler, rule, takes=2))
 
 
 def checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     """Check that all observers are instances."""
-    if isinstance(observers, (Observer, type)):
-        raise checks.bad("observers", observers, "must be a list of observers")
+    given: object = observers
+    if isinstance(given, (Observer, type, str)) or not isinstance(given, Iterable):
+        raise checks.bad("observers", given, "must be a list of observers: observers=[observer]")
     watchers = tuple(observers)
     for watcher in watchers:
         if isinstance(watcher, type):
             rule = f"holds a class; pass an instance: {watcher.__name__}(...)"
             raise checks.bad("observers", watcher, rule)
+        if not callable(getattr(watcher, "on_flushed", None)):
+            rule = "holds no observer; derive a class from penstock.Observer"
+            raise checks.bad("observers", watcher, rule)
     return watchers
+
+
+def checked_clock(clock: Clock | None) -> Clock:
+    """Check the clock, or choose the loop's."""
+    if clock is None:
+        return LOOP_CLOCK
+    if isinstance(clock, type) or not callable(getattr(clock, "call_at", None)):
+        raise checks.bad("clock", clock, "must be a Clock, such as LoopClock(), or None")
+    return clock
 
 
 def dead_letters_of(sink: Sink[T]) -> Sink[T]:

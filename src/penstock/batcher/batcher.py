@@ -1,4 +1,10 @@
-"""The batcher's public face: opening, closing, adding items, state."""
+"""The batcher's public face: opening, closing, adding items, state.
+
+The fast path of adding is for the batcher's own loop: each call compares the calling thread with
+that in which the loop runs (see `RunsInThread`); the slow path refuses all others.
+"""
+# ruff: noqa: SLF001
+# pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterable
 from contextlib import AsyncExitStack
+from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core import checks
@@ -19,13 +26,14 @@ from .drain import Drain
 from .flush import flushed
 from .gathering.window import NeedsSlowPath
 from .intake import Intake
+from .item_mistakes import several
 from .receipt import Receipt
 from .release import release
 from .setup import BatcherOptions, checked_setup
 from .snapshot import stats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
     from datetime import timedelta
     from types import TracebackType
     from typing import Self, Unpack
@@ -144,6 +152,7 @@ class Batcher(Generic[T]):
             raise
         process_fork.watch(self)
         self._lifecycle.open_on(asyncio.get_running_loop())
+        self._window.open_on(asyncio.get_running_loop())
         observers = self._dispatcher.observers
         observers.tell(lambda observer: observer.on_open(self.name, self.stats))
         observers.tell(lambda observer: observer.on_state(self.name, "open"))
@@ -189,25 +198,12 @@ class Batcher(Generic[T]):
             self._drain = Drain(self._dispatcher, close, seconds, admit_waiting=admit_waiting)
         else:
             self._drain.hasten(seconds)
-        return await self._wait_for(self._drain)
+        return await self._drain.wait(self._keep)
 
-    async def _wait_for(self, drain: Drain[T]) -> ShutdownReport[T]:
-        cancelled: asyncio.CancelledError | None = None
-        while not drain.task.done():
-            try:
-                await asyncio.wait([drain.task])
-            except asyncio.CancelledError as error:
-                cancelled = error
-                drain.hasten(0.0)
-            if drain.task.cancelled():
-                drain.begin_again()
-        report = drain.task.result()
+    def _keep(self, report: ShutdownReport[T]) -> None:
         if self.report is None:
             self.report = report
             self._enter("closed")
-        if cancelled is not None:
-            raise cancelled
-        return self.report
 
     def _enter(self, state: str) -> None:
         self._lifecycle.enter(state)
@@ -239,15 +235,17 @@ class Batcher(Generic[T]):
         cancellation, the item was not accepted. Usually returns without suspending; now and then it
         lets other tasks run first.
         """
+        known: tuple[Hashable, ...] = ()
         window = self._window
         items = window.items
-        if len(items) < window.limit:
+        if len(items) < window.limit and get_ident() == window.loop._thread_id:
             try:
                 items.append(item)
                 return
-            except NeedsSlowPath:
-                pass
-        await self._intake.add((item,), None, None if timeout is None else _seconds(timeout))
+            except NeedsSlowPath as declined:
+                known = declined.args
+        seconds = None if timeout is None else _seconds(timeout)
+        await self._intake.add((item,), None, seconds, known)
 
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; never waits.
@@ -257,22 +255,23 @@ class Batcher(Generic[T]):
         `overflow="drop_newest"` an item without room counts as dropped; with `"drop_oldest"` it
         takes the place of older ones.
         """
+        known: tuple[Hashable, ...] = ()
         window = self._window
         items = window.items
-        if len(items) < window.try_limit:
+        if len(items) < window.try_limit and get_ident() == window.loop._thread_id:
             try:
                 items.append(item)
                 return True
-            except NeedsSlowPath:
-                pass
+            except NeedsSlowPath as declined:
+                known = declined.args
         self._lifecycle.check_here()
-        return self._intake.try_add(item)
+        return self._intake.try_add(item, known)
 
     async def add_many(
         self, items: Iterable[T], *, timeout: float | timedelta | None = None
     ) -> None:
         """Accept all of `items` together and in order, or none; waits and raises as `add`."""
-        together = tuple(items)
+        together = tuple(several(items))
         if together:
             await self._intake.add(together, None, _seconds(timeout))
 
@@ -290,7 +289,7 @@ class Batcher(Generic[T]):
                 await self.add(item, timeout=timeout)
                 added += 1
             return added
-        for item in source:
+        for item in several(source, "add_from"):
             await self.add(item, timeout=timeout)
             added += 1
         return added
@@ -298,18 +297,19 @@ class Batcher(Generic[T]):
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
         """As `add`; `await` the returned receipt for the item's outcome, or `ItemFailed`."""
         receipt = Receipt()
+        known: tuple[Hashable, ...] = ()
         window = self._window
         items = window.items
         filled = len(items)
-        if filled < window.limit:
+        if filled < window.limit and get_ident() == window.loop._thread_id:
             window.receipts[filled] = receipt
             try:
                 items.append(item)
                 return receipt
-            except NeedsSlowPath:
-                pass
+            except NeedsSlowPath as declined:
+                known = declined.args
         seconds = None if timeout is None else _seconds(timeout)
-        await self._intake.add((item,), (receipt,), seconds)
+        await self._intake.add((item,), (receipt,), seconds, known)
         return receipt
 
     async def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
@@ -379,7 +379,7 @@ class Batcher(Generic[T]):
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         """Warn when items are inside: nothing can drain them any more."""
         lifecycle = getattr(self, "_lifecycle", None)
-        if lifecycle is not None and lifecycle.is_running and self._dispatcher.inside:
+        if lifecycle is not None and lifecycle.is_running and self._dispatcher.ledger.inside:
             message = (
                 f"batcher {self.name!r} was dropped with items inside ({self.tally()}); use "
                 "`async with`, or await shutdown()"

@@ -76,17 +76,30 @@ class Drain(Generic[T]):
         )
         self._spent = _Spent(dispatcher, self._countdown.began)
         dispatcher.lifecycle.plan_cut(self._countdown.at(1))
-        self.task = self._begin()
+        self._task = self._begin()
 
     def _begin(self) -> asyncio.Task[ShutdownReport[T]]:
         name = f"penstock shutdown {self._dispatcher.name}"
         loop = asyncio.get_running_loop()
         return loop.create_task(self._run(), name=name, context=own_context())
 
-    def begin_again(self) -> None:
-        """Shut down now: the task was cancelled before its first step."""
-        self.hasten(0.0)
-        self.task = self._begin()
+    async def wait(self, keep: Callable[[ShutdownReport[T]], object]) -> ShutdownReport[T]:
+        """Wait for the report, pass it to `keep` and return it. A cancellation hastens, then goes on."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self._task.done():
+            try:
+                await asyncio.wait([self._task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self.hasten(0.0)
+            if self._task.cancelled():  # before its first step
+                self.hasten(0.0)
+                self._task = self._begin()
+        report = self._task.result()
+        keep(report)
+        if cancelled is not None:
+            raise cancelled
+        return report
 
     def hasten(self, seconds: float) -> None:
         """Bring the deadline forward to `seconds` from now, if that is earlier."""

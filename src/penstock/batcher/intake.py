@@ -13,10 +13,12 @@ from .._core.ledger import Waiter
 from .arguments import checked_size
 from .gathering.add_group import AddGroup
 from .gathering.pack import Leftover
+from .gathering.window import NeedsSlowPath
+from .item_mistakes import FailedFunction, check_item
 from .reservations import WholeReservation, tenant_reservations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from .dispatch import Dispatcher
     from .receipt import ReceiptBase
@@ -44,8 +46,12 @@ class Intake(Generic[T]):
         items: tuple[T, ...],
         receipts: tuple[ReceiptBase | None, ...] | None,
         seconds: float | None,
+        known: tuple[Hashable, ...] = (),
     ) -> None:
-        """The slow path: accept all items or none. Suspends and raises as `Batcher.add`."""
+        """The slow path: accept all items or none. Suspends and raises as `Batcher.add`.
+
+        `known` is what the fast path has looked up of a single item; see `NeedsSlowPath`.
+        """
         lifecycle, window = self._lifecycle, self._window
         lifecycle.check_open()
         if window.yield_due:
@@ -53,10 +59,14 @@ class Intake(Generic[T]):
             await lifecycle.clock.sleep(0)
             if not lifecycle.takes_items:
                 lifecycle.check_open()
-            if len(items) == 1 and window.append(items[0], receipts[0] if receipts else None):
-                return  # the fast path is open again
+            known = ()  # the item may have changed meanwhile
+            try:
+                if len(items) == 1 and window.append(items[0], receipts[0] if receipts else None):
+                    return  # the fast path is open again
+            except NeedsSlowPath as declined:
+                known = declined.args
         window.came(len(items))
-        group = self.group(items, receipts)
+        group = self.group(items, receipts, known)
         if self._takes_at_once(group):
             return
         if self._setup.drops:
@@ -66,13 +76,13 @@ class Intake(Generic[T]):
         else:
             await self._wait_for_room(group, seconds)
 
-    def try_add(self, item: T) -> bool:
+    def try_add(self, item: T, known: tuple[Hashable, ...]) -> bool:
         """Accept the item if there is room now, as `Batcher.try_add`."""
         if not self._lifecycle.takes_items:
             self._ledger.refuse(1)
             return False
         try:
-            group = self.group((item,))
+            group = self.group((item,), None, known)
             if self._takes_at_once(group):
                 return True
         except (ItemTooLarge, KeyFailedError):
@@ -84,33 +94,41 @@ class Intake(Generic[T]):
         return False
 
     def group(
-        self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...] | None = None
+        self,
+        items: tuple[T, ...],
+        receipts: tuple[ReceiptBase | None, ...] | None,
+        known: tuple[Hashable, ...],
     ) -> AddGroup[T]:
         """Measure and key the items; `ItemTooLarge`, `KeyFailedError` and user errors pass."""
         if self._is_plain and len(items) <= self._ledger.max_items:
+            check_item(items[0])
             return AddGroup(items, None, receipts)
         try:
-            return self.measured(items, receipts)
+            return self.measured(items, receipts, known)
         except (ItemTooLarge, KeyFailedError):
             self._ledger.refuse(len(items))
             raise
 
     def measured(
-        self, items: tuple[T, ...], receipts: tuple[ReceiptBase | None, ...] | None
+        self,
+        items: tuple[T, ...],
+        receipts: tuple[ReceiptBase | None, ...] | None,
+        known: tuple[Hashable, ...] = (),
     ) -> AddGroup[T]:
         """As `group`, without counting refused items. May be called in any thread."""
         measure, identity = self._setup.measure, self._dispatcher.gathering.identity
         sizes = keys = None
+        check_item(items[0])
         try:
             if measure is not None:
                 sizes = tuple([checked_size(measure(item)) for item in items])
             self._check_sizes(len(items), sizes or (0,))
             if identity is not None:
-                keys = tuple(map(identity, items))
+                keys = (identity(items[0], *known),) if known else tuple(map(identity, items))
         except (ItemTooLarge, KeyFailedError):
             raise
         except Exception as error:
-            self._dispatcher.books.unlisted.raised_by_function(error)
+            FailedFunction(self._setup, self._dispatcher.books.unlisted)(error)
             raise
         return AddGroup(items, sizes, receipts, keys)
 

@@ -73,7 +73,8 @@ class Lifecycle:
         if self.is_running and not self._is_on_its_loop and running_loop() is not self.loop:
             raise ConfigError(
                 f"batcher {self.name!r} is open on another event loop, and may be used only "
-                "there; for threads, use a BlockingBatcher"
+                "there; from another thread, use a BlockingBatcher, or "
+                "asyncio.run_coroutine_threadsafe(batcher.add(item), loop)"
             )
 
     @property

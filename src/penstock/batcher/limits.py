@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core import checks
+from .._core.keywords import known_arguments
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 LEAST_LEDGER = 10_000
 
 
+@known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits on batches, on the items inside, on concurrency, and on the duration of a write.
@@ -28,7 +30,9 @@ class Limits:
     ceiling for a request body.
     """
     max_delay: float | timedelta = 0.2
-    """Seconds from a batch's first item until it is due."""
+    """Seconds from a batch's first item until it is due. With 0 it is due at the next step of the
+    loop: items go as soon as a worker is free, and gather into larger batches while none is.
+    """
     max_pending_items: int | None = None
     """Items inside at once: open, sealed, in flight and backing off. Default: the larger of 10,000
     and 2 x (workers + 1) x max_items.
@@ -50,8 +54,10 @@ class Limits:
         checks.optional_count("max_bytes", self.max_bytes)
         checks.optional_count("max_pending_bytes", self.max_pending_bytes)
         checks.optional_count("max_pending_items", self.max_pending_items)
-        for name, given in (("max_delay", self.max_delay), ("flush_timeout", self.flush_timeout)):
-            object.__setattr__(self, name, checks.seconds(name, given))
+        delay = checks.seconds("max_delay", self.max_delay, zero=True, usual=checks.LONG_DELAY)
+        object.__setattr__(self, "max_delay", delay)
+        stretch = checks.seconds("flush_timeout", self.flush_timeout, usual=checks.LONG_TIMEOUT)
+        object.__setattr__(self, "flush_timeout", stretch)
         self._check_ledger()
 
     def _check_ledger(self) -> None:
@@ -76,7 +82,7 @@ class Limits:
     @property
     def delay(self) -> float:
         """`max_delay` as float seconds."""
-        return checks.seconds("max_delay", self.max_delay)
+        return checks.seconds("max_delay", self.max_delay, zero=True)
 
     @property
     def stretch(self) -> float:

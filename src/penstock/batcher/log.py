@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .._core.classify import classified
-from .._core.errors import ErrorClass, PermanentError, StoppedError
+from .._core.errors import ErrorClass, SinkError, StoppedError
 from .._core.say import say
 from .._core.sink import classifier_of, walk
 from .._core.told import for_log, text_of
@@ -111,8 +111,8 @@ class Unlisted:
     `MOST_KINDS` of them.
 
     An exception is unlisted if no `classify` in the stack knows it, and it is none of our classes
-    and none of the network's. The cause of a `PermanentError` counts as well if it is one of
-    Python's own exceptions: a function of an item raised it.
+    and none of the network's. The cause of one of our errors counts as well if it is one of
+    Python's own exceptions: a function of an item raised it, or a task group of the sink.
     """
 
     def __init__(self, name: str, sink: object) -> None:
@@ -124,7 +124,7 @@ class Unlisted:
         """Log those of a write's errors that are unlisted and of a new kind."""
         for error in {id(error): error for error in errors}.values():
             found, cause = error, error.__cause__
-            if isinstance(error, PermanentError) and cause is not None and _is_pythons_own(cause):
+            if isinstance(error, SinkError) and cause is not None and _is_pythons_own(cause):
                 found = cause
             if (kind := _kind(found)) not in self._kinds and self._is_unlisted(found):
                 self._tell(kind, found, "in a write")
@@ -141,7 +141,7 @@ class Unlisted:
         try:
             return classified(error, *self._classifiers) is ErrorClass.UNLISTED
         except Exception:  # a classifier that raises lists nothing; a retry reports its error
-            return True
+            return classified(error) is ErrorClass.UNLISTED
 
     def _tell(self, kind: Kind, error: BaseException, where: str) -> None:
         if len(self._kinds) >= MOST_KINDS:
@@ -154,6 +154,10 @@ class Unlisted:
 
 
 def _kind(error: BaseException) -> Kind:
+    while isinstance(
+        error, BaseExceptionGroup
+    ):  # groups are raised in one place: their errors tell
+        error = error.exceptions[0]
     kind, trace = type(error), error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

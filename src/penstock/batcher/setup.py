@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 from .._core import checks
-from .._core.clock import LOOP_CLOCK
 from .._core.function_sink import as_sink
 from .._core.sink import capabilities_of
 from .arguments import (
     checked_adaptive,
+    checked_clock,
     checked_handler,
     checked_key,
     checked_key_failure,
@@ -170,11 +170,13 @@ def checked_setup(
         tenant=checked_key("tenant", tenant),
         tenants=checked_tenants(tenants, tenant, sized=sized),
         on_failure=checked_handler(on_failure),
-        shutdown_deadline=checks.seconds("shutdown_deadline", shutdown_deadline, zero=True),
-        last_resort=None if last_resort is None else as_sink(last_resort),
+        shutdown_deadline=checks.seconds(
+            "shutdown_deadline", shutdown_deadline, zero=True, usual=checks.LONG_TIMEOUT
+        ),
+        last_resort=None if last_resort is None else as_sink(last_resort, "last_resort"),
         adaptive=checked_adaptive(adaptive, bounds),
         observers=checked_observers(observers),
-        clock=LOOP_CLOCK if clock is None else clock,
+        clock=checked_clock(clock),
         oversize_sink=dead_letters_of(target) if oversize == "dead_letter" else None,
         parked_sink=parked_dead_letters_of(target) if policy == "park" else None,
     )

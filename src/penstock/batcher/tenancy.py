@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from .._core import checks
+from .._core.keywords import known_arguments
 from .._core.told import repr_of
 
 LEAST_WEIGHT = 0.01
 
 
+@known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenants:
     """Weights and caps of a batcher's tenants; `Limits` apply to every batch and to all tenants

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _EXTRAS = {"asyncpg": "postgres", "zstandard": "files"}
-_DLQ_HELP = "list, show, replay or purge dead letters"
+_DLQ_HELP = "list, show, replay or purge dead letters, or create their table"
 _DLQ = (
     "List the dead letters in a file or a table, show them, replay them through a stack of "
-    "sinks, or purge them."
+    "sinks, or purge them; create the table."
 )
 _PIPELINE_HELP = "validate, explain or run a pipeline on Spark"
 _PIPELINE = "Validate a pipeline's file, explain its steps, or run it on Spark."
 _TUNE_HELP = "measure a sink at several batch sizes and print limits that fit"
 _TUNE = (
     "Write made-up items to your sink in batches of several sizes, find the knee of its "
-    "throughput, and print limits that fit."
+    "throughput if there is one, and print limits that fit."
 )
 _DEMO_HELP = "write a year of flights into a PostgreSQL that is killed half-way"
 _DEMO = (

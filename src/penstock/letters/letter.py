@@ -7,11 +7,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from .._core.errors import PermanentError
+from .items import MARKED, PLAIN, restored
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PENDING, INTERRUPTED, REPLAYED = STATES = ("pending", "interrupted", "replayed")
-TEXTS = ("error_type", "error_class", "message", "batcher", "batch_id", "trace_id", "item_key")
+ERROR = ("error_type", "error_class", "message", "cause_type", "code")
+"""The fields of the last error. A replay replaces all of them."""
+TEXTS = (*ERROR, "batcher", "batch_id", "trace_id", "item_key", "item_form")
 _MOST_ATTEMPTS = 2**31 - 2
 
 
@@ -32,7 +37,10 @@ class ReplayLane(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A `DeadLetterRecord` read back from a store. The item is decoded JSON."""
+    """A `DeadLetterRecord` read back from a store. The item is decoded JSON, with marks as stored.
+
+    Letters of earlier releases have neither `cause_type`, `code` nor `item_form`.
+    """
 
     key: str
     item: Any
@@ -49,6 +57,9 @@ class Letter:
     maybe_delivered: bool = False
     item_key: str | None = None
     parked_behind: bool = False
+    cause_type: str = ""
+    code: str = ""
+    item_form: str = PLAIN
     state: str = PENDING
     """`interrupted`: a replay ended while this letter was in flight, so it may be delivered."""
     replay: str | None = None
@@ -60,6 +71,20 @@ class Letter:
     def may_be_delivered(self) -> bool:
         """Whether it may have been delivered already."""
         return self.maybe_delivered or self.state == INTERRUPTED
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the whole item is known; `False` if a part of it is only a `repr`."""
+        return self.item_form in {PLAIN, MARKED}
+
+    def original(self) -> Any:
+        """The item with marked values restored.
+
+        Raises `PermanentError` if it is not replayable, and `ValueError` for a malformed mark.
+        """
+        if not self.replayable:
+            raise PermanentError("a part of the item is known only by its repr")
+        return self.item if self.item_form == PLAIN else restored(self.item)
 
     @property
     def lane(self) -> ReplayLane | None:
@@ -79,7 +104,7 @@ class Letter:
         """The letter with the notes of a replay applied."""
         known = {
             name: told[name]
-            for name in ("state", "replay", "outcome", "attempts", *TEXTS[:3])
+            for name in ("state", "replay", "outcome", "attempts", *ERROR)
             if told.get(name) is not None
         }
         if told.get("last_at") is not None:
@@ -146,6 +171,11 @@ def moment(text: str | datetime) -> datetime:
     return made if made.tzinfo is not None else made.replace(tzinfo=UTC)
 
 
+def _names(tenant: object) -> tuple[str, ...]:
+    """How a tenant may be written: as text, or as JSON."""
+    return str(tenant), json.dumps(tenant), json.dumps(tenant, sort_keys=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """A selection of letters: those that meet every condition."""
@@ -158,19 +188,26 @@ class Selection:
     batcher: str | None = None
     tenant: str | None = None
     error_type: str | None = None
+    """The class of the error, or of its cause."""
     error_class: str | None = None
+    code: str | None = None
+    """An SQLSTATE or HTTP status."""
     message: str | None = None
     """Text contained in the message."""
     since: datetime | None = None
     until: datetime | None = None
+    only: frozenset[str] | None = None
+    """Letters' own keys, complete."""
 
     def has(self, letter: Letter) -> bool:
         """Whether it is selected. Times are of the last attempt; `until` is exclusive."""
         return (
             letter.state in self.states
             and self.has_key_of(letter)
+            and (self.only is None or letter.key in self.only)
             and (not self.letters or letter.key.startswith(self.letters))
-            and self.error_type in {None, letter.error_type}
+            and self.error_type in {None, letter.error_type, letter.cause_type}
+            and self.code in {None, letter.code}
             and self.error_class in {None, letter.error_class}
             and (self.message is None or self.message in letter.message)
             and (self.since is None or letter.last_at >= self.since)
@@ -184,6 +221,6 @@ class Selection:
             and self.batcher in {None, letter.batcher}
             and (
                 self.tenant is None
-                or (letter.tenant is not None and self.tenant == str(letter.tenant))
+                or (letter.tenant is not None and self.tenant in _names(letter.tenant))
             )
         )

@@ -11,12 +11,12 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, cast
 
 from .._clients.encoding import to_json
-from .letter import INTERRUPTED, STATES, moment
+from .letter import ERROR, INTERRUPTED, STATES, moment
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_TEXTS = ("replay", "outcome", "error_type", "error_class", "message")
+_TEXTS = ("replay", "outcome", *ERROR)
 _MOST = 2**31 - 2
 
 

@@ -7,16 +7,14 @@ one replay at a time.
 from __future__ import annotations
 
 import json
-import re
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING
 
 from .._clients.postgres.names import qualified, quoted
-from .._core import told
-from .letter import INTERRUPTED, PENDING, NoLetterError, letter_of
+from .connection import LetterConnection
+from .letter import ERROR, INTERRUPTED, PENDING, NoLetterError, letter_of
 from .record import DeadLetterRecord
 from .store import StoreError, Unreadable
-from .text import without_secrets
+from .table import COLUMNS, LATER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -29,45 +27,62 @@ if TYPE_CHECKING:
     from .store import Ending
 
 _BATCH = 500
-_PLAIN_DSN = re.compile(
-    r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?"
-)
-"""A DSN that can be split safely. In any other, a part of the password may look like a host."""
-_DSN_RULE = (
-    "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, the port a number, and characters "
-    "such as @ : / # % in a password as %40 and so on"
-)
+_NO_TABLE = ("42P01", "3F000")
+_NO_COLUMN = "42703"
+_SIMILAR = """
+SELECT c.oid::regclass::text AS name
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relkind IN ('r', 'p') AND a.attname = ANY($1) AND NOT a.attisdropped
+GROUP BY c.oid HAVING count(*) = $2 ORDER BY 1 LIMIT 10
+"""
+"""Tables with these columns."""
 _NOTED = ("state", "replay", "outcome")
-_ENDING = ("key", "state", "outcome", "attempts", "error_type", "error_class", "message", "last_at")
+_CHANGED = ("attempts", *ERROR, "last_at")
+"""What a replay replaces, if it knows it."""
+_NAMES = """
+SELECT attname::text AS name FROM pg_attribute
+WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
+"""
 
 
 class PostgresStore:
     """A table of dead letters."""
 
     def __init__(self, dsn: str, table: str, schema: str | None) -> None:
-        self._dsn = dsn
         self._table = qualified(schema, table)
-        self._connection: asyncpg.Connection[Any] | None = None
+        self._connection = LetterConnection(dsn)
+        self._missing: frozenset[str] = frozenset()
+        """Columns that a table of an earlier release lacks."""
         self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
-        import asyncpg  # an optional dependency
-
+        await self._connection.open()
         try:
-            self._connection = await asyncpg.connect(self._dsn)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise StoreError(f"no connection to {self._place}: {self._told(error)}") from None
-        except (ValueError, TypeError, LookupError):  # its text may hold any part of the DSN
-            raise StoreError(f"the DSN of {self._place} cannot be read: {_DSN_RULE}") from None
-        try:
+            found = {row["name"] for row in await self._ask(_NAMES, self._table)}
+            self._missing = frozenset(LATER) - found
             await self._ask(f"SELECT {self._columns}, number FROM {self._table} LIMIT 0")
         except StoreError as error:
-            await self._con.close()
-            cause = error.__cause__ or error
-            raise StoreError(
-                f"{self._table} is no table of dead letters: {self._told(cause)}"
-            ) from error
+            why = self._connection.text_of(error.__cause__ or error)
+            hint = await self._hint(error.__cause__)
+            await self._connection.close()
+            raise StoreError(f"{self._table} is no table of dead letters: {why}{hint}") from error
         return self
+
+    async def _hint(self, error: BaseException | None) -> str:
+        """What else there is, if the table is missing, or what may add a missing column."""
+        code = getattr(error, "sqlstate", None)
+        if code == _NO_COLUMN:
+            return "; if an earlier release created it, `penstock dlq init` adds the column"
+        if code not in _NO_TABLE:
+            return ""
+        names = [column.name for column in COLUMNS if not column.is_addable]
+        found = await self._connection.ask("pg_class", _SIMILAR, names, len(names))
+        others = ", ".join(row["name"] for row in found)
+        return (
+            f"; tables of dead letters in this database: {others}"
+            if others
+            else "; `penstock dlq init` creates it"
+        )
 
     async def __aexit__(
         self,
@@ -75,48 +90,15 @@ class PostgresStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._con.close(timeout=5.0)
-
-    @property
-    def _con(self) -> asyncpg.Connection[Any]:
-        if self._connection is None:
-            raise StoreError("the store is not open")
-        return self._connection
+        await self._connection.close()
 
     async def _ask(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        import asyncpg  # an optional dependency
-
-        try:
-            return await self._con.fetch(statement, *arguments)
-        except (
-            OSError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-        ) as error:
-            raise StoreError(f"{self._table} at {self._place}: {self._told(error)}") from error
-
-    @property
-    def _place(self) -> str:
-        """The server's address, without anything that may be a part of the password."""
-        found = _PLAIN_DSN.fullmatch(self._dsn)
-        if found is None:
-            return "PostgreSQL"
-        port = (
-            "" if found["user"] is None else found["port"] or ""
-        )  # of USER:NUMBER alone it may be a password
-        return f"{found['hosts'] or 'the default host'}{port}{found['database'] or ''}"
-
-    def _told(self, error: BaseException) -> str:
-        """An error's text without values of items and without the DSN's secrets."""
-        text = told.for_log(error).partition(": ")[2] or type(error).__name__
-        for part in _suspects(self._dsn):
-            text = text.replace(part, "***")
-        return without_secrets(text)
+        return await self._connection.ask(self._table, statement, *arguments)
 
     @property
     def _columns(self) -> str:
-        return ", ".join(map(quoted, (*DeadLetterRecord.COLUMNS, *_NOTED)))
+        names = (*DeadLetterRecord.COLUMNS, *_NOTED)
+        return ", ".join(quoted(name) for name in names if name not in self._missing)
 
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
         """See `Store`. Reads the keys at once and the letters in chunks, without a transaction."""
@@ -143,12 +125,7 @@ class PostgresStore:
 
     async def hold(self) -> None:
         """See `Store`."""
-        (row,) = await self._ask(
-            "SELECT pg_try_advisory_lock(hashtext('penstock dlq'), "
-            "to_regclass($1::text)::oid::int) AS held",
-            self._table,
-        )
-        if not row["held"]:
+        if not await self._connection.lock(self._table):
             raise StoreError(f"another replay of {self._table} is under way")
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:
@@ -159,12 +136,16 @@ class PostgresStore:
     async def end(self, replay: str, endings: Sequence[Ending]) -> None:
         """See `Store`."""
         given = json.dumps([ending.as_dict() for ending in endings])
-        changes = ", ".join(f"{name} = COALESCE(e.{name}, t.{name})" for name in _ENDING[3:])
+        changes = ", ".join(
+            f"{name} = COALESCE(e.{name}, t.{name})"
+            for name in _CHANGED
+            if name not in self._missing
+        )
         await self._ask(
             f"UPDATE {self._table} t SET state = e.state, outcome = e.outcome, {changes} FROM "
             "json_to_recordset($1::json)"
             " AS e(key text, state text, outcome text, attempts int, error_type text, "
-            "error_class text, message text, last_at timestamptz)"
+            "error_class text, message text, cause_type text, code text, last_at timestamptz)"
             " WHERE t.key = e.key",
             given,
         )
@@ -178,19 +159,6 @@ class PostgresStore:
                 f"DELETE FROM {self._table} WHERE key = ANY($1)", keys[start : start + _BATCH]
             )
         return len(keys)
-
-
-def _suspects(dsn: str) -> list[str]:
-    """The parts of a DSN that may be a password or a piece of one, longest first."""
-    rest = dsn.partition(":")[2].lstrip("/").partition(":")[2]
-    if _PLAIN_DSN.fullmatch(dsn):
-        rest = rest.partition("@")[0] + "?" + dsn.partition("?")[2]
-    found = {
-        part
-        for part in (*re.split(r"[:/@?#&=]", rest), *re.split(r"[:/@?#&=]", unquote(rest)))
-        if len(part) > 2
-    }
-    return sorted(found, key=len, reverse=True)
 
 
 def _letter(row: asyncpg.Record) -> Letter:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .._clients.encoding import to_json
+from .._clients.forms import MakesForm
 from .._core.public import publish
+from .._core.told import storable
+from .items import stored
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -15,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterRecord(Generic[T]):
+class DeadLetterRecord(MakesForm, Generic[T]):
     """A permanently failed item and its error.
 
     `PostgresSink(..., columns=DeadLetterRecord.COLUMNS, row=DeadLetterRecord.as_row,
@@ -38,6 +41,9 @@ class DeadLetterRecord(Generic[T]):
         "maybe_delivered",
         "item_key",
         "parked_behind",
+        "cause_type",
+        "code",
+        "item_form",
     )
     """The columns of `as_row`."""
 
@@ -70,23 +76,45 @@ class DeadLetterRecord(Generic[T]):
     (`Batcher(on_key_failure="park")`).
     """
 
+    cause_type: str = ""
+    """The name of the class of the error behind Penstock's own, such as asyncpg's
+    `NotNullViolationError`; empty if there is none.
+    """
+    code: str = ""
+    """The SQLSTATE or HTTP status, such as `23502` or `422`; empty if there is none."""
+
     def as_dict(self) -> dict[str, Any]:
         """The record as a dictionary, with times in ISO 8601 and the item unchanged."""
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
-        return {**{each.name: getattr(self, each.name) for each in fields(self)}, **times}
+        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, **times}
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as a dictionary that JSON can encode, whatever the item is.
+
+        `item_form` is `plain` for an item that JSON holds as it is; `marked` if it holds marks of
+        exact values, such as `{"$base64": ...}`; `repr` if a part of it is known only by its `repr`,
+        so that it cannot be sent again.
+        """
+        item, form = stored(self.item)
+        found = {**self.as_dict(), "item": item, "tenant": stored(self.tenant).value}
+        texts = {name: storable(text) for name, text in found.items() if isinstance(text, str)}
+        return {**found, **texts, "item_form": form}
 
     def as_row(self) -> tuple[Any, ...]:
         """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as
         JSON text, texts without NUL.
-
-        Raises `TypeError` or `ValueError` for an item without a JSON form.
         """
-        shown = {
-            "item": to_json(self.item).decode(),
-            "tenant": None if self.tenant is None else to_json(self.tenant).decode(),
-            "message": self.message.replace("\0", "\\x00"),
+        found = self.as_json()
+        texts = {
+            name: text.replace("\0", "\\x00")
+            for name, text in found.items()
+            if isinstance(text, str)
         }
-        return tuple(shown.get(name, getattr(self, name)) for name in self.COLUMNS)
+        tenant = None if self.tenant is None else to_json(found["tenant"]).decode()
+        values = {"item": to_json(found["item"]).decode(), "tenant": tenant}
+        times = {"first_at": self.first_at, "last_at": self.last_at}
+        row = {**found, **texts, **values, **times}
+        return tuple(row[name] for name in self.COLUMNS)
 
 
 publish("penstock", DeadLetterRecord)

@@ -59,6 +59,8 @@ class Ending:
     error_type: str | None = None
     error_class: str | None = None
     message: str | None = None
+    cause_type: str | None = None
+    code: str | None = None
     last_at: str | None = None
 
     @classmethod

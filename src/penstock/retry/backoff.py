@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import tenacity
 
 from .._core import checks
+from .._core.keywords import known_arguments
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -29,6 +30,7 @@ class WaitStrategy(Protocol):
         ...
 
 
+@known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """Exponential backoff with jitter. With d = min(longest, base x factor^(n - 1)), the wait
@@ -51,10 +53,15 @@ class Backoff:
     rng: random.Random = field(default_factory=random.Random, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", checks.seconds("base", self.base, zero=True))
-        object.__setattr__(self, "longest", checks.seconds("longest", self.longest))
-        if self.factor < 1:
-            raise checks.bad("factor", self.factor, "must be at least 1")
+        object.__setattr__(
+            self, "base", checks.seconds("base", self.base, zero=True, usual=checks.LONG_DELAY)
+        )
+        object.__setattr__(
+            self, "longest", checks.seconds("longest", self.longest, usual=checks.LONG_TIMEOUT)
+        )
+        factor: object = self.factor
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor >= 1:
+            raise checks.bad("factor", factor, "must be a number of at least 1")
         checks.choice("jitter", self.jitter, ("full", "equal", "decorrelated", "none"))
 
     def bound(self, tries: int, factor: float | None = None) -> float:

@@ -12,8 +12,10 @@ from .._core.condition import Condition, DestinationState
 from .._core.decorator import WrappingSink
 from .._core.error_groups import by_error
 from .._core.errors import CircuitOpenError, ErrorClass, StoppedError, TransactionLost
+from .._core.keywords import known_arguments
 from .._core.result import WriteResult
 from .._core.send import is_cut, send
+from .._core.sink import SinkDecorator
 from .circuit import Circuit, CircuitRules, CircuitState, Ticket, Verdict
 from .series import stopped
 
@@ -48,7 +50,8 @@ OPEN = Condition(DestinationState.CIRCUIT_OPEN, "too many calls failed or were s
 logger = logging.getLogger("penstock.breaker")
 
 
-class CircuitBreaker:
+@known_arguments()
+class CircuitBreaker(SinkDecorator):
     """Stop calling a destination that fails or is slow too often; after a while, probe it for
     recovery with a few calls.
 
@@ -111,7 +114,7 @@ class CircuitBreaker:
             consecutive=checks.optional_count("consecutive", consecutive),
             window=checks.seconds("window", window),
             min_calls=checks.count("min_calls", min_calls),
-            open_for=checks.seconds("open_for", open_for),
+            open_for=checks.seconds("open_for", open_for, usual=checks.LONG_TIMEOUT),
             longest_open=checks.seconds("longest_open", longest_open),
             probes=checks.count("probes", probes),
         )

@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from .._core import checks
+from .._core.keywords import known_arguments
 
 ROUNDING = 1e-9
 
 
+@known_arguments()
 class RetryBudget:
     """A budget of further tries, shared by all batches of the `Retry` it is given to; one object
     may be given to several.

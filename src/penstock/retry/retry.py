@@ -6,9 +6,10 @@ import random
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from .._core import checks
+from .._core.keywords import known_arguments
 from .._core.patience import LONGEST_ASKED
 from .._core.retry_policy import RetryPolicy
-from .._core.sink import RefusesRetry, walk
+from .._core.sink import RefusesRetry, SinkDecorator, walk
 from .backoff import Backoff, StrategyBackoff, WaitStrategy
 from .batch_retry import RetrySettings
 from .retrying import RetrySink
@@ -24,7 +25,8 @@ T = TypeVar("T")
 OnRefused = Literal["wait", "dead_letter"]
 
 
-class Retry:
+@known_arguments()
+class Retry(SinkDecorator):
     """Send failed items again that may succeed next time: only those items, in order, each with
     attempts of its own.
 
@@ -89,16 +91,11 @@ class Retry:
     ) -> None:
         if budget is not None and not callable(getattr(budget, "withdraw", None)):
             raise checks.bad("budget", budget, "must be a RetryBudget(...)")
-        if backoff is not None and not callable(backoff):
-            raise checks.bad(
-                "backoff", backoff, "must be a Backoff(...), or one of tenacity's wait objects"
-            )
-        if classify is not None and not callable(classify):
-            raise checks.bad(
-                "classify",
-                classify,
-                "must be a function from an exception to an ErrorClass or None",
-            )
+        if backoff is not None and (isinstance(backoff, type) or not callable(backoff)):
+            rule = "must be a Backoff, such as Backoff(base=0.5), or one of tenacity's wait objects"
+            raise checks.bad("backoff", backoff, rule)
+        rule = "must be a function from an exception to an ErrorClass or None"
+        classify = checks.optional_function("classify", classify, rule)
         refused = checks.choice("on_refused", on_refused, ("wait", "dead_letter"))
         strategy = StrategyBackoff(backoff or Backoff(rng=rng or random.Random()))
         policy = RetryPolicy(

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from .._core.keywords import known_arguments
 from .._core.sink import Capabilities
 from .._core.transaction import Attempt, all_duplicate, check_same_parts, has_ended
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@known_arguments()
 class MemorySink(Generic[T]):
     """Keeps every written batch, for tests and examples. Never fails, never suspends."""
 

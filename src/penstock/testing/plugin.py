@@ -2,8 +2,9 @@
 `embedded_opensearch` and `embedded_kafka`.
 
 An `async def` test that uses `fake_clock`, itself or through a fixture, runs on that clock's
-virtual loop; one that uses `real_clock` runs on a loop of its own. The plugin ignores other async
-tests. It loads only the standard library until a fixture needs more.
+virtual loop, also under pytest-asyncio and anyio (`on_clock` has the rules). One that uses
+`real_clock` runs on a loop of its own, unless another plugin runs it. The plugin ignores other
+async tests. It loads only the standard library until a fixture needs more.
 """
 
 from __future__ import annotations
@@ -15,27 +16,41 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .._core.clock import LoopClock
+from . import on_clock
 from .clock.clock import FakeClock
 from .servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from .servers.kafka import EmbeddedKafka
     from .servers.opensearch import EmbeddedOpenSearch
     from .servers.postgres import EmbeddedPostgres
 
-_failed = pytest.StashKey[bool]()
-
 
 @pytest.fixture
 def fake_clock(request: pytest.FixtureRequest) -> Iterator[FakeClock]:
     """A new clock on a virtual loop; the test fails if it leaves a task or a timer."""
+    _refuse_running_loop()
     with FakeClock() as clock:
+        request.node.stash[on_clock.CLOCK] = clock
         yield clock
-        leftovers = [] if _failed in request.node.stash else clock.leftovers()
+        del request.node.stash[on_clock.CLOCK]
+        leftovers = [] if on_clock.FAILED in request.node.stash else clock.leftovers()
         if leftovers:
             pytest.fail("left behind:\n  " + "\n  ".join(leftovers), pytrace=False)
+
+
+def _refuse_running_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    pytest.fail(
+        "fake_clock was requested while the test runs on another loop already: make it an "
+        "argument of the test, not getfixturevalue() inside it",
+        pytrace=False,
+    )
 
 
 @pytest.fixture
@@ -80,26 +95,50 @@ def embedded_kafka() -> Iterator[EmbeddedKafka]:
         yield server
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run async tests that use one of these clocks."""
-    fixtures: dict[str, Any] = pyfuncitem.funcargs
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    arguments = {
-        name: fixtures[name]
-        for name in inspect.signature(pyfuncitem.obj).parameters
-        if name in fixtures
-    }
-    clock = fixtures.get("fake_clock")
-    if not isinstance(clock, FakeClock) and "real_clock" not in fixtures:
-        return None
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Run the async fixtures of a test with a fake clock on that clock."""
+    if not on_clock.belongs_on_clock(fixturedef, request):
+        return (yield)
+    clock = request.getfixturevalue("fake_clock")
+    if not isinstance(clock, FakeClock):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        plain = on_clock.as_plain_function(fixturedef.func, clock, request)
+        patch.setattr(fixturedef, "func", plain)
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Fail a test with a fake clock that does not run on it."""
+    on_clock.remember_function(item)
+    yield
+    on_clock.check_that_it_ran(item)
+
+
+@pytest.hookimpl(specname="pytest_pyfunc_call", wrapper=True, tryfirst=True)
+def pytest_pyfunc_call_on_clock(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Run an async test that uses a fake clock on it."""
+    clock = on_clock.clock_of(pyfuncitem)
+    if clock is None:
+        return (yield)
     try:
-        if isinstance(clock, FakeClock):
-            clock.run(pyfuncitem.obj(**arguments))
-        else:
-            asyncio.run(pyfuncitem.obj(**arguments))
+        with on_clock.put_on_clock(pyfuncitem, clock):
+            return (yield)
     except BaseException:
-        pyfuncitem.stash[_failed] = True
+        pyfuncitem.stash[on_clock.FAILED] = True
         raise
+
+
+@pytest.hookimpl(specname="pytest_pyfunc_call")
+def pytest_pyfunc_call_in_real_time(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test that uses the real clock, unless another plugin does."""
+    if "real_clock" not in pyfuncitem.funcargs or not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names if name in pyfuncitem.funcargs}
+    asyncio.run(pyfuncitem.obj(**arguments))
     return True

@@ -453,4 +453,4 @@ async def test_a_table_of_somebody_else_with_such_a_name_is_left(
 
 def test_the_kind_of_stages_is_checked() -> None:
     with pytest.raises(ConfigError, match="stages"):
-        PostgresSink("postgresql://localhost/x", columns=("id",), stages="temporary")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        PostgresSink("postgresql://localhost/x", table="t", columns=("id",), stages="temporary")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -169,7 +169,7 @@ def text_of(key: object) -> str:
     """The key as text, for readers and stores: `acme/42`, `:42`, `:('ann', 7)`."""
     if type(key) is str and key.isprintable() and not key.startswith(":"):
         return key
-    return f":{key!r}"
+    return f":{repr_of(key)}"
 
 
 def key_of(text: str) -> object:

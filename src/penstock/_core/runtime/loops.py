@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
+from typing import Protocol, cast
 
 from ..errors import ConfigError
 
 running_loop = asyncio._get_running_loop  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 """As `asyncio.get_running_loop`, but `None` without one, and at hardly any cost."""
+
+
+class RunsInThread(Protocol):
+    """Has the identity of the thread in which a loop runs now; `None` while it does not run.
+
+    asyncio's own loops have this attribute, and a comparison with `get_ident()` tells in a few
+    nanoseconds whether one of them runs here: `running_loop` asks the system for the process.
+    """
+
+    @property
+    def _thread_id(self) -> int | None: ...
+
+
+class _OtherLoop:
+    """A loop of another library, opened in this thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = get_ident()
+
+    @property
+    def _thread_id(self) -> int | None:
+        return self._thread if self._loop.is_running() else None
+
+
+class _NoLoop:
+    _thread_id: int | None = None
+
+
+NO_LOOP: RunsInThread = _NoLoop()
+
+
+def runs_in_thread(loop: asyncio.AbstractEventLoop) -> RunsInThread:
+    """This loop, which runs in this thread, or a stand-in if it does not tell its thread."""
+    known = cast("RunsInThread", loop)
+    tells = isinstance(loop, asyncio.BaseEventLoop) and known._thread_id == get_ident()  # noqa: SLF001
+    return known if tells else _OtherLoop(loop)
 
 
 def refuse_in_a_loop(call: str, instead: str) -> None:

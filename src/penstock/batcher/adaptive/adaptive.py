@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core import checks
+from ..._core.keywords import known_arguments
 from .items import ItemsControl
 from .workers import WorkersControl
 
@@ -39,6 +40,7 @@ class Load(enum.IntEnum):
     """A timeout or a throttle."""
 
 
+@known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive:
     """Adapt a batcher's concurrency and batch size below its limits to the results of its writes.

@@ -20,8 +20,10 @@ class Gathering(NamedTuple, Generic[T]):
     shape: Shape
     pack: Pack[T]
     """The open batch; with tenants, the way into theirs."""
-    identity: Callable[[T], Hashable] | None = None
-    """The identity of an item's key or tenant; `None` without."""
+    identity: Callable[..., Hashable] | None = None
+    """The identity of an item's key or tenant, from the item and what the fast path has looked up;
+    `None` without.
+    """
     holds: Holding | None = None
     """`None` without keys."""
 

@@ -25,8 +25,8 @@ from .add_group import AddGroup
 from .eras import FENCES
 from .gatherer import Snapshot
 from .pack import Pack
-from .tenant_door import TenantDoor
 from .tenant_queue import TenantKey, TenantQueue
+from .tenant_router import TenantRouter
 from .turns import Turns
 from .window import AddWindow
 
@@ -93,8 +93,8 @@ class TenantGatherer(Generic[T]):
         self._ledger = ledger
         self._numbers = numbers
         self._queues: dict[Hashable, TenantQueue[T]] = {}
-        self._door: TenantDoor[T] = TenantDoor(rules.tenant, self._queues, window, on_error)
-        self.pack: Pack[T] = Pack(sized=False, make=lambda: self._door)
+        self._router: TenantRouter[T] = TenantRouter(rules.tenant, self._queues, window, on_error)
+        self.pack: Pack[T] = Pack(sized=False, make=lambda: self._router)
         self._turns: Turns[TenantQueue[T]] = Turns()
         self._dues: Agenda[TenantQueue[T]] = Agenda(self._due_of)
         self._ages: Agenda[TenantQueue[T]] | None = Agenda(_oldest_at) if rules.evicts else None
@@ -115,10 +115,13 @@ class TenantGatherer(Generic[T]):
 
     # -- in ----------------------------------------------------------------------------------------
 
-    def identity(self, item: T) -> TenantKey:
-        """An item's tenant and key. Raises `TypeError`, `KeyFailedError`, the functions' own."""
+    def identity(self, item: T, *known: Hashable) -> TenantKey:
+        """An item's tenant, unless it is `known`, and key.
+
+        Raises `TypeError`, `KeyFailedError`, the functions' own.
+        """
         rules = self.rules
-        tenant = self._door.tenant_of(item)
+        tenant = known[0] if known else self._router.tenant_of(item)
         queue = self._queues.get(tenant)
         if queue is None:
             return TenantKey(tenant, rules.key(item), rules.weight(shown(tenant)))
@@ -132,7 +135,7 @@ class TenantGatherer(Generic[T]):
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
         """Accept items, with `TenantKey`s; return those that fail because of their key."""
         self._now = now
-        self._door.clear()  # the whole's window is closed, and has counted
+        self._router.clear()  # the whole's window is closed, and has counted
         for item, size, receipt, key in group.rows():  # one by one: turns are given in their order
             own = cast("TenantKey", key)
             queue = self.queue(own)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..._core.runtime.loops import NO_LOOP, runs_in_thread
+
 if TYPE_CHECKING:
+    import asyncio
+
     from ..._core.ledger import Ledger
+    from ..._core.runtime.loops import RunsInThread
     from ..receipt import ReceiptBase
     from .pack import Pack
 
@@ -16,7 +21,11 @@ SLOW_PATH_WEIGHT = 8
 
 
 class NeedsSlowPath(Exception):
-    """The fast path does not take this item; raised before anything has changed."""
+    """The fast path does not take this item; raised before anything has changed.
+
+    Its arguments are what was looked up: the item's tenant. They are passed to the slow path, so
+    that the function is called once, and kept nowhere: the item may change before it is added again.
+    """
 
 
 class AddWindow:
@@ -35,6 +44,7 @@ class AddWindow:
         "is_tight",
         "items",
         "limit",
+        "loop",
         "receipts",
         "try_limit",
     )
@@ -49,9 +59,15 @@ class AddWindow:
         self.is_tight = False
         """Whether more room in the ledger would widen it."""
         self.is_open = False
+        self.loop: RunsInThread = NO_LOOP
+        """The loop on which the batcher is open: the fast path is for its thread."""
         self._ledger = ledger
         self._base = 0
         self._unyielded = 0
+
+    def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Open the fast path to callers on this loop, the running one."""
+        self.loop = runs_in_thread(loop)
 
     def __len__(self) -> int:
         """Items added on the fast path since it was opened."""
@@ -87,16 +103,13 @@ class AddWindow:
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
 
     def append(self, item: object, receipt: ReceiptBase | None) -> bool:
-        """Append an item if the fast path is open; return whether it was."""
+        """Append an item if the fast path is open; return whether it was. Raises `NeedsSlowPath`."""
         filled = len(self.items)
         if filled >= self.limit:
             return False
         if receipt is not None:
             self.receipts[filled] = receipt
-        try:
-            self.items.append(item)
-        except NeedsSlowPath:
-            return False
+        self.items.append(item)
         return True
 
     def passed_by(self) -> None:

@@ -7,7 +7,9 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ..._core.errors import ErrorClass
 from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection, moment
+from ..named import UseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,8 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
         "replay": "send letters through a stack of sinks; run it again to continue an "
         "interrupted replay",
         "purge": "remove letters permanently; by default the replayed ones",
+        "init": "create the table for dead letters, or add the columns that an earlier release "
+        "did not create",
     }
     for name, text in texts.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -32,11 +36,13 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
             help="path of a file written by FileSink, or postgresql://...; PG* variables "
             "supply missing parts",
         )
+        _table_options(command)
         if name == "show":
             command.add_argument(
                 "letters", nargs="+", metavar="LETTER", help="a letter's own key, or a prefix of it"
             )
-        _filters(command, name)
+        if name != "init":
+            _filters(command, name)
         if name in {"list", "replay"}:
             command.add_argument("--limit", type=count, metavar="N", help="at most N letters")
         if name == "list":
@@ -45,20 +51,29 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
                 action="store_true",
                 help="print all fields, one line of JSON per letter",
             )
-        if name in {"replay", "purge"}:
+        if name in {"replay", "purge", "init"}:
             command.add_argument(
                 "--dry-run", action="store_true", help="change nothing; print what would be done"
+            )
+        if name == "purge":
+            command.add_argument(
+                "--yes",
+                action="store_true",
+                help="do not ask before removing letters that were not replayed",
             )
         if name == "replay":
             _replay_options(command, count)
 
 
-def _filters(parser: argparse.ArgumentParser, name: str) -> None:
-    default = {"list": PENDING, "show": "all", "replay": PENDING, "purge": REPLAYED}[name]
+def _table_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", default="dead_letters", help="the table, with PostgreSQL (default: dead_letters)"
     )
     parser.add_argument("--schema", help="the table's schema (default: found by the search path)")
+
+
+def _filters(parser: argparse.ArgumentParser, name: str) -> None:
+    default = {"list": PENDING, "show": "all", "replay": PENDING, "purge": REPLAYED}[name]
     if name == "show":
         parser.set_defaults(state="all")
         return
@@ -87,10 +102,16 @@ def _filters(parser: argparse.ArgumentParser, name: str) -> None:
         help="letters whose own key begins with LETTER; repeatable",
     )
     parser.add_argument("--batcher", help="letters from the batcher of this name")
-    parser.add_argument("--tenant", help="letters of this tenant")
-    parser.add_argument("--error-type", metavar="NAME", help="name of the error's Python class")
+    parser.add_argument("--tenant", help="letters of this tenant, as text or JSON")
     parser.add_argument(
-        "--error-class", metavar="CLASS", help="permanent, transient, unlisted or unknown"
+        "--error-type", metavar="NAME", help="name of the Python class of the error or of its cause"
+    )
+    parser.add_argument("--code", metavar="CODE", help="SQLSTATE or HTTP status: 23502, 422")
+    parser.add_argument(
+        "--error-class",
+        choices=[each.value for each in ErrorClass],
+        metavar="CLASS",
+        help=f"the error's class: {', '.join(each.value for each in ErrorClass)}",
     )
     parser.add_argument("--message", metavar="TEXT", help="text contained in the error's message")
     parser.add_argument(
@@ -148,12 +169,14 @@ def _when(text: str) -> datetime:
 
 
 def selection_of(options: argparse.Namespace) -> Selection:
-    """The letters that the arguments select."""
+    """The letters that the arguments select. Raises `UseError`."""
     states = {"all": frozenset(STATES), "left": frozenset({PENDING, INTERRUPTED})}.get(
         options.state
     ) or frozenset({options.state})
     if options.dlq_command == "show":
         return Selection(states=states, letters=tuple(options.letters))
-    names = ("batcher", "tenant", "error_type", "error_class", "message", "since", "until")
+    names = ("batcher", "tenant", "error_type", "error_class", "code", "message", "since", "until")
     given = {name: getattr(options, name) for name in names}
+    if options.since is not None and options.until is not None and options.since >= options.until:
+        raise UseError("--since must be before --until")
     return Selection(states=states, letters=tuple(options.letter), keys=tuple(options.key), **given)

@@ -1,4 +1,4 @@
-"""`penstock dlq`: list dead letters, show them, replay them, purge them."""
+"""`penstock dlq`: list dead letters, show them, replay them, purge them, prepare their table."""
 
 from __future__ import annotations
 
@@ -6,37 +6,40 @@ import asyncio
 import os
 import sys
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..._core import told
 from ..._core.errors import PenstockError
 from ..._core.opening import opened
-from ...letters.file import FileStore
-from ...letters.letter import Selection
-from ...letters.postgres import PostgresStore
 from ...letters.store import StoreError
 from ...letters.text import as_json, without_secrets
 from ..exits import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination
 from ..named import UseError, named, named_sink
 from .arguments import selection_of
+from .census import say_why_none
+from .init import init
+from .keys import report_missing_keys
 from .order import ReplayOrder
 from .output import (
     encodable,
     json_of,
     line_of,
     say,
+    say_repr_only,
     say_stops,
     say_unreadable,
     stop_reason,
     summary,
 )
-from .replay import LEFT, Replay, ReplayRules
+from .purge import purge
+from .replay import LEFT, Replay, ReplayRules, item_of
+from .stores import store_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Coroutine
 
+    from ...letters.letter import Selection
     from ...letters.store import Store
 
 
@@ -50,9 +53,12 @@ def dlq(options: argparse.Namespace) -> int:
         "list": _list,
         "show": _show,
         "replay": _replay,
-        "purge": _purge,
     }
     try:
+        if options.dlq_command == "init":
+            return asyncio.run(init(options))
+        if options.dlq_command == "purge":
+            return purge(options)
         return asyncio.run(_run(commands[options.dlq_command], options))
     except BrokenPipeError:  # the output's reader has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,7 +73,7 @@ async def _run(
     command: Callable[[argparse.Namespace, Store], Coroutine[Any, Any, int]],
     options: argparse.Namespace,
 ) -> int:
-    async with _store_of(options.store, options.table, options.schema) as store:
+    async with store_of(options.store, options.table, options.schema) as store:
         answer = await command(options, store)
         sys.stdout.flush()
         has_unreadable = say_unreadable(store)
@@ -77,7 +83,7 @@ async def _run(
 async def _list(options: argparse.Namespace, store: Store) -> int:
     number = 0
     selection = selection_of(options)
-    await _report_missing_keys(selection, store)
+    is_mistaken = await report_missing_keys(selection, store)
     async with aclosing(store.letters(selection)) as letters:
         async for letter in letters:
             if number == options.limit:
@@ -85,6 +91,8 @@ async def _list(options: argparse.Namespace, store: Store) -> int:
             number += 1
             print(json_of(letter) if options.json else encodable(line_of(letter)))
     say(f"{number} dead letters")
+    if not number and not is_mistaken:
+        await say_why_none(selection, store)
     return OK
 
 
@@ -102,23 +110,11 @@ async def _show(options: argparse.Namespace, store: Store) -> int:
     return BAD_USE if missing else OK
 
 
-async def _purge(options: argparse.Namespace, store: Store) -> int:
-    selection = selection_of(options)
-    if await _report_missing_keys(selection, store):
-        return BAD_USE
-    if options.dry_run:
-        number = len([letter async for letter in store.letters(selection)])
-        say(f"would remove {number} dead letters")
-        return OK
-    say(f"removed {await store.purge(selection)} dead letters")
-    return OK
-
-
 async def _replay(options: argparse.Namespace, store: Store) -> int:
     sink = named_sink(options.to)
     decode = None if options.decode is None else named(options.decode)
     selection = selection_of(options)
-    if await _report_missing_keys(selection, store):
+    if await report_missing_keys(selection, store):
         return BAD_USE
     if options.dry_run:
         return await _dry_run(options, store, selection, decode)
@@ -140,9 +136,12 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
             return TERMINATED
         raise
     say(summary(replay))
+    say_repr_only(replay)
     if replay.stopped_by is not None:
         say(stop_reason(replay.stopped_by))
         return INCOMPLETE
+    if not replay.endings and not replay.order.held_back:
+        await say_why_none(selection, store)
     say_stops(replay.order)
     return (
         OK
@@ -169,45 +168,18 @@ async def _dry_run(
                 break
             number += 1
             interrupted += letter.may_be_delivered
-            if decode is not None:
-                try:
-                    decode(letter.item)
-                except Exception as error:
-                    bad += 1
-                    why = f"cannot be decoded: {told.for_log(error)}"
-                    say(f"{letter.key} {why}")
-                    order.stop(letter, why)
+            try:
+                item_of(letter, decode)
+            except Exception as error:
+                bad += 1
+                why = f"cannot be decoded: {told.for_log(error)}"
+                say(f"{letter.key} {why}")
+                order.stop(letter, why)
     say(
         f"would send {number - bad} dead letters to {options.to}; {interrupted} of {number} "
         "may have been delivered already"
     )
+    if not number and not order.held_back:
+        await say_why_none(selection, store)
     say_stops(order)
     return INCOMPLETE if bad or order.held_back else OK
-
-
-async def _report_missing_keys(selection: Selection, store: Store) -> bool:
-    """Print the selected keys without letters in any state; whether there are any."""
-    if not selection.keys:
-        return False
-    others = {key: key[1:] if key.startswith(":") else f":{key}" for key in selection.keys}
-    found: set[str | None] = set()
-    async with aclosing(store.letters(Selection(keys=(*others, *others.values())))) as letters:
-        async for letter in letters:
-            found.add(letter.item_key)
-    for key in set(others) - found:
-        say(
-            f"no dead letter is of the key {key!r}"
-            + (f"; there are some of {others[key]!r}" if others[key] in found else "")
-        )
-    return not found.issuperset(others)
-
-
-def _store_of(name: str, table: str, schema: str | None) -> Store:
-    """The store for a PostgreSQL DSN or a file's path."""
-    if name.startswith(("postgresql:", "postgres:")):
-        return PostgresStore(name, table, schema)
-    if "://" in name or "\0" in name:
-        raise StoreError(
-            f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://"
-        )
-    return FileStore(Path(name))

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from ..._core import told
 from ..._core.errors import RefusedError
+from ...letters.items import REPR
 from ...letters.text import as_json, printable
+from .replay import REPR_ONLY
 
 if TYPE_CHECKING:
     from ...letters.letter import Letter
@@ -27,9 +29,11 @@ def line_of(letter: Letter) -> str:
     short = message if len(message) <= _WIDTH else message[: _WIDTH - 3] + "..."
     key = () if letter.item_key is None else (f"key={printable(letter.item_key)}",)
     kinds = (printable(letter.error_class), printable(letter.error_type))
-    return "  ".join(
-        (printable(letter.key), when, f"{letter.attempts:3}", letter.state, *kinds, *key, short)
-    )
+    facts = {"cause": letter.cause_type, "code": letter.code}
+    told = [f"{name}={printable(text)}" for name, text in facts.items() if text]
+    form = () if letter.replayable else (f"item={printable(letter.item_form)}",)
+    begin = (printable(letter.key), when, f"{letter.attempts:3}", letter.state)
+    return "  ".join((*begin, *kinds, *told, *form, *key, short))
 
 
 def json_of(letter: Letter) -> str:
@@ -77,6 +81,16 @@ def summary(replay: Replay) -> str:
     if replay.order.held_back:
         found.append(f"{replay.order.held_back} held back")
     return f"replayed: {', '.join(found) or 'nothing'}"
+
+
+def say_repr_only(replay: Replay) -> None:
+    """Print how many letters cannot be sent again, and how to find them."""
+    number = replay.endings[REPR_ONLY]
+    if number:
+        say(
+            f"not sent: {number} whose item is partly known only by its repr; `penstock dlq list` "
+            f"shows them as item={REPR}. Repair them by hand, then purge them"
+        )
 
 
 def say_stops(order: ReplayOrder) -> None:

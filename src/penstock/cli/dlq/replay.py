@@ -15,6 +15,7 @@
    replay.
 5. A letter that fails again stays in the store: the stack's own dead letters accept nothing in a
    replay, so no letter loses its place.
+6. A letter whose item is partly a `repr` is never sent, and stops its key as one that fails again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core import told
 from ..._core.batch import RowBatch
+from ..._core.causes import cause_name, code_of
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
 from ..._core.delivery.delivery import Delivery
@@ -54,9 +56,19 @@ if TYPE_CHECKING:
 
 LEFT = Selection(states=frozenset({PENDING, INTERRUPTED}))
 BACK = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED})
+REPR_ONLY = "repr_only"
+"""The ending of a letter that cannot be sent again."""
 _NOT_NOW = frozenset(
     {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
 )
+
+
+def item_of(letter: Letter, decode: Callable[[Any], Any] | None) -> Any:
+    """The item to send. Raises `PermanentError` if a part of it is only a `repr`, and what
+    `decode` raises.
+    """
+    item = letter.original()
+    return item if decode is None else decode(item)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +94,7 @@ class Replay:
         self._repeats = capabilities_of(sink).key_prefix_safe
         self.order = ReplayOrder(any_order=rules.any_order)
         self.endings: Counter[str] = Counter()
-        """Number of letters by outcome, or `undecodable`."""
+        """Number of letters by outcome, or `undecodable` or `repr_only`."""
         self.stopped_by: BaseException | None = None
         """The error of a destination that accepts nothing now."""
 
@@ -175,9 +187,9 @@ class Replay:
             if self.order.holds(letter):
                 continue
             try:
-                items.append(letter.item if decode is None else decode(letter.item))
+                items.append(item_of(letter, decode))
             except Exception as error:
-                self.endings["undecodable"] += 1
+                self.endings["undecodable" if letter.replayable else REPR_ONLY] += 1
                 self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")
             else:
                 kept.append(letter)
@@ -214,6 +226,8 @@ class Replay:
             error_type=type(error).__name__,
             error_class=self._kind_of(error).value,
             message=told.storable(told.text_of(error)).replace("\0", "\\x00"),
+            cause_type=cause_name(error),
+            code=code_of(error),
             last_at=datetime.fromtimestamp(LOOP_CLOCK.wall_time(), UTC).isoformat(),
         )
 

@@ -11,19 +11,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from ..._core import checks
 from ..._core.delivery.side_by_side import Line, side_by_side
 from ..._core.function_sink import as_sink
+from ..._core.keywords import known_arguments
 from ..._core.opening import Openable, opened
 from ..._core.result import WriteResult
 from ..._core.send import send
 from ..._core.sink import Capabilities, capabilities_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
     from contextlib import AsyncExitStack
 
     from ..._core.batch import Batch
@@ -39,6 +41,7 @@ _MODES: tuple[Mode, ...] = ("all", "parallel", "sequential")
 logger = logging.getLogger("penstock.fan_out")
 
 
+@known_arguments()
 class FanOut(Openable, Generic[T]):
     """Writes every batch to each of `sinks`.
 
@@ -79,11 +82,17 @@ class FanOut(Openable, Generic[T]):
     ) -> None:
         if not sinks:
             raise checks.bad("sinks", sinks, "must be at least one sink that is required")
-        if callable(getattr(best_effort, "write", None)) or callable(best_effort):
-            raise checks.bad("best_effort", best_effort, "must be a list of sinks")
+        given: object = best_effort
+        if (
+            callable(getattr(given, "write", None))
+            or isinstance(given, str)
+            or not isinstance(given, Iterable)
+        ):
+            raise checks.bad("best_effort", given, "must be a list of sinks: best_effort=[sink]")
         self._mode: Mode = checks.choice("mode", mode, _MODES)
-        extra = [as_sink(sink) for sink in best_effort]
-        self.inners: tuple[Sink[T], ...] = (*map(as_sink, sinks), *extra)
+        first = [as_sink(sink, f"sinks[{place}]") for place, sink in enumerate(sinks)]
+        extra = [as_sink(sink, f"best_effort[{place}]") for place, sink in enumerate(best_effort)]
+        self.inners: tuple[Sink[T], ...] = (*first, *extra)
         self._branches = {str(number): sink for number, sink in enumerate(self.inners, 1)}
         self._required = tuple(self._branches)[: len(sinks)]
         self._extra = tuple(self._branches)[len(sinks) :]

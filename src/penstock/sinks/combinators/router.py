@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from ..._core import checks
 from ..._core.causes import caused
 from ..._core.delivery.side_by_side import Line, side_by_side
 from ..._core.errors import PermanentError
 from ..._core.function_sink import as_sink
+from ..._core.keywords import known_arguments
 from ..._core.opening import Openable, opened
 from ..._core.result import WriteResult
 from ..._core.send import send
 from ..._core.sink import Capabilities, capabilities_of
+from ..._core.told import for_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from contextlib import AsyncExitStack
 
     from ..._core.batch import Batch
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@known_arguments()
 class Router(Openable, Generic[T]):
     """Writes each item to the sink that `choose` names; items of one route stay in order, and routes
     are written concurrently.
@@ -56,15 +60,15 @@ class Router(Openable, Generic[T]):
         *,
         default: SinkLike[T] | None = None,
     ) -> None:
-        if not callable(choose):
-            raise checks.bad(
-                "choose", choose, "must be a function from an item to the name of its route"
-            )
-        if not routes:
-            raise checks.bad("routes", routes, "must have at least one sink by name")
-        self._choose: Callable[[T], object] = choose
-        self._routes: dict[str, Sink[T]] = {name: as_sink(sink) for name, sink in routes.items()}
-        self._default = None if default is None else as_sink(default)
+        rule = "must be a function from an item to the name of its route"
+        self._choose: Callable[[T], object] = checks.function("choose", choose, rule)
+        if not isinstance(cast("object", routes), Mapping) or not routes:
+            rule = "must have at least one sink by name: Router(choose, {name: sink, ...})"
+            raise checks.bad("routes", routes, rule)
+        self._routes: dict[str, Sink[T]] = {
+            name: as_sink(sink, f"routes[{name!r}]") for name, sink in routes.items()
+        }
+        self._default = None if default is None else as_sink(default, "default")
 
     @property
     def inners(self) -> tuple[Sink[T], ...]:
@@ -147,7 +151,8 @@ class Router(Openable, Generic[T]):
 def _no_route(error: Exception) -> PermanentError:
     if isinstance(error, PermanentError):
         return error
-    return caused(PermanentError(f"choose(item) raised {error!r}"), error)
+    summary = f"choose(item) raised {for_log(error)}"
+    return caused(PermanentError(f"choose(item) raised {error!r}"), error, summary=summary)
 
 
 def _as_it_is(outcome: Outcome) -> Outcome:

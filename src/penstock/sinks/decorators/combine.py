@@ -12,6 +12,7 @@ from ..._core.errors import PermanentError
 from ..._core.function_sink import as_sink
 from ..._core.result import WriteResult
 from ..._core.send import send
+from ..._core.told import for_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -80,4 +81,5 @@ class Combine(WrappingSink[T], Generic[T]):
 
 
 def _refused(name: str, error: Exception) -> PermanentError:
-    return caused(PermanentError(f"{name} raised {error!r}"), error)
+    made = PermanentError(f"{name} raised {error!r}")
+    return caused(made, error, summary=f"{name} raised {for_log(error)}")

@@ -26,18 +26,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..._core import checks, told
+from ..._core.causes import cause_name, code_of
 from ..._core.classify import classified
 from ..._core.decorator import WrappingSink
 from ..._core.delivery.tries import Tries
 from ..._core.error_groups import by_error
 from ..._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
 from ..._core.function_sink import as_sink
+from ..._core.keywords import known_arguments
 from ..._core.opening import opened
 from ..._core.order.keys import text_of as key_text
 from ..._core.order.prefix import held_back
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..._core.send import send
+from ..._core.sink import SinkDecorator
 from ..._core.tracing import trace_of
 from ..._core.transaction import enlisted, transaction
 from ...letters.record import DeadLetterRecord
@@ -65,7 +68,8 @@ _UNCLASSED = "classify= of the dead letters raised %s for %s; the error counts b
 _TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLISTED})
 
 
-class DeadLetter:
+@known_arguments(takes_sink=True)
+class DeadLetter(SinkDecorator):
     """Writes each permanently failed item to `target`, as a `DeadLetterRecord`; its outcome is
     `dead_lettered`.
 
@@ -108,7 +112,7 @@ class DeadLetter:
         max_consecutive: int | None = None,
         window: int = 1000,
     ) -> None:
-        self.target: Sink[Any] = as_sink(target)
+        self.target: Sink[Any] = as_sink(target, "target")
         for name, function in (("record", record), ("classify", classify)):
             if function is not None and not callable(function):
                 raise checks.bad(name, function, "must be a function")
@@ -299,7 +303,7 @@ class _DeadLetterSink(WrappingSink[T]):
 def _record(
     batch: Batch[T], index: int, key: str, error: BaseException, kind: ErrorClass, *, maybe: bool
 ) -> DeadLetterRecord[T]:
-    """The record of one item. Raises if a key's `repr` does."""
+    """The record of one item."""
     delivery = batch.delivery
     now, wall = delivery.clock.now(), delivery.clock.wall_time()
     root = batch.roots((index,))[0]
@@ -320,6 +324,8 @@ def _record(
         maybe_delivered=maybe,
         item_key=None if batch.keys is None else key_text(batch.keys[index]),
         parked_behind=isinstance(error, ParkedBehind),
+        cause_type=cause_name(error),
+        code=code_of(error),
     )
 
 

@@ -20,9 +20,10 @@ from ..._core.classify import classified, first_answer
 from ..._core.decorator import WrappingSink
 from ..._core.error_groups import by_error
 from ..._core.errors import ErrorClass
+from ..._core.keywords import known_arguments
 from ..._core.result import WriteResult
 from ..._core.send import send
-from ..._core.sink import RefusesIsolate, walk
+from ..._core.sink import RefusesIsolate, SinkDecorator, walk
 from .parts import keep
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Isolate:
+@known_arguments()
+class Isolate(SinkDecorator):
     """Finds the bad items of a refused batch by writing its halves, and delivers the others.
 
     Args:

@@ -14,9 +14,11 @@ from ..._core.clock import LOOP_CLOCK, Clock, Signal
 from ..._core.decorator import WrappingSink
 from ..._core.error_groups import by_error
 from ..._core.errors import ErrorClass, PermanentError
+from ..._core.keywords import known_arguments
 from ..._core.patience import LONGEST_ASKED, asked_wait
 from ..._core.result import WriteResult
 from ..._core.send import send
+from ..._core.sink import SinkDecorator
 from .meter import Meters, Rate, Turn
 from .parts import keep, measured
 
@@ -33,7 +35,8 @@ THROTTLE_PAUSE = 5.0
 """Default throttle delay, in seconds."""
 
 
-class RateLimit:
+@known_arguments()
+class RateLimit(SinkDecorator):
     """Limits the items and bytes per second; batches pass in order of arrival.
 
     Args:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core import checks
 from ..._core.decorator import WrappingSink
+from ..._core.keywords import known_arguments
 from ..._core.result import WriteResult
 from ..._core.send import send
+from ..._core.sink import SinkDecorator
 from .parts import keep, measured
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Split:
+@known_arguments()
+class Split(SinkDecorator):
     """Writes each batch in parts of at most `max_items` items and `max_bytes` bytes, in order, one
     after another.
 

@@ -17,6 +17,7 @@ from ..._clients.files.errors import classify_file, refusal
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError, MissingExtra, RefusedError, UnavailableError
+from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.result import WriteResult
 from ..._core.threads import in_thread
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _SYNCS = ("always", "close", "never")
 
 
+@known_arguments()
 class FileSink(Openable):
     """Appends each item to a file as a line of JSON. A file belongs to one process at a time.
 

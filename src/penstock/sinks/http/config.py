@@ -177,8 +177,10 @@ def endpoint(
         else None
         if client is not None
         else POOL_SIZE,
-        timeout=TIMEOUT if timeout is None else checks.seconds("timeout", timeout),
-        close_timeout=checks.seconds("close_timeout", close_timeout),
+        timeout=TIMEOUT
+        if timeout is None
+        else checks.seconds("timeout", timeout, usual=checks.LONG_TIMEOUT),
+        close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
     )
 
 

@@ -192,9 +192,10 @@ def for_item(status: int, message: str, retry_after: float | None) -> SinkError:
     """The error of one item, by its own status within a response."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return ThrottledError(message, retry_after=retry_after)
-    return (
+    kind = (
         TransientError if status >= 500 or status == HTTPStatus.REQUEST_TIMEOUT else PermanentError
-    )(message)
+    )
+    return caused(kind(message), HttpStatusError(status, "the answer about one item", ""))
 
 
 def for_transport(error: Exception, place: str, redact: Callable[[str], str] = str) -> SinkError:

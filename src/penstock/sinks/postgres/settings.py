@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..._core import checks
 from ..._core.checks import bad
+from ..._core.errors import ConfigError
 from ..._core.sink import Capabilities
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..._clients.postgres.access import Access
     from .plan.target import Target
     from .rows.items import RowFunction
     from .transactions.ledger import UnitLedger
+
+InitT = TypeVar("InitT", bound="Callable[..., None]")
+
+
+def names_its_table(init: InitT) -> InitT:
+    """Raise `ConfigError`, instead of Python's `TypeError`, where the destination is not named."""
+
+    @wraps(init)
+    def checked(*args: Any, **options: Any) -> None:
+        missing = [f"{name}=" for name in ("table", "columns") if name not in options]
+        if missing:
+            raise ConfigError(
+                f"{' and '.join(missing)} must be given: a PostgresSink writes to one table, named "
+                "by table=, and into the columns named by columns=, such as "
+                'PostgresSink(dsn, table="orders", columns=("id", "amount"))'
+            )
+        init(*args, **options)
+
+    return cast("InitT", checked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

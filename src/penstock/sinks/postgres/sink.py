@@ -10,11 +10,12 @@ from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.errors import classify_postgres
 from ..._core import checks
 from ..._core.errors import ClosedError, ErrorClass
+from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from .open_table import OpenTable
 from .plan.strategy import WriteStrategy
 from .plan.target import Target, names, optional_names
-from .settings import Settings
+from .settings import Settings, names_its_table
 from .staging.stages import Stages
 from .transactions.ledger import UnitLedger
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
+
+    from asyncpg import Pool
 
     from ..._clients.postgres.access import PoolFactory
     from ..._core.batch import Batch
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from .rows.items import RowFunction
 
 
+@known_arguments()
 class PostgresSink(Openable):
     """Writes items as rows of one PostgreSQL table. Each write is atomic, except for refused rows.
 
@@ -45,7 +49,9 @@ class PostgresSink(Openable):
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
         table: the table's name, taken literally.
-        columns: the columns that a row's values are stored in.
+        columns: the columns that a row's values are stored in. A json or jsonb column takes any
+            object with a JSON form, such as a dictionary; text is JSON text already, `None` is
+            NULL, and a codec of the connection's (`set_type_codec`) encodes by itself.
         schema: the table's schema; default: found by the server's search path.
         on_conflict: `"error"`: a row whose unique key exists is refused. `"ignore"`: the existing
             row stays, and the item is delivered. `"update"`: the existing row is replaced; of
@@ -72,16 +78,24 @@ class PostgresSink(Openable):
             arrays.
         staging_threshold: number of rows from which `COPY` into a staging table replaces the
             `INSERT` from arrays; default 10,000.
-        pool: a function, async or not, that makes an asyncpg pool, instead of `dsn`; the sink
-            closes the pool.
+        pool: an asyncpg pool of the application's, or a function, async or not, that makes or
+            finds one, instead of `dsn`. A pool cannot be pickled, a function can.
+        close_pool: whether closing the sink closes that pool; default: only one that a function
+            made. One that stays open is shared: the sink ends only connections that are lent to it.
         pool_size: number of connections, and so of simultaneous writes; default 10. With `pool`,
-            the least size of its pool. A batcher with more workers is refused.
+            how many of its connections may be used at once; it must have as many. A batcher with
+            more workers is refused.
         connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that makes
             the `SSLContext`.
         close_timeout: seconds for closing and for resetting a connection after a cancelled write;
             then it is terminated. Default 5.
         statement_timeout: seconds that one statement may run on the server; default: the server's.
             Exceeding it is transient.
+        prepared_statements: `"auto"`: statements are prepared, unless a pooler such as PgBouncer
+            lends the connections, which is tested on each new one and logged once. `True`: always;
+            only for a pooler in session mode, or one that keeps prepared statements. `False`:
+            never; statements then run in transaction blocks, which costs a small batch two round
+            trips.
         ledger: the table in which `transaction` records committed units, taken literally; created
             if it is missing, altered if it is that of an earlier release.
         ledger_schema: its schema; default: that of `schema`. Without either it is found by the
@@ -103,12 +117,13 @@ class PostgresSink(Openable):
 
     _run_time = ("_table",)
 
+    @names_its_table
     def __init__(
         self,
         dsn: str | None = None,
         *,
-        table: str = "events",
-        columns: Sequence[str] = ("user_id", "action", "ts"),
+        table: str,
+        columns: Sequence[str],
         schema: str | None = None,
         on_conflict: Literal["error", "ignore", "update"] = "error",
         conflict_columns: Sequence[str] | None = None,
@@ -119,11 +134,13 @@ class PostgresSink(Openable):
         statement: Literal["auto", "insert", "unnest", "copy"] = "auto",
         copy_threshold: int | None = None,
         staging_threshold: int | None = None,
-        pool: PoolFactory | None = None,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
         pool_size: int | None = None,
         connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
         statement_timeout: float | timedelta | None = None,
+        prepared_statements: Literal["auto"] | bool = "auto",
         ledger: str = "penstock_ledger",
         ledger_schema: str | None = None,
         ledger_versions: int = 100,
@@ -141,9 +158,17 @@ class PostgresSink(Openable):
                 returning=optional_names("returning", returning) or (),
                 strategy=WriteStrategy.of(statement, copy_threshold, staging_threshold),
             ),
-            access=Access.of(dsn, pool, pool_size, connect_options, statement_timeout),
+            access=Access.of(
+                dsn,
+                pool=pool,
+                close_pool=close_pool,
+                size=pool_size,
+                options=connect_options,
+                timeout=statement_timeout,
+                prepared=prepared_statements,
+            ),
             row=row,
-            close_timeout=checks.seconds("close_timeout", close_timeout),
+            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
             ledger=UnitLedger(
                 table=ledger,
                 schema=schema if ledger_schema is None else ledger_schema,
@@ -267,7 +292,7 @@ class PostgresSink(Openable):
 
     def _terminate(self) -> None:
         if self._table is not None:
-            self._table.connections.pool.terminate()
+            self._table.connections.terminate()
 
     def __repr__(self) -> str:
         return repr(self._settings)

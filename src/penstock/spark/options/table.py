@@ -198,7 +198,7 @@ OPTIONS = (
         default=RAISE,
         meaning="the destination of rows that fail for good: `raise` (the write fails), a file "
         "(a path with a `/`; each worker process writes its own), or for `postgres` a table "
-        "(`examples/dead_letters.sql`)",
+        "(`penstock dlq init` creates one)",
     ),
     Option(name="delivery", read=_delivery, default=AT_LEAST_ONCE, meaning="only `at_least_once`"),
 )

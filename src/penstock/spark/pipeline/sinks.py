@@ -66,6 +66,8 @@ _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
 """Arguments that are objects, declared as tables."""
 _NEEDED = {"postgres": ("dsn", "table")}
 """Arguments with a default in code that must be given here."""
+_ANY: Mapping[str, object] = {"table": "?", "columns": ("?",)}
+"""Valid values to go on with after a refused argument that has no default."""
 _ARGUMENT = re.compile(r"\w+")
 
 
@@ -263,9 +265,14 @@ class SinkMaker:
             except Exception as error:
                 self._say(path, f"{type(error).__name__}: {error}")
                 return None
-            if name not in given or signature(make).parameters[name].default is Parameter.empty:
+            if name not in given or given[name] is _ANY.get(name):
                 return None
-            del given[name]
+            if signature(make).parameters[name].default is not Parameter.empty:
+                del given[name]
+            elif name in _ANY:
+                given[name] = _ANY[name]
+            else:
+                return None
 
     def _say(self, path: Path, text: str) -> None:
         mistake = Mistake(path, text)

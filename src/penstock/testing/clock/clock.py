@@ -14,6 +14,7 @@ from .moment import MAX_ROUNDS, Moment, Move, Watch, WouldHang
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Generator
+    from contextvars import Context
     from datetime import timedelta
     from types import TracebackType
     from typing import Self
@@ -177,14 +178,16 @@ class FakeClock:
 
     # -- running -----------------------------------------------------------------------------------
 
-    def run(self, main: Coroutine[Any, Any, R]) -> R:
+    def run(self, main: Coroutine[Any, Any, R], *, context: Context | None = None) -> R:
         """Run `main` to its end on the virtual loop, and return its result; blocks.
+
+        `context` holds the context variables for `main`; default: a copy of the current ones.
 
         May be called again until `close`. Raises the errors of `main`, `WouldHang` when nothing can
         ever happen again (`main` is cancelled then), and `RuntimeError` inside a running loop.
         Other tasks stay until `close`.
         """
-        task = self._task(main)
+        task = self._task(main, context)
         self._moment.outside_event()
         try:
             return self._own().run_until_complete(task)
@@ -195,10 +198,10 @@ class FakeClock:
             error = task.exception() if task.done() and not task.cancelled() else None
             raise hang from error
 
-    def _task(self, main: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+    def _task(self, main: Coroutine[Any, Any, R], context: Context | None) -> asyncio.Task[R]:
         try:
             self._check_outside("run")
-            return self._own().create_task(main)
+            return self._own().create_task(main, context=context)
         except BaseException:
             main.close()
             raise

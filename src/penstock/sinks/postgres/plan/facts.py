@@ -11,6 +11,7 @@ from ...._clients.postgres.names import quoted
 if TYPE_CHECKING:
     from .table import Table
 
+JSON_TYPES = frozenset({"json", "jsonb"})
 _CUTTING = frozenset({"smallint", "integer", "bigint", "date", "real"})
 
 
@@ -32,6 +33,8 @@ class PlanFacts:
     """Whether JSON, XML and enums are sent as text, which a codec of the user's may change."""
     copies: bool = True
     """Whether asyncpg can `COPY` every column's type; a text codec of the user's may prevent it."""
+    json_types: frozenset[str] = JSON_TYPES
+    """The types whose values are encoded as JSON text here, not by a codec of the user's."""
     returning: tuple[str, ...] = ()
     """The columns of the stored row for its item's receipt."""
 
@@ -60,6 +63,18 @@ class PlanFacts:
         """
         kinds = [self.table.column(name).loose for name in self.columns]
         return {place: kind for place, kind in enumerate(kinds) if kind in _CUTTING}
+
+    @cached_property
+    def json_places(self) -> dict[int, bool]:
+        """The places of JSON columns' values in a row, and whether they hold arrays; none for types
+        that a codec of the user's encodes.
+        """
+        kinds = [self.table.column(name).loose for name in self.columns]
+        return {
+            place: kind.endswith("[]")
+            for place, kind in enumerate(kinds)
+            if kind.removesuffix("[]") in self.json_types
+        }
 
     @property
     def into(self) -> str:

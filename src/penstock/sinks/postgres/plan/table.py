@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.names import qualified
 from ...._core.checks import bad
+from ....letters.table import upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -163,9 +164,10 @@ def _check_columns(table: Table, columns: Sequence[str]) -> None:
     names = [column.name for column in table.columns]
     missing = [name for name in columns if name not in names]
     if missing:
-        raise bad(
-            "columns", missing, f"{table.qualified} has no such column; it has {_listed(names)}"
-        )
+        repair = upgrade(table.qualified, columns, missing)
+        hint = f"; an earlier release made it: `penstock dlq init`, or {repair}" if repair else ""
+        rule = f"{table.qualified} has no such column; it has {_listed(names)}{hint}"
+        raise bad("columns", missing, rule)
     generated = [name for name in columns if table.column(name).generated]
     if generated:
         raise bad("columns", generated, "the server computes these columns; leave them out")

@@ -74,7 +74,7 @@ class Judge:
             except ConfigError as second:
                 repair = f"give {self._where(plan)} its unique key back ({second})"
             else:
-                return replace(found, copies=plan.copies)
+                return replace(found, copies=plan.copies, json_types=plan.json_types)
         raise refusal(error, self._what(plan), repair) from error
 
     async def _table(

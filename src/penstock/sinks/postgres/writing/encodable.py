@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.errors import is_from_server, is_lost
+from ..plan.facts import JSON_TYPES
 from ..plan.temporary import EXACT, SCHEMA
 
 if TYPE_CHECKING:
@@ -23,7 +25,31 @@ def staged_columns(plan: TablePlan) -> list[str]:
     return ["o", *(f"c{place}" for place in range(len(plan.columns)))]
 
 
-async def can_copy(con: PoolConnectionProxy[Any], plan: TablePlan) -> bool:
+async def by_codecs(con: PoolConnectionProxy[Any], plan: TablePlan) -> TablePlan:
+    """The plan for the connection's codecs, some of which may be the user's. Suspends."""
+    copies = await _can_copy(con, plan)
+    json_types = frozenset([kind for kind in JSON_TYPES if await _takes_text(con, kind)])
+    return replace(plan, copies=copies, json_types=json_types)
+
+
+async def _takes_text(con: PoolConnectionProxy[Any], kind: str) -> bool:
+    """Whether the codec of a type takes text only, as asyncpg's own codec of JSON does.
+
+    Nothing is sent: the second argument never encodes.
+    """
+    await con.execute("BEGIN")
+    try:
+        await con.fetch(f"SELECT $1::{kind}, $2::int4", _NEVER, _NEVER)
+    except Exception as error:
+        if is_lost(error) or is_from_server(error):
+            raise
+        return f"expected str, got {_Never.__name__}" in str(error)
+    finally:
+        await con.execute("ROLLBACK")
+    return False
+
+
+async def _can_copy(con: PoolConnectionProxy[Any], plan: TablePlan) -> bool:
     """Whether asyncpg can encode every column's type for `COPY`.
 
     Suspends; copies no rows into a staging table.
@@ -54,9 +80,10 @@ async def refused_rows(
     """
     refused: dict[int, Exception] = {}
     beyond = len(plan.columns) + 1
+    statement = await con.prepare(plan.encode)
     for place, row in enumerate(rows):
         try:
-            await con.fetch(plan.encode, *row, _NEVER)
+            await statement.fetch(*row, _NEVER)
         except asyncio.CancelledError:
             raise
         except Exception as error:

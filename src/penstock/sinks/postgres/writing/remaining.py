@@ -13,6 +13,7 @@ from ...._core.errors import PermanentError, UnknownOutcomeError
 from ...._core.order.stopped import stopped_behind
 from ...._core.outcome import Outcome
 from ...._core.result import WriteResult
+from ..rows.documents import documents
 from ..rows.lazy import LazyRows
 from ..rows.numbers import fractions, shortest
 
@@ -115,6 +116,9 @@ class Remaining:
         self.drop_refused()
         if isinstance(self.rows, LazyRows):
             self.drop(self.rows.unreadable())
+        if plan.json_places:
+            self.rows, refused = documents(list(self.rows), plan.json_places, plan.columns)
+            self.drop(refused)
         self.drop(fractions(self.rows, plan.cutting_places, plan.columns))
         self.rows = shortest(
             list(self.rows) if isinstance(self.rows, LazyRows) else self.rows, plan.numeric_places

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class TenantDoor(list[Any], Generic[T]):
+class TenantRouter(list[Any], Generic[T]):
     """The list that the fast path appends to; passes each item on to its tenant's open batch.
 
     Itself it holds a `None` for each item, since the ledger counts the fast path by its length.
     """
 
-    __slots__ = ("_declined", "_on_error", "_queues", "_tenant_of", "_window")
+    __slots__ = ("_on_error", "_queues", "_tenant_of", "_window")
 
     join = list[Any].append
     """Count an item."""
@@ -38,14 +38,12 @@ class TenantDoor(list[Any], Generic[T]):
         self._queues = queues
         self._window = window
         self._on_error = on_error
-        self._declined: tuple[T, Hashable] | None = None
-        """The last item that took the slow path instead, with its tenant."""
 
     def append(self, item: T, /) -> None:
         """Append an item to its tenant's open batch.
 
-        Raises `NeedsSlowPath` if its tenant's window has no room, and the functions' errors: the
-        item was not accepted then, and its receipt is no longer kept.
+        Raises `NeedsSlowPath`, with the tenant, if its tenant's window has no room, and the
+        functions' errors: the item was not accepted then, and its receipt is no longer kept.
         """
         whole = self._window
         receipts = whole.receipts
@@ -59,22 +57,17 @@ class TenantDoor(list[Any], Generic[T]):
             raise
         queue = self._queues.get(tenant)
         if queue is None or len(self) >= whole.try_limit:  # the function may have used the batcher
-            self._declined = (item, tenant)
-            raise NeedsSlowPath
+            raise NeedsSlowPath(tenant)
         window = queue.window
         items = window.items
         filled = len(items)
         if filled >= window.try_limit:
-            self._declined = (item, tenant)
-            raise NeedsSlowPath
+            raise NeedsSlowPath(tenant)
         if receipt is not None:
             window.receipts[filled] = receipt
         items.append(item)
         self.join(None)
 
     def tenant_of(self, item: T) -> Hashable:
-        """The identity of an item's tenant; the function is not called twice for a declined one."""
-        declined, self._declined = self._declined, None
-        if declined is not None and declined[0] is item:
-            return declined[1]
+        """The identity of an item's tenant. Raises `TypeError`, the function's own."""
         return identity(self._tenant_of(item), "tenant")

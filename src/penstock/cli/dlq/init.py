@@ -1,0 +1,39 @@
+"""`penstock dlq init`: create a table for dead letters, or add the columns that it lacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...letters.preparation import prepare
+from ..exits import OK
+from .output import encodable, say
+from .stores import is_dsn, path_of, table_of
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ...letters.preparation import Prepared
+
+
+async def init(options: argparse.Namespace) -> int:
+    """Prepare the store and say what was done; return the exit code. Raises `StoreError`."""
+    if not is_dsn(options.store):
+        path = path_of(options.store)
+        say(f"{path}: nothing to do, FileSink creates a file of dead letters itself")
+        return OK
+    schema, table = table_of(options.table, options.schema)
+    prepared = await prepare(options.store, table, schema, dry_run=options.dry_run)
+    if options.dry_run:
+        for statement in prepared.statements:
+            print(encodable(f"{statement};"))
+    say(_told(prepared, is_done=not options.dry_run))
+    return OK
+
+
+def _told(prepared: Prepared, *, is_done: bool) -> str:
+    if not prepared.statements:
+        return f"{prepared.table} is ready: nothing to do"
+    if prepared.is_new:
+        return f"{'created' if is_done else 'would create'} the table {prepared.table}"
+    columns = ", ".join(prepared.columns)
+    return f"{'added' if is_done else 'would add'} to {prepared.table}: {columns}"

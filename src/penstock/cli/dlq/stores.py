@@ -1,0 +1,50 @@
+"""The store that is named on the command line: a PostgreSQL DSN or a file's path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..._clients.postgres.names import table_name
+from ..._core.checks import bad
+from ...letters.file import FileStore
+from ...letters.postgres import PostgresStore
+from ...letters.store import StoreError
+from ...letters.text import without_secrets
+
+if TYPE_CHECKING:
+    from ...letters.store import Store
+
+
+def store_of(name: str, table: str, schema: str | None) -> Store:
+    """The store. Raises `StoreError` for a name of neither, `ConfigError` for a wrong table."""
+    if not is_dsn(name):
+        return FileStore(path_of(name))
+    schema, table = table_of(table, schema)
+    return PostgresStore(name, table, schema)
+
+
+def table_of(table: str, schema: str | None) -> tuple[str | None, str]:
+    """The schema and the table that `--table` and `--schema` name. Raises `ConfigError`."""
+    own, name = table_name("--table", table)
+    if own is not None and schema is not None:
+        raise bad(
+            "--table",
+            table,
+            'must be a table without its schema beside --schema; a name with a dot stands in "..."',
+        )
+    return own or schema, name
+
+
+def is_dsn(name: str) -> bool:
+    """Whether it names a database."""
+    return name.startswith(("postgresql:", "postgres:"))
+
+
+def path_of(name: str) -> Path:
+    """The path of a file. Raises `StoreError`."""
+    if "://" in name or "\0" in name:
+        raise StoreError(
+            f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://"
+        )
+    return Path(name)

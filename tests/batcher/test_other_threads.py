@@ -1,0 +1,163 @@
+"""A batcher is for the loop on which it is open: other threads and loops are always refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import Batch, Batcher, ConfigError, Limits
+from penstock._core.runtime.loops import runs_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from concurrent.futures import Future
+
+THREADS, CALLS, LONG = 8, 300, 20_000
+
+REFUSED = (
+    r"open on another event loop, .* from another thread, use a BlockingBatcher, or "
+    r"asyncio\.run_coroutine_threadsafe\("
+)
+
+
+class Rows:
+    """A destination with a count of its own."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+
+    async def write(self, batch: Batch[str]) -> None:
+        self.rows.update(batch)
+
+
+def intrude(batcher: Batcher[str], start: threading.Barrier, calls: int) -> int:
+    """Try each way in from this thread, which has a loop of its own; return how many got in."""
+    got_in = 0
+
+    async def through(call: Callable[[], Any]) -> None:
+        nonlocal got_in
+        try:
+            answer = call()
+            if isinstance(answer, bool):
+                got_in += answer
+                return
+            await answer
+            got_in += 1
+        except ConfigError:
+            pass
+
+    async def on_own_loop() -> None:
+        start.wait()
+        for _ in range(calls):
+            await through(lambda: batcher.try_add("foreign"))
+            await through(lambda: batcher.add("foreign"))
+            await through(lambda: batcher.submit("foreign"))
+            await through(lambda: batcher.add_many(["foreign"]))
+
+    asyncio.run(on_own_loop())
+    return got_in
+
+
+async def hammered(calls: int, **given: Any) -> None:
+    rows = Rows()
+    batcher = Batcher[str](rows, limits=Limits(max_items=100, max_delay=60.0), **given)
+    start = threading.Barrier(THREADS)
+    own = 0
+    async with batcher:
+        with ThreadPoolExecutor(THREADS) as pool:
+            intruders: list[Future[int]] = [
+                pool.submit(intrude, batcher, start, calls) for _ in range(THREADS)
+            ]
+            while not all(intruder.done() for intruder in intruders):
+                await batcher.add("own")
+                own += batcher.try_add("own") + 1
+            assert [intruder.result() for intruder in intruders] == [0] * THREADS
+        await batcher.flush()
+        tally = batcher.tally()
+    tally.verify()
+    assert rows.rows == {"own": own}
+    assert tally.accepted == tally.delivered == own
+    assert tally.refused == 0
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"key": lambda item: item}, {"tenant": lambda item: item}], ids=str
+)
+def test_no_item_of_another_thread_gets_in(given: dict[str, Any]) -> None:
+    """While the batcher's own thread adds all the time, and its counts stay exact."""
+    asyncio.run(hammered(CALLS, **given))
+
+
+@pytest.mark.soak
+def test_no_item_of_another_thread_gets_in_for_long() -> None:
+    """As above."""
+    asyncio.run(hammered(LONG))
+
+
+WAYS: dict[str, Callable[[Batcher[str]], Awaitable[object]]] = {
+    "add": lambda batcher: batcher.add("foreign"),
+    "submit": lambda batcher: batcher.submit("foreign"),
+    "deliver": lambda batcher: batcher.deliver("foreign"),
+    "add_many": lambda batcher: batcher.add_many(["foreign"]),
+    "add_from": lambda batcher: batcher.add_from(["foreign"]),
+    "flush": lambda batcher: batcher.flush(),
+}
+
+
+async def by(way: str, batcher: Batcher[str]) -> None:
+    await WAYS[way](batcher)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_another_loop_of_the_same_thread_is_refused(way: str) -> None:
+    """Though nothing else runs then: without its own loop nothing would write the item."""
+    rows = Rows()
+    batcher = Batcher[str](rows, limits=Limits(max_delay=60.0))
+    with asyncio.Runner() as own, asyncio.Runner() as other:
+        own.run(batcher.__aenter__())
+        own.run(batcher.add("own"))
+        with pytest.raises(ConfigError, match=REFUSED):
+            other.run(by(way, batcher))
+        with pytest.raises(ConfigError, match=REFUSED):
+            batcher.try_add("without a loop")
+        own.run(batcher.add("own"))
+        own.run(batcher.aclose())
+    assert rows.rows == {"own": 2}
+
+
+def test_a_coroutine_that_a_thread_starts_on_the_batchers_loop_is_taken() -> None:
+    """It is what the error says to use."""
+    rows = Rows()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with Batcher[str](rows) as batcher:
+
+            def thread() -> None:
+                asyncio.run_coroutine_threadsafe(batcher.add("in"), loop).result()
+
+            await asyncio.to_thread(thread)
+
+    asyncio.run(main())
+    assert rows.rows == {"in": 1}
+
+
+def test_a_loop_of_another_library_is_told_apart_as_well() -> None:
+    """One that does not tell its thread: the stand-in asks whether it runs."""
+
+    class Loop:
+        running = True
+
+        def is_running(self) -> bool:
+            return self.running
+
+    loop: Any = Loop()
+    seen = runs_in_thread(loop)
+    assert seen._thread_id == threading.get_ident()
+    loop.running = False
+    assert seen._thread_id is None
