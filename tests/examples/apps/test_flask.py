@@ -58,7 +58,9 @@ async def stopped_under_load(dsn: str, *options: str) -> tuple[Crowd, Service, i
     return crowd, running, code
 
 
-@pytest.mark.parametrize("options", [("--preload",), ()], ids=["preload", "plain"])
+@pytest.mark.parametrize(
+    "options", [("--preload",), pytest.param((), marks=pytest.mark.soak)], ids=["preload", "plain"]
+)
 def test_sigterm_in_the_middle_loses_nothing(
     embedded_postgres: EmbeddedPostgres, options: tuple[str, ...]
 ) -> None:
