@@ -149,7 +149,7 @@ def test_a_key_comes_back_alone_and_in_its_order(
     assert applied(tmp_path) == [5, 12, 3, 11, 2, 10]
     assert cli.err == "replayed: 6 delivered\n"
     cli("replay", store, "--to", to, "--key", "acme/42")
-    assert cli.err == "replayed: nothing\n"
+    assert cli.err.startswith("replayed: nothing\n")
     cli("replay", store, "--to", to, "--key", ":42", "--key", "42")
     assert applied(tmp_path)[6:] == [20, 21, 30]
     assert cli.keys(store) == [40]
@@ -266,9 +266,9 @@ def test_a_key_that_no_letter_has_is_told(cli: Cli, tmp_path: Path, to: str) -> 
     cli("replay", store, "--to", to, "--key", "42", "--key", "a", code=2)
     assert cli.err == "no dead letter is of the key '42'; there are some of ':42'\n"
     assert applied(tmp_path) == []
-    cli("purge", store, "--key", "b", "--state", "all", code=2)
+    cli("purge", store, "--key", "b", "--state", "all", "--yes", code=2)
     assert cli.err == "no dead letter is of the key 'b'\n"
-    cli("purge", store, "--key", "a", "--state", "all")
+    cli("purge", store, "--key", "a", "--state", "all", "--yes")
     assert cli.keys(store) == [1]
 
 

@@ -174,6 +174,10 @@ def test_a_reader_who_has_seen_enough_is_no_error(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_not_there_is_told(cli: Cli, tmp_path: Path) -> None:
-    for path in (tmp_path / "nothing", tmp_path / "nowhere" / "a"):
-        cli("list", str(path), code=2)
-        assert cli.err == f"{path}: there is no such file\n"
+    why = {
+        "nothing": "there is no such file",
+        "nowhere/a": f"there is no folder {tmp_path}/nowhere",
+    }
+    for name, told in why.items():
+        cli("list", str(tmp_path / name), code=2)
+        assert cli.err == f"{tmp_path / name}: {told}\n"

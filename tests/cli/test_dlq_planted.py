@@ -132,7 +132,7 @@ def test_a_planted_link_is_not_written_through(cli: Cli, tmp_path: Path, ending:
     planted.unlink(missing_ok=True)
     planted.symlink_to(victim)
     code = 0 if ending.endswith("new") else 2
-    cli("purge", store, "--state", "all", code=code)
+    cli("purge", store, "--state", "all", "--yes", code=code)
     assert code == 0 or "symbolic link" in cli.err
     cli(
         "replay", store, "--to", "planted_sink:sink", code=2 if "replayed" in ending and code else 0
@@ -142,7 +142,7 @@ def test_a_planted_link_is_not_written_through(cli: Cli, tmp_path: Path, ending:
     missing = tmp_path / "missing"
     planted.unlink()
     planted.symlink_to(missing)
-    cli("purge", store, "--state", "all", code=code)
+    cli("purge", store, "--state", "all", "--yes", code=code)
     assert not missing.exists()
 
 

@@ -225,7 +225,7 @@ def test_one_replay_at_a_time_and_purging_is_one_too(
         assert running.stdout.readline()
         cli("replay", letters.dsn, "--to", "hangs:sink", code=2)
         assert "another replay" in cli.err
-        cli("purge", letters.dsn, code=2)
+        cli("purge", letters.dsn, "--state", "all", "--yes", code=2)
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate()
     assert "3 unknown" in said
@@ -236,10 +236,10 @@ def test_purging_removes_what_is_meant(cli: Cli, letters: Letters) -> None:
     letters.keep(record(number) for number in range(1100))
     letters.ask("UPDATE dead_letters SET state = 'replayed' WHERE key < 'key-0600'", "SELECT 1")
     cli("purge", letters.dsn, "--dry-run")
-    assert cli.err == "would remove 600 dead letters\n"
+    assert cli.err == "would remove 600 dead letters (600 replayed)\n"
     cli("purge", letters.dsn)
     assert cli.err == "removed 600 dead letters\n"
-    cli("purge", letters.dsn, "--state", "pending", "--letter", "key-10")
+    cli("purge", letters.dsn, "--state", "pending", "--letter", "key-10", "--yes")
     assert cli.keys(letters.dsn, "--state", "all") == list(range(600, 1000))
 
 

@@ -24,15 +24,16 @@ from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
 from .flush import flushed
-from .gathering.window import UNKNOWN, NeedsSlowPath
+from .gathering.window import NeedsSlowPath
 from .intake import Intake
+from .item_mistakes import several
 from .receipt import Receipt
 from .release import release
 from .setup import BatcherOptions, checked_setup
 from .snapshot import stats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
     from datetime import timedelta
     from types import TracebackType
     from typing import Self, Unpack
@@ -234,7 +235,8 @@ class Batcher(Generic[T]):
         cancellation, the item was not accepted. Usually returns without suspending; now and then it
         lets other tasks run first.
         """
-        window, known = self._window, UNKNOWN
+        known: tuple[Hashable, ...] = ()
+        window = self._window
         items = window.items
         if len(items) < window.limit and get_ident() == window.loop._thread_id:
             try:
@@ -253,7 +255,8 @@ class Batcher(Generic[T]):
         `overflow="drop_newest"` an item without room counts as dropped; with `"drop_oldest"` it
         takes the place of older ones.
         """
-        window, known = self._window, UNKNOWN
+        known: tuple[Hashable, ...] = ()
+        window = self._window
         items = window.items
         if len(items) < window.try_limit and get_ident() == window.loop._thread_id:
             try:
@@ -268,7 +271,7 @@ class Batcher(Generic[T]):
         self, items: Iterable[T], *, timeout: float | timedelta | None = None
     ) -> None:
         """Accept all of `items` together and in order, or none; waits and raises as `add`."""
-        together = tuple(items)
+        together = tuple(several(items))
         if together:
             await self._intake.add(together, None, _seconds(timeout))
 
@@ -286,7 +289,7 @@ class Batcher(Generic[T]):
                 await self.add(item, timeout=timeout)
                 added += 1
             return added
-        for item in source:
+        for item in several(source, "add_from"):
             await self.add(item, timeout=timeout)
             added += 1
         return added
@@ -294,7 +297,8 @@ class Batcher(Generic[T]):
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
         """As `add`; `await` the returned receipt for the item's outcome, or `ItemFailed`."""
         receipt = Receipt()
-        window, known = self._window, UNKNOWN
+        known: tuple[Hashable, ...] = ()
+        window = self._window
         items = window.items
         filled = len(items)
         if filled < window.limit and get_ident() == window.loop._thread_id:
@@ -375,7 +379,7 @@ class Batcher(Generic[T]):
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         """Warn when items are inside: nothing can drain them any more."""
         lifecycle = getattr(self, "_lifecycle", None)
-        if lifecycle is not None and lifecycle.is_running and self._dispatcher.inside:
+        if lifecycle is not None and lifecycle.is_running and self._dispatcher.ledger.inside:
             message = (
                 f"batcher {self.name!r} was dropped with items inside ({self.tally()}); use "
                 "`async with`, or await shutdown()"

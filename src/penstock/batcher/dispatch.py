@@ -29,6 +29,7 @@ from .gathering.make import gathering_for
 from .gathering.numbers import Numbers
 from .gathering.tenants import TenantGatherer
 from .gathering.window import AddWindow
+from .item_mistakes import FailedFunction
 from .landing import behind_failed, book_failures, errors_of
 from .lifecycle import Lifecycle
 from .monitor import Monitor
@@ -69,7 +70,7 @@ class Dispatcher(Generic[T]):
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
-        failed = self.books.unlisted.raised_by_function
+        failed = FailedFunction(setup, self.books.unlisted)
         self.gathering = gathering_for(
             setup,
             self.ledger,
@@ -101,11 +102,6 @@ class Dispatcher(Generic[T]):
         return self.books.observers
 
     @property
-    def inside(self) -> int:
-        """Items without an outcome."""
-        return self.ledger.inside
-
-    @property
     def keeps_slot(self) -> bool:
         """Whether a batch keeps its slot during a backoff, for the total order of one worker."""
         return self.setup.is_ordered and not self.flights.any_lets_pass
@@ -123,7 +119,11 @@ class Dispatcher(Generic[T]):
         failed = self.gathering.gatherer.offer(group, now)
         if failed:
             self._fail(failed)
-        self.advance(now)
+        if self.gathering.shape.max_delay or not self.lifecycle.accepting:
+            self.advance(now)
+        else:  # due at once: at the loop's next step, with what else this one adds
+            self._alarm.set(self.clock, now)
+            self.refresh()
 
     def advance(self, now: float) -> None:
         """End a change of state: start ready batches, set the timer, open the window."""

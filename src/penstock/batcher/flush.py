@@ -30,7 +30,7 @@ async def flushed(dispatcher: Dispatcher[Any], seconds: float | None) -> FlushRe
     if lifecycle.broken is not None:
         raise lifecycle.closed_error()
     if lifecycle.state != "open":
-        return FlushReport(remaining=dispatcher.inside, outcomes={})
+        return FlushReport(remaining=dispatcher.ledger.inside, outcomes={})
     clock, fence = lifecycle.clock, _fence(dispatcher)
     try:
         async with clock.timeout_at(None if seconds is None else clock.now() + seconds):

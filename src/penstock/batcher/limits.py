@@ -30,7 +30,9 @@ class Limits:
     ceiling for a request body.
     """
     max_delay: float | timedelta = 0.2
-    """Seconds from a batch's first item until it is due."""
+    """Seconds from a batch's first item until it is due. With 0 it is due at the next step of the
+    loop: items go as soon as a worker is free, and gather into larger batches while none is.
+    """
     max_pending_items: int | None = None
     """Items inside at once: open, sealed, in flight and backing off. Default: the larger of 10,000
     and 2 x (workers + 1) x max_items.
@@ -52,7 +54,7 @@ class Limits:
         checks.optional_count("max_bytes", self.max_bytes)
         checks.optional_count("max_pending_bytes", self.max_pending_bytes)
         checks.optional_count("max_pending_items", self.max_pending_items)
-        delay = checks.seconds("max_delay", self.max_delay, usual=checks.LONG_DELAY)
+        delay = checks.seconds("max_delay", self.max_delay, zero=True, usual=checks.LONG_DELAY)
         object.__setattr__(self, "max_delay", delay)
         stretch = checks.seconds("flush_timeout", self.flush_timeout, usual=checks.LONG_TIMEOUT)
         object.__setattr__(self, "flush_timeout", stretch)
@@ -80,7 +82,7 @@ class Limits:
     @property
     def delay(self) -> float:
         """`max_delay` as float seconds."""
-        return checks.seconds("max_delay", self.max_delay)
+        return checks.seconds("max_delay", self.max_delay, zero=True)
 
     @property
     def stretch(self) -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .._core.batch import Batch
     from .._core.clock import Clock, TimerHandle
     from .._core.condition import Condition
+    from .._core.ledger import Ledger
     from .._core.observer import Observers
     from .._core.sink import Sink
     from .conditions import Trouble
@@ -55,8 +56,8 @@ class MonitoredBatcher(Protocol):
         ...
 
     @property
-    def inside(self) -> int:
-        """Items without an outcome."""
+    def ledger(self) -> Ledger:
+        """The ledger of its items."""
         ...
 
     @property
@@ -191,7 +192,7 @@ class Monitor:
             seconds,
             condition.reason,
             f"; to repair: {repair}" if repair else "",
-            self._batcher.inside,
+            self._batcher.ledger.inside,
             len(self._batcher.producers),
         )
 
@@ -203,5 +204,5 @@ class Monitor:
             self._batcher.name,
             now - trouble.since,
             trouble.condition.state.value,
-            self._batcher.inside,
+            self._batcher.ledger.inside,
         )

@@ -25,6 +25,7 @@ from .._core.clock import LOOP_CLOCK
 from .._core.errors import PenstockError
 from .letter import NoLetterError, letter_of
 from .lines import lines
+from .nearby import why_missing
 from .notes import Notes
 from .rewrite import real, replace, rewrite
 from .store import StoreError, Unreadable
@@ -53,7 +54,7 @@ class FileStore:
 
     async def __aenter__(self) -> Self:
         if not self._files():
-            raise StoreError(f"{without_secrets(str(self._path))}: there is no such file")
+            raise StoreError(without_secrets(f"{self._path}: {why_missing(self._path)}"))
         self._read_notes()
         return self
 

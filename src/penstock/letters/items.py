@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import isfinite
 from typing import Any, NamedTuple, cast
 
@@ -199,7 +200,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "$text": _unescaped,
     "$int": lambda text: int(text, 16),
     "$float": float,
-    "$base64": b64decode,
+    "$base64": partial(b64decode, validate=True),
     "$mapping": _pairs,
     _SHOWN: _refused,
 }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from .._core.errors import PermanentError
 from .items import MARKED, PLAIN, restored
 
 if TYPE_CHECKING:
@@ -77,9 +78,12 @@ class Letter:
         return self.item_form in {PLAIN, MARKED}
 
     def original(self) -> Any:
-        """The item with marked values restored. Raises `ValueError` if it is not replayable."""
+        """The item with marked values restored.
+
+        Raises `PermanentError` if it is not replayable, and `ValueError` for a malformed mark.
+        """
         if not self.replayable:
-            raise ValueError("a part of the item is known only by its repr")
+            raise PermanentError("a part of the item is known only by its repr")
         return self.item if self.item_form == PLAIN else restored(self.item)
 
     @property
@@ -167,6 +171,11 @@ def moment(text: str | datetime) -> datetime:
     return made if made.tzinfo is not None else made.replace(tzinfo=UTC)
 
 
+def _names(tenant: object) -> tuple[str, ...]:
+    """How a tenant may be written: as text, or as JSON."""
+    return str(tenant), json.dumps(tenant), json.dumps(tenant, sort_keys=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """A selection of letters: those that meet every condition."""
@@ -187,12 +196,15 @@ class Selection:
     """Text contained in the message."""
     since: datetime | None = None
     until: datetime | None = None
+    only: frozenset[str] | None = None
+    """Letters' own keys, complete."""
 
     def has(self, letter: Letter) -> bool:
         """Whether it is selected. Times are of the last attempt; `until` is exclusive."""
         return (
             letter.state in self.states
             and self.has_key_of(letter)
+            and (self.only is None or letter.key in self.only)
             and (not self.letters or letter.key.startswith(self.letters))
             and self.error_type in {None, letter.error_type, letter.cause_type}
             and self.code in {None, letter.code}
@@ -209,6 +221,6 @@ class Selection:
             and self.batcher in {None, letter.batcher}
             and (
                 self.tenant is None
-                or (letter.tenant is not None and self.tenant == str(letter.tenant))
+                or (letter.tenant is not None and self.tenant in _names(letter.tenant))
             )
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -16,7 +17,10 @@ from .dsn import check_dsn, place_of
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from asyncpg import Pool
+
 PoolFactory = Callable[[], object]
+Prepared = Literal["auto"] | bool
 POOL_SIZE = 10
 
 
@@ -31,33 +35,41 @@ class Access:
     """How connections are made, and how many."""
 
     dsn: str | None
-    pool: PoolFactory | None
+    pool: Pool[Any] | PoolFactory | None
+    closes_pool: bool
     size: int
     options: Options
     statement_timeout: float | None
+    prepared: Prepared
 
     @classmethod
     def of(
         cls,
         dsn: str | None,
-        pool: PoolFactory | None,
+        *,
+        pool: Pool[Any] | PoolFactory | None,
+        close_pool: bool | None,
         size: int | None,
         options: Mapping[str, Any] | None,
         timeout: float | timedelta | None,
+        prepared: Prepared,
     ) -> Access:
         """Check the arguments. Raises `ConfigError`, which never shows the DSN."""
         if pool is not None:
             _check_pool(pool, dsn, options, timeout)
         if dsn is not None:
             check_dsn(dsn)
+        given = _checked(options)
         return cls(
             dsn=dsn,
             pool=pool,
-            size=POOL_SIZE if size is None else checks.count("pool_size", size),
-            options=_checked(options),
+            closes_pool=_closes(pool, close_pool),
+            size=_size(pool, size),
+            options=given,
             statement_timeout=checks.optional_seconds(
                 "statement_timeout", timeout, usual=checks.LONG_TIMEOUT
             ),
+            prepared=_prepared(prepared, given),
         )
 
     @property
@@ -68,37 +80,66 @@ class Access:
     @property
     def keeps_codecs(self) -> bool:
         """Whether connections have asyncpg's own codecs: no hook of the user's can change them."""
-        return self.pool is None and not {"init", "setup"} & set(self.options)
+        return self.pool is None and not {"connect", "init", "setup"} & set(self.options)
 
     def pool_options(self) -> dict[str, Any]:
         """The arguments of `asyncpg.create_pool` besides the DSN."""
         options: dict[str, Any] = {"min_size": 0, "max_size": self.size, **self.options}
         if callable(options.get("ssl")):
             options["ssl"] = options["ssl"]()
-        if self.statement_timeout is not None:
-            settings = dict(options.get("server_settings") or {})
-            options["server_settings"] = {
-                "statement_timeout": str(round(self.statement_timeout * 1000)),
-                **settings,
-            }
         return options
 
     def __repr__(self) -> str:
         return f"Access({self.place})"
 
 
+def is_pool(pool: object) -> bool:
+    """Whether this is an asyncpg pool; does not load asyncpg."""
+    asyncpg = sys.modules.get("asyncpg")
+    return asyncpg is not None and isinstance(pool, asyncpg.Pool)
+
+
 def _check_pool(pool: object, dsn: str | None, options: object, timeout: object) -> None:
-    if not callable(pool):
-        rule = (
-            "must be a function that makes a pool (async or not), since a live pool belongs "
-            "to one event loop and cannot be pickled"
-        )
+    if not (callable(pool) or is_pool(pool)):
+        rule = "must be an asyncpg pool, or a function (async or not) that makes one"
         raise bad("pool", type(pool).__name__, rule)
     for name, value in (("dsn", dsn), ("connect_options", options), ("statement_timeout", timeout)):
         if value is not None:
             raise bad(
                 name, "...", "must not be given beside pool=, whose function decides how to connect"
             )
+
+
+def _closes(pool: object, close_pool: object) -> bool:
+    """Whether closing the sink closes its pool: not the user's object, unless told to."""
+    if close_pool is None:
+        return not is_pool(pool)
+    if not isinstance(close_pool, bool):
+        raise bad("close_pool", close_pool, "must be True or False")
+    if pool is None:
+        raise bad("close_pool", close_pool, "needs pool=; the sink closes a pool of its own")
+    return close_pool
+
+
+def _size(pool: Any, size: int | None) -> int:
+    most = pool.get_max_size() if is_pool(pool) else None
+    if size is None:
+        return POOL_SIZE if most is None else min(POOL_SIZE, most)
+    checks.count("pool_size", size)
+    if most is not None and size > most:
+        raise bad("pool_size", size, f"the pool has {most} connections at most")
+    return size
+
+
+def _prepared(prepared: object, options: Mapping[str, Any]) -> Prepared:
+    if not (isinstance(prepared, bool) or prepared == "auto"):
+        raise bad("prepared_statements", prepared, 'must be "auto", True or False')
+    if options.get("statement_cache_size") != 0:
+        return cast("Prepared", prepared)
+    if prepared is True:
+        rule = "contradicts connect_options={'statement_cache_size': 0}; leave one of them out"
+        raise bad("prepared_statements", prepared, rule)
+    return False
 
 
 def _checked(options: Mapping[str, Any] | None) -> Options:

@@ -7,6 +7,8 @@
 3. After a refusal every connection of the pool is replaced before its next use: a session keeps
    the role, the settings and the server that it began with, and after a failover or a repair a new
    one has others.
+4. A pool that the user closes serves other parts of the application. Only connections lent here are
+   ended, and the pool is never closed, terminated or expired.
 """
 
 from __future__ import annotations
@@ -14,13 +16,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from ..._core.causes import caused
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
-from ..._core.errors import RefusedError
+from ..._core.errors import ConfigError, RefusedError
 from .errors import is_gone
 from .refusals import for_connecting, for_opening
+from .statements import Statements, is_pooled, keeps_statements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -33,37 +38,83 @@ if TYPE_CHECKING:
 class Connections:
     """An open asyncpg pool."""
 
-    def __init__(self, pool: Pool[Any], place: str, close_timeout: float) -> None:
+    def __init__(
+        self, pool: Pool[Any], access: Access, statements: Statements, close_timeout: float
+    ) -> None:
+        self.statements = statements
         self.pool = pool
-        self._place = place
+        self._access = access
+        self._place = access.place
         self._close_timeout = close_timeout
+        self._lent: set[PoolConnectionProxy[Any]] = set()
         self._returning: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def to(cls, access: Access, close_timeout: float) -> Connections:
         """Connect. Raises `ConfigError` for a refusal, `UnavailableError` if no server answers."""
-        pool = await _made(access)
+        statements = Statements(access)
+        pool = await _made(access, statements)
+        opened = cls(pool, access, statements, close_timeout)
         try:
+            _check_usable(pool)
             await pool
+            if access.pool is not None:
+                _check_size(pool, access.size)
+                await opened._examine()
+        except ConfigError:
+            opened.terminate()
+            raise
         except Exception as error:
-            pool.terminate()
+            opened.terminate()
             raise for_opening(error, access.place)  # noqa: B904  # it has its cause
-        if access.pool is not None and pool.get_max_size() < access.size:
-            pool.terminate()
-            raise bad(
-                "pool_size",
-                access.size,
-                f"the pool that pool= makes has {pool.get_max_size()} connections at most",
-            )
-        return cls(pool, access.place, close_timeout)
+        return opened
+
+    async def _examine(self) -> None:
+        """Find out whether statements can be prepared in a pool of the user's."""
+        async with self.opening() as con:
+            cached, prepared = await keeps_statements(con), self._access.prepared
+            if cached and (prepared is False or (prepared == "auto" and await is_pooled(con))):
+                rule = (
+                    f"its connections prepare statements, which {_why(prepared)}; make it with "
+                    "statement_cache_size=0, or pass prepared_statements=True where the pooler "
+                    "keeps prepared statements or is in session mode"
+                )
+                raise bad("pool", "an asyncpg pool", rule)
+        self.statements.keep(cached=cached)
+
+    @asynccontextmanager
+    async def opening(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
+        """Lend a connection while the sink is opened; errors are the client's own."""
+        async with self.pool.acquire() as con:
+            yield con
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
+        """Lend a connection for queries, in one transaction if none is prepared."""
+        async with self.lent() as con, self.statements.block(con):
+            yield con
+
+    async def lost_statement(self, con: PoolConnectionProxy[Any], *, again: bool) -> None:
+        """Deal with a prepared statement that is gone, in the connection that is lent.
+
+        It was a pooler if one is found now, or if it happens `again` after all were prepared anew.
+        """
+        if again or await is_pooled(con):
+            self.statements.switch("a pooler has lost a prepared statement")
+            await self.pool.expire_connections()
+        else:
+            await con.reload_schema_state()
+
+    @property
+    def may_switch(self) -> bool:
+        """Whether the connections can be replaced by others that prepare nothing."""
+        return self._access.pool is None and self.statements.may_switch
 
     @asynccontextmanager
     async def lent(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
         """Lend a connection for the context. Entering raises errors as `for_connecting` does."""
-        try:
-            con = await self.pool.acquire()
-        except Exception as error:
-            raise for_connecting(error, self._place)  # noqa: B904  # it has its cause
+        con = await self._acquired()
+        self._lent.add(con)
         try:
             yield con
         except asyncio.CancelledError:
@@ -71,10 +122,27 @@ class Connections:
             raise
         except BaseException as error:
             if isinstance(error, RefusedError):
-                await self.pool.expire_connections()
+                await self._replace(con)
             await self._give_back(con)
             raise
+        finally:
+            self._lent.discard(con)
         await self._give_back(con)
+
+    async def _acquired(self) -> PoolConnectionProxy[Any]:
+        try:
+            return await self.pool.acquire()
+        except Exception as error:
+            if not self._access.closes_pool and self.pool.is_closing():
+                raise _closed_early(error) from error
+            raise for_connecting(error, self._place)  # noqa: B904  # it has its cause
+
+    async def _replace(self, con: PoolConnectionProxy[Any]) -> None:
+        """Have the sessions replaced after a refusal: all, or this one of a shared pool."""
+        if self._access.closes_pool:
+            await self.pool.expire_connections()
+        elif not is_gone(con):
+            con.terminate()
 
     async def _give_back(self, con: PoolConnectionProxy[Any]) -> None:
         """Return a connection outside any transaction; terminate it if that takes too long."""
@@ -115,24 +183,65 @@ class Connections:
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
                 await asyncio.gather(*self._returning, return_exceptions=True)
-                await self.pool.close()
+                if self._access.closes_pool:
+                    await self.pool.close()
         except Exception:
+            self.terminate()
+
+    def terminate(self) -> None:
+        """End every connection at once; of a shared pool only those that are lent."""
+        if self._access.closes_pool:
             self.pool.terminate()
+            return
+        for con in self._lent:
+            if not is_gone(con):
+                con.terminate()
 
 
-async def _made(access: Access) -> Pool[Any]:
+async def _made(access: Access, statements: Statements) -> Pool[Any]:
     import asyncpg  # an optional dependency
 
     if access.pool is None:
         options: dict[str, Any] = {"reset": _nothing_to_reset, **access.pool_options()}
-        made: Any = asyncpg.create_pool(access.dsn, **options)
+        connect = partial(statements.connect, connect_with=options.pop("connect", None))
+        made: Any = asyncpg.create_pool(access.dsn, connect=connect, **options)
     else:
-        made = access.pool()
+        made = access.pool() if callable(access.pool) else access.pool
     if inspect.isawaitable(made) and not isinstance(made, asyncpg.Pool):
         made = await made
     if not isinstance(made, asyncpg.Pool):
         raise bad("pool", type(made).__name__, "the function must return an asyncpg pool")
     return cast("Pool[Any]", made)
+
+
+def _check_usable(pool: Pool[Any]) -> None:
+    """Raise `ConfigError` for a pool that is closed, or belongs to another loop."""
+    if pool.is_closing():
+        raise bad("pool", "an asyncpg pool", "is closed; open the sink before, close it after it")
+    # asyncpg would fail with an error about futures, and keep the connection from others
+    if pool._loop is not asyncio.get_running_loop():  # type: ignore[attr-defined]  # noqa: SLF001
+        rule = "belongs to another event loop; make one on the loop that opens the sink"
+        raise bad("pool", "an asyncpg pool", rule)
+
+
+def _check_size(pool: Pool[Any], size: int) -> None:
+    if pool.get_max_size() < size:
+        rule = f"the pool that pool= makes has {pool.get_max_size()} connections at most"
+        raise bad("pool_size", size, rule)
+
+
+def _why(prepared: object) -> str:
+    if prepared is False:
+        return "contradicts prepared_statements=False"
+    return "a pooler loses that lends a server for one transaction"
+
+
+def _closed_early(error: Exception) -> RefusedError:
+    made = RefusedError(
+        "the application has closed the pool of an open sink",
+        repair="close the batcher or the sink first, then the pool",
+    )
+    return caused(made, error)
 
 
 async def _nothing_to_reset(con: object) -> None:

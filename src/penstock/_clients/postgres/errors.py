@@ -24,13 +24,16 @@ from ..._core.errors import (
     ErrorClass,
     PermanentError,
     SinkError,
+    ThrottledError,
     TransientError,
+    UnavailableError,
     UnknownOutcomeError,
 )
 from ..._core.told import for_log, text_of
+from .pooler import POOLER, class_of_pooler, was_not_sent
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Mapping
 
     from asyncpg.pool import PoolConnectionProxy
 
@@ -125,8 +128,10 @@ def _class_of(error: BaseException) -> ErrorClass | None:
             return _T  # the table was altered; the next try prepares the statement again
         if state == NO_PRIVILEGE:
             return _R if _lacks_privilege(error) else _P
+        if is_from_pooler(error):
+            return class_of_pooler(message_of(error))
         if state[:2] == "08" and _is_fatal(error):
-            return _STATES.get(state, _T)  # poolers use 08P01 for every failure to serve a client
+            return _STATES.get(state, _T)
         return _STATES.get(state) or _FAMILIES.get(state[:2], _P)
     if isinstance(error, OSError):
         return _class_of_os_error(error)
@@ -171,6 +176,11 @@ def is_from_server(error: BaseException) -> bool:
     return sqlstate(error) is not None and getattr(error, "severity", None) is not None
 
 
+def is_from_pooler(error: BaseException) -> bool:
+    """Whether a pooler raised the error by itself; it has closed the connection then."""
+    return sqlstate(error) == POOLER and _is_fatal(error)
+
+
 def _is_fatal(error: BaseException) -> bool:
     return any(getattr(error, field, None) in _FATAL for field in ("severity_en", "severity"))
 
@@ -188,6 +198,11 @@ def is_stale(error: BaseException) -> bool:
         "InvalidCachedStatementError",
         "OutdatedSchemaCacheError",
     }
+
+
+def has_no_statement(error: BaseException) -> bool:
+    """Whether the server does not have the prepared statement, or has it already."""
+    return sqlstate(error) in _STALE and is_from_server(error)
 
 
 def is_lost(error: BaseException) -> bool:
@@ -261,7 +276,17 @@ def copy_row(error: BaseException, table: str, rows: int) -> int | None:
 
 
 def for_write(error: Exception, *, sealed: bool) -> Exception:
-    """The error that a write raises for the whole batch; `sealed`: the rows may be stored."""
+    """The error that a write raises for the whole batch; `sealed`: the rows may be stored.
+
+    A refusal by a pooler is returned as it is.
+    """
+    if is_from_pooler(error) and (not sealed or was_not_sent(message_of(error))):
+        kind = _class_of(error)
+        if kind is _R:
+            return error
+        if kind in _OF_POOLER:
+            return _made(_OF_POOLER[kind], "the pooler has no server, so nothing is stored", error)
+        sealed = False
     if is_lost(error):
         if sealed:
             return _made(
@@ -287,6 +312,10 @@ def for_write(error: Exception, *, sealed: bool) -> Exception:
     return error
 
 
+_OF_POOLER: Mapping[ErrorClass | None, type[SinkError]] = {
+    _U: UnavailableError,
+    ErrorClass.THROTTLE: ThrottledError,
+}
 SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
 
 

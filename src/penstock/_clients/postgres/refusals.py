@@ -18,8 +18,18 @@ from ..._core.errors import (
     UnavailableError,
 )
 from ..._core.told import for_log, text_of
-from .errors import NO_PRIVILEGE, classify_postgres, is_stale, message_of, shown, sqlstate
+from .errors import (
+    NO_PRIVILEGE,
+    classify_postgres,
+    is_from_pooler,
+    is_stale,
+    message_of,
+    shown,
+    sqlstate,
+)
+from .pooler import PREPARED, is_login, repair_of_pooler
 
+FOREIGN = "a pool of yours is made with statement_cache_size=0"
 _REFUSED_HERE = frozenset({"28000", "28P01", "3D000", "42501"})
 
 
@@ -40,10 +50,9 @@ def repair_of(error: Exception, place: str) -> str:
     """The repair, by the error's SQLSTATE."""
     state = sqlstate(error) or ""
     if is_stale(error):
-        return (
-            f"let the pooler at {place} keep prepared statements, or pass "
-            "connect_options={'statement_cache_size': 0}"
-        )
+        return f"for the pooler at {place}: {PREPARED}; {FOREIGN}"
+    if is_from_pooler(error):
+        return _repair_of_pooler(error, place)
     if not state:
         return f"put right how the sink connects to {place} ({shown(error)})"
     if state[:2] == "28":
@@ -68,6 +77,16 @@ def repair_of(error: Exception, place: str) -> str:
     )
 
 
+def _repair_of_pooler(error: Exception, place: str) -> str:
+    text = message_of(error)
+    if is_login(text):
+        return (
+            f"let the role log in at the pooler at {place}: its auth_file, auth_query or "
+            f"auth_hba_file ({text})"
+        )
+    return f"for the pooler at {place}: {repair_of_pooler(text) or f'see its log ({text})'}"
+
+
 def privilege(error: Exception) -> str:
     """The server's text for a missing privilege; the SQLSTATE where a trigger may have set it."""
     return message_of(error) if classify_postgres(error) is ErrorClass.REFUSED else shown(error)
@@ -90,7 +109,11 @@ def for_connecting(error: Exception, place: str) -> Exception:
 
 def for_opening(error: Exception, place: str) -> Exception:
     """The error to raise from opening: `ConfigError` for a permanent refusal by the server."""
-    if sqlstate(error) in _REFUSED_HERE or isinstance(error, ssl.SSLCertVerificationError):
+    if (
+        sqlstate(error) in _REFUSED_HERE
+        or isinstance(error, ssl.SSLCertVerificationError)
+        or (is_from_pooler(error) and classify_postgres(error) is ErrorClass.REFUSED)
+    ):
         made = ConfigError(f"dsn={place!r}: {error}; to repair: {repair_of(error, place)}")
         return caused(made, error)
     return for_connecting(error, place)

@@ -8,7 +8,6 @@ from ..._core.runtime.loops import NO_LOOP, runs_in_thread
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Hashable
 
     from ..._core.ledger import Ledger
     from ..._core.runtime.loops import RunsInThread
@@ -19,10 +18,6 @@ YIELD_EVERY = 128
 """Items that a producer in a tight loop may add without letting other tasks run."""
 SLOW_PATH_WEIGHT = 8
 """Weight of an item added on the slow path, which takes at least that many times as long."""
-
-
-UNKNOWN: tuple[Hashable, ...] = ()
-"""What the fast path has looked up of an item: nothing."""
 
 
 class NeedsSlowPath(Exception):

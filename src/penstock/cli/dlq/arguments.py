@@ -7,7 +7,9 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from ..._core.errors import ErrorClass
 from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection, moment
+from ..named import UseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +55,12 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
             command.add_argument(
                 "--dry-run", action="store_true", help="change nothing; print what would be done"
             )
+        if name == "purge":
+            command.add_argument(
+                "--yes",
+                action="store_true",
+                help="do not ask before removing letters that were not replayed",
+            )
         if name == "replay":
             _replay_options(command, count)
 
@@ -94,13 +102,16 @@ def _filters(parser: argparse.ArgumentParser, name: str) -> None:
         help="letters whose own key begins with LETTER; repeatable",
     )
     parser.add_argument("--batcher", help="letters from the batcher of this name")
-    parser.add_argument("--tenant", help="letters of this tenant")
+    parser.add_argument("--tenant", help="letters of this tenant, as text or JSON")
     parser.add_argument(
         "--error-type", metavar="NAME", help="name of the Python class of the error or of its cause"
     )
     parser.add_argument("--code", metavar="CODE", help="SQLSTATE or HTTP status: 23502, 422")
     parser.add_argument(
-        "--error-class", metavar="CLASS", help="permanent, transient, unlisted or unknown"
+        "--error-class",
+        choices=[each.value for each in ErrorClass],
+        metavar="CLASS",
+        help=f"the error's class: {', '.join(each.value for each in ErrorClass)}",
     )
     parser.add_argument("--message", metavar="TEXT", help="text contained in the error's message")
     parser.add_argument(
@@ -158,7 +169,7 @@ def _when(text: str) -> datetime:
 
 
 def selection_of(options: argparse.Namespace) -> Selection:
-    """The letters that the arguments select."""
+    """The letters that the arguments select. Raises `UseError`."""
     states = {"all": frozenset(STATES), "left": frozenset({PENDING, INTERRUPTED})}.get(
         options.state
     ) or frozenset({options.state})
@@ -166,4 +177,6 @@ def selection_of(options: argparse.Namespace) -> Selection:
         return Selection(states=states, letters=tuple(options.letters))
     names = ("batcher", "tenant", "error_type", "error_class", "code", "message", "since", "until")
     given = {name: getattr(options, name) for name in names}
+    if options.since is not None and options.until is not None and options.since >= options.until:
+        raise UseError("--since must be before --until")
     return Selection(states=states, letters=tuple(options.letter), keys=tuple(options.key), **given)

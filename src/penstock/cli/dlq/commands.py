@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ..._core import told
 from ..._core.errors import PenstockError
 from ..._core.opening import opened
-from ...letters.letter import Selection
 from ...letters.store import StoreError
 from ...letters.text import as_json, without_secrets
 from ..exits import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination
 from ..named import UseError, named, named_sink
 from .arguments import selection_of
+from .census import say_why_none
 from .init import init
+from .keys import report_missing_keys
 from .order import ReplayOrder
 from .output import (
     encodable,
@@ -30,6 +31,7 @@ from .output import (
     stop_reason,
     summary,
 )
+from .purge import purge
 from .replay import LEFT, Replay, ReplayRules, item_of
 from .stores import store_of
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Coroutine
 
+    from ...letters.letter import Selection
     from ...letters.store import Store
 
 
@@ -50,11 +53,12 @@ def dlq(options: argparse.Namespace) -> int:
         "list": _list,
         "show": _show,
         "replay": _replay,
-        "purge": _purge,
     }
     try:
         if options.dlq_command == "init":
             return asyncio.run(init(options))
+        if options.dlq_command == "purge":
+            return purge(options)
         return asyncio.run(_run(commands[options.dlq_command], options))
     except BrokenPipeError:  # the output's reader has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -79,7 +83,7 @@ async def _run(
 async def _list(options: argparse.Namespace, store: Store) -> int:
     number = 0
     selection = selection_of(options)
-    await _report_missing_keys(selection, store)
+    is_mistaken = await report_missing_keys(selection, store)
     async with aclosing(store.letters(selection)) as letters:
         async for letter in letters:
             if number == options.limit:
@@ -87,6 +91,8 @@ async def _list(options: argparse.Namespace, store: Store) -> int:
             number += 1
             print(json_of(letter) if options.json else encodable(line_of(letter)))
     say(f"{number} dead letters")
+    if not number and not is_mistaken:
+        await say_why_none(selection, store)
     return OK
 
 
@@ -104,23 +110,11 @@ async def _show(options: argparse.Namespace, store: Store) -> int:
     return BAD_USE if missing else OK
 
 
-async def _purge(options: argparse.Namespace, store: Store) -> int:
-    selection = selection_of(options)
-    if await _report_missing_keys(selection, store):
-        return BAD_USE
-    if options.dry_run:
-        number = len([letter async for letter in store.letters(selection)])
-        say(f"would remove {number} dead letters")
-        return OK
-    say(f"removed {await store.purge(selection)} dead letters")
-    return OK
-
-
 async def _replay(options: argparse.Namespace, store: Store) -> int:
     sink = named_sink(options.to)
     decode = None if options.decode is None else named(options.decode)
     selection = selection_of(options)
-    if await _report_missing_keys(selection, store):
+    if await report_missing_keys(selection, store):
         return BAD_USE
     if options.dry_run:
         return await _dry_run(options, store, selection, decode)
@@ -146,6 +140,8 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
     if replay.stopped_by is not None:
         say(stop_reason(replay.stopped_by))
         return INCOMPLETE
+    if not replay.endings and not replay.order.held_back:
+        await say_why_none(selection, store)
     say_stops(replay.order)
     return (
         OK
@@ -183,22 +179,7 @@ async def _dry_run(
         f"would send {number - bad} dead letters to {options.to}; {interrupted} of {number} "
         "may have been delivered already"
     )
+    if not number and not order.held_back:
+        await say_why_none(selection, store)
     say_stops(order)
     return INCOMPLETE if bad or order.held_back else OK
-
-
-async def _report_missing_keys(selection: Selection, store: Store) -> bool:
-    """Print the selected keys without letters in any state; whether there are any."""
-    if not selection.keys:
-        return False
-    others = {key: key[1:] if key.startswith(":") else f":{key}" for key in selection.keys}
-    found: set[str | None] = set()
-    async with aclosing(store.letters(Selection(keys=(*others, *others.values())))) as letters:
-        async for letter in letters:
-            found.add(letter.item_key)
-    for key in set(others) - found:
-        say(
-            f"no dead letter is of the key {key!r}"
-            + (f"; there are some of {others[key]!r}" if others[key] in found else "")
-        )
-    return not found.issuperset(others)

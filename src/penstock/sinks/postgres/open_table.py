@@ -15,6 +15,7 @@ from .batches import TableWriter
 from .plan.table import read_table
 from .transactions.transaction import PostgresTransaction
 from .writing.encodable import by_codecs
+from .writing.scope import ALONE, SWITCHING, Block, StatementLost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..._core.transaction import Unit
     from .plan.plan import TablePlan
     from .settings import Settings
+    from .writing.scope import Scope
 
 logger = logging.getLogger("penstock.postgres")
 
@@ -59,8 +61,9 @@ class OpenTable:
         target, access = settings.target, settings.access
         reads_text = access.keeps_codecs
         try:
-            async with connections.pool.acquire() as con:
-                table = await read_table(con, target.table, target.schema, target.columns)
+            async with connections.opening() as con:
+                async with connections.statements.block(con):
+                    table = await read_table(con, target.table, target.schema, target.columns)
                 plan = target.plan(table, reads_text=reads_text)
                 plan = plan if reads_text else await by_codecs(con, plan)
                 target.strategy.check(plan)
@@ -82,15 +85,28 @@ class OpenTable:
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row, atomically."""
-        plan = self.plan
-        given = self._writer.rows_of(batch, plan)
-        async with self.connections.lent() as con:
-            answer, written_by = await self._writer.run(
-                con, plan, batch, given, maybe=batch.maybe_applied
-            )
-        if written_by is not plan and self.plan is plan:
-            self.plan = written_by
-        return answer
+        losses = 0
+        while True:
+            plan = self.plan
+            given = self._writer.rows_of(batch, plan)
+            async with self.connections.lent() as con:
+                try:
+                    answer, written_by = await self._writer.run(
+                        con, plan, batch, given, maybe=batch.maybe_applied, scope=self._scope()
+                    )
+                except StatementLost:
+                    losses += 1
+                    await self.connections.lost_statement(con, again=losses > 1)
+                    continue
+            if written_by is not plan and self.plan is plan:
+                self.plan = written_by
+            return answer
+
+    def _scope(self) -> Scope:
+        statements = self.connections.statements
+        if not statements.are_prepared:
+            return Block(statements.begin)
+        return SWITCHING if self.connections.may_switch else ALONE
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[PostgresTransaction]:
@@ -101,6 +117,7 @@ class OpenTable:
                 con,
                 self.plan,
                 self._writer,
+                statements=self.connections.statements,
                 ledger=self.settings.ledger,
                 unit=unit,
                 target=target,
@@ -148,7 +165,7 @@ class OpenTable:
         made.commits()
 
     async def _confirm_letters(self, unit: Unit, target: str, count: int) -> None:
-        async with self.connections.lent() as con:
+        async with self.connections.asking() as con:
             await self.settings.ledger.wrote_letters(con, unit, target, count)
 
     async def _prune(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> None:
@@ -158,7 +175,8 @@ class OpenTable:
             return
         self._pruned[unit.application] = unit.version
         try:
-            await ledger.prune(con, unit.application, target)
+            async with self.connections.statements.block(con):
+                await ledger.prune(con, unit.application, target)
         except Exception as error:
             logger.warning(
                 "old versions of %r are still in the ledger %s: %s",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
+    from asyncpg import Pool
+
     from ..._clients.postgres.access import PoolFactory
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
@@ -76,16 +78,24 @@ class PostgresSink(Openable):
             arrays.
         staging_threshold: number of rows from which `COPY` into a staging table replaces the
             `INSERT` from arrays; default 10,000.
-        pool: a function, async or not, that makes an asyncpg pool, instead of `dsn`; the sink
-            closes the pool.
+        pool: an asyncpg pool of the application's, or a function, async or not, that makes or
+            finds one, instead of `dsn`. A pool cannot be pickled, a function can.
+        close_pool: whether closing the sink closes that pool; default: only one that a function
+            made. One that stays open is shared: the sink ends only connections that are lent to it.
         pool_size: number of connections, and so of simultaneous writes; default 10. With `pool`,
-            the least size of its pool. A batcher with more workers is refused.
+            how many of its connections may be used at once; it must have as many. A batcher with
+            more workers is refused.
         connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that makes
             the `SSLContext`.
         close_timeout: seconds for closing and for resetting a connection after a cancelled write;
             then it is terminated. Default 5.
         statement_timeout: seconds that one statement may run on the server; default: the server's.
             Exceeding it is transient.
+        prepared_statements: `"auto"`: statements are prepared, unless a pooler such as PgBouncer
+            lends the connections, which is tested on each new one and logged once. `True`: always;
+            only for a pooler in session mode, or one that keeps prepared statements. `False`:
+            never; statements then run in transaction blocks, which costs a small batch two round
+            trips.
         ledger: the table in which `transaction` records committed units, taken literally; created
             if it is missing, altered if it is that of an earlier release.
         ledger_schema: its schema; default: that of `schema`. Without either it is found by the
@@ -124,11 +134,13 @@ class PostgresSink(Openable):
         statement: Literal["auto", "insert", "unnest", "copy"] = "auto",
         copy_threshold: int | None = None,
         staging_threshold: int | None = None,
-        pool: PoolFactory | None = None,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
         pool_size: int | None = None,
         connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
         statement_timeout: float | timedelta | None = None,
+        prepared_statements: Literal["auto"] | bool = "auto",
         ledger: str = "penstock_ledger",
         ledger_schema: str | None = None,
         ledger_versions: int = 100,
@@ -146,7 +158,15 @@ class PostgresSink(Openable):
                 returning=optional_names("returning", returning) or (),
                 strategy=WriteStrategy.of(statement, copy_threshold, staging_threshold),
             ),
-            access=Access.of(dsn, pool, pool_size, connect_options, statement_timeout),
+            access=Access.of(
+                dsn,
+                pool=pool,
+                close_pool=close_pool,
+                size=pool_size,
+                options=connect_options,
+                timeout=statement_timeout,
+                prepared=prepared_statements,
+            ),
             row=row,
             close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
             ledger=UnitLedger(
@@ -272,7 +292,7 @@ class PostgresSink(Openable):
 
     def _terminate(self) -> None:
         if self._table is not None:
-            self._table.connections.pool.terminate()
+            self._table.connections.terminate()
 
     def __repr__(self) -> str:
         return repr(self._settings)

@@ -26,13 +26,14 @@
 7. A lock or statement timeout while another session keeps every row out of the table (a migration,
    say) is an outage, and uses up no attempts; a lock on single rows is transient.
 8. A prepared statement that is gone is prepared again. That uses up no attempt, and is not logged.
+   Where statements need not be prepared, the whole write begins anew instead (`StatementLost`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._clients.postgres.errors import LOCK_NOT_AVAILABLE, is_refusal, sqlstate
+from ..._clients.postgres.errors import LOCK_NOT_AVAILABLE, for_write, is_refusal, sqlstate
 from .repair.blame import Blame
 from .repair.changes import TableChanges
 from .repair.resend import resend
@@ -101,6 +102,9 @@ class TableWrite:
         remaining, blame = self._remaining, self._blame
         if remaining.stop_keys():
             remaining.keep()
+        if not remaining.rows:
+            return
+        await self._begin()
         is_resent = bool(remaining.maybe) and self.plan.mode != "update"
         hints = 0
         while remaining.rows:
@@ -108,6 +112,7 @@ class TableWrite:
                 await self._changes.before_sending(strategy)
                 if not is_resent:
                     await send(self._sender, strategy)
+                    await self._sender.finish()
                 elif not await resend(self._sender):
                     await self._sifting.run()
                 return
@@ -121,14 +126,20 @@ class TableWrite:
                 await self._sifting.run()
                 return
 
+    async def _begin(self) -> None:
+        try:
+            await self._sender.scope.enter(self._sender.con)
+        except Exception as error:
+            raise for_write(error, sealed=False)  # noqa: B904  # it has its cause
+
     async def _is_locked(self) -> bool:
         """Ask the server whether another session's lock keeps every row out of the table."""
         try:
             await self._sender.undo()
-            await self._sender.con.execute(
-                f"BEGIN; LOCK TABLE {self.plan.table.qualified} IN ROW EXCLUSIVE MODE NOWAIT; "
-                "ROLLBACK"
+            await self._sender.begin(
+                f"LOCK TABLE {self.plan.table.qualified} IN ROW EXCLUSIVE MODE NOWAIT"
             )
+            await self._sender.undo()
         except Exception as error:  # any other error leaves the one that is raised
             return sqlstate(error) == LOCK_NOT_AVAILABLE
         return False

@@ -9,6 +9,7 @@ from ...._clients.postgres.errors import (
     blames_row,
     copy_row,
     for_write,
+    has_no_statement,
     is_about_items,
     is_from_server,
     is_gone,
@@ -20,6 +21,7 @@ from ...._core.errors import UnknownOutcomeError
 from ..rows.lazy import LazyRows
 from ..writing.encodable import refused_rows
 from ..writing.fast import STAGED_FROM
+from ..writing.scope import StatementLost
 from .judge import asked_again
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ class Blame:
         A pooler may give each transaction another session. So rows whose statement is lost twice
         are written by a transaction that prepares nothing.
         """
+        if self._sender.scope.may_switch and has_no_statement(error):
+            raise StatementLost from error
         if self._sender.lost_statements >= STAGED_FROM:
             raise await self._judge.refuses(self._sender, error)
         await self._sender.forget_statements()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from asyncpg.pool import PoolConnectionProxy
 
+    from ...._clients.postgres.statements import Statements
     from ..plan.plan import TablePlan
 
 NO_TABLE = "42P01"
@@ -57,11 +58,14 @@ def at(plan: TablePlan, name: str) -> str:
     return f"{quoted(plan.table.schema)}.{quoted(name)}"
 
 
-async def inventory(con: PoolConnectionProxy[Any], plan: TablePlan, name: str) -> Stage:
+async def inventory(
+    con: PoolConnectionProxy[Any], statements: Statements, plan: TablePlan, name: str
+) -> Stage:
     """Take the inventory of a stage. Raises `StagesLost` if it is gone."""
     for kind in _SUMS:
         try:
-            return await _summed(con, plan, name, kind)
+            async with statements.block(con):
+                return await _summed(con, plan, name, kind)
         except Exception as error:
             if sqlstate(error) == NO_TABLE:
                 raise StagesLost(f"the stage {name} is gone ({error})") from error
@@ -133,14 +137,25 @@ async def _faults(
 
 
 async def leave_mark(
-    con: PoolConnectionProxy[Any], plan: TablePlan, marker: str, *, is_durable: bool
+    con: PoolConnectionProxy[Any],
+    statements: Statements,
+    plan: TablePlan,
+    marker: str,
+    *,
+    is_durable: bool,
 ) -> str:
     """Leave the mark of a new epoch, with a table `marker` unless stored rows survive a crash."""
-    began_on = await timeline(con)
-    if is_durable and await con.fetchval("SELECT current_setting('synchronous_commit') <> 'off'"):
+    async with statements.block(con):
+        began_on = await timeline(con)
+    if is_durable and await _waits_for_disk(con, statements):
         return began_on
     await con.execute(f"CREATE UNLOGGED TABLE {at(plan, marker)} AS SELECT 1 AS mark")
     return f"{began_on} {marker}"
+
+
+async def _waits_for_disk(con: PoolConnectionProxy[Any], statements: Statements) -> bool:
+    async with statements.block(con):
+        return bool(await con.fetchval("SELECT current_setting('synchronous_commit') <> 'off'"))
 
 
 async def timeline(con: PoolConnectionProxy[Any]) -> str:

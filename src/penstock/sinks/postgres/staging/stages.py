@@ -48,6 +48,12 @@ logger = logging.getLogger("penstock.postgres")
 
 ORDER = "penstock_order"
 """The column that numbers a stage's rows if their order is kept."""
+_STAGES = (
+    "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid "
+    "= c.relnamespace"
+    " WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || "
+    "'[0-9]+_[0-9a-f]{8}$')"
+)
 _PATIENCE = "SET LOCAL lock_timeout = '200ms'"
 
 
@@ -82,7 +88,7 @@ class Stages:
 
     async def _inventory(self, name: str, counting: CountingSink) -> Stage:
         async with self._connections.lent() as con:
-            found = await inventory(con, self._plan, name)
+            found = await inventory(con, self._connections.statements, self._plan, name)
         if self._plan.mode == "error" and found.rows != counting.rows:
             raise StagesLost(
                 f"the stage {name} has {found.rows} rows, and {counting.rows} were written into it"
@@ -91,18 +97,18 @@ class Stages:
 
     async def begin(self, epoch: Epoch) -> Begun:
         """Collect orphans and leave a mark, unless the epoch was published before."""
-        plan = self._plan
+        plan, statements = self._plan, self._connections.statements
         before = await self._published(epoch.unit)
         async with self._connections.lent() as con:
             if epoch.overwrite and before is None:
-                await check_overwrite(con, plan.table)
-            await _collect(con, plan, epoch.unit, older=False)
+                async with statements.block(con):
+                    await check_overwrite(con, plan.table)
+            await self._collect(con, epoch.unit, older=False)
             if before is not None:
                 return Begun(before)
-            marker = _new_name(plan, epoch.unit)
-            return Begun(
-                None, await leave_mark(con, plan, marker, is_durable=not self._is_unlogged)
-            )
+            marker, is_durable = _new_name(plan, epoch.unit), not self._is_unlogged
+            mark = await leave_mark(con, statements, plan, marker, is_durable=is_durable)
+            return Begun(None, mark)
 
     async def _published(self, unit: Unit) -> Committed | None:
         found: Committed | None = None
@@ -128,7 +134,7 @@ class Stages:
                 transaction.record(counts)
         try:
             async with self._connections.lent() as con:
-                await _collect(con, plan, epoch.unit, older=True)
+                await self._collect(con, epoch.unit, older=True)
         except Exception as error:  # the epoch is published
             logger.warning(
                 "stages of %s, or of versions before it, are still there: %s",
@@ -140,7 +146,18 @@ class Stages:
     async def discard(self, epoch: Epoch) -> None:
         """Drop the epoch's stages."""
         async with self._connections.lent() as con:
-            await _collect(con, self._plan, epoch.unit, older=False)
+            await self._collect(con, epoch.unit, older=False)
+
+    async def _collect(self, con: PoolConnectionProxy[Any], unit: Unit, *, older: bool) -> None:
+        """Drop the remaining stages of this version, and of `older` ones, that are not in use."""
+        plan, prefix = self._plan, _prefix(self._plan, unit)
+        async with self._connections.statements.block(con):
+            found = await con.fetch(_STAGES, plan.table.schema, prefix)
+        for row in found:
+            name: str = row[0]
+            version = int(name.removeprefix(prefix).partition("_")[0])
+            if version == unit.version or (older and version < unit.version):
+                await _drop(con, at(plan, name))
 
 
 class _OnlyLooking(Exception):  # no error: it rolls a transaction back
@@ -207,26 +224,6 @@ async def _create(con: PoolConnectionProxy[Any], plan: TablePlan, creation: str)
             "atomic",
             f"needs tables beside {plan.table.qualified}, which cannot be made ({error}); {rights}",
         ) from error
-
-
-async def _collect(
-    con: PoolConnectionProxy[Any], plan: TablePlan, unit: Unit, *, older: bool
-) -> None:
-    """Drop the remaining stages of this version, and of `older` ones, that are not in use."""
-    prefix = _prefix(plan, unit)
-    found = await con.fetch(
-        "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid "
-        "= c.relnamespace"
-        " WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname ~ ('^' || $2 || "
-        "'[0-9]+_[0-9a-f]{8}$')",
-        plan.table.schema,
-        prefix,
-    )
-    for row in found:
-        name: str = row[0]
-        version = int(name.removeprefix(prefix).partition("_")[0])
-        if version == unit.version or (older and version < unit.version):
-            await _drop(con, at(plan, name))
 
 
 async def _drop(con: PoolConnectionProxy[Any], path: str) -> None:

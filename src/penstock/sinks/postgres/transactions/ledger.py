@@ -78,9 +78,15 @@ class UnitLedger:
         return qualified(self.schema, self.table)
 
     async def begin(
-        self, con: PoolConnectionProxy[Any], unit: Unit, target: str, home: str
+        self,
+        con: PoolConnectionProxy[Any],
+        unit: Unit,
+        target: str,
+        home: str,
+        *,
+        limit: str = "",
     ) -> Committed | None:
-        """Begin the unit's transaction; return what an earlier attempt has committed to `target`.
+        """Begin the unit's transaction with `limit`; return what an earlier attempt has committed to `target`.
 
         Suspends while another attempt is under way. Creates a missing table, in the schema `home`
         of the target unless it has one of its own, and alters one of the first shape. Raises
@@ -89,17 +95,17 @@ class UnitLedger:
         """
         for _ in range(2):  # a worker of the first release may have created it
             try:
-                return await self._begin(con, unit, target)
+                return await self._begin(con, unit, target, limit)
             except Exception as error:
                 await put_right(
                     con, self.qualified, replace(self, schema=self.schema or home).qualified, error
                 )
-        return await self._begin(con, unit, target)
+        return await self._begin(con, unit, target, limit)
 
     async def _begin(
-        self, con: PoolConnectionProxy[Any], unit: Unit, target: str
+        self, con: PoolConnectionProxy[Any], unit: Unit, target: str, limit: str
     ) -> Committed | None:
-        await con.execute(_BEGIN_UNIT)
+        await con.execute(f"{_BEGIN_UNIT}; {limit}")
         is_new = await self._insert(con, unit, target)
         known = await con.fetch(
             f"SELECT *, {_OID} AS oid_now FROM {self.qualified}"

@@ -78,8 +78,16 @@ async def put_right(con: PoolConnectionProxy[Any], ledger: str, new: str, error:
     await con.execute("ROLLBACK")
     if state == _NO_TABLE:
         await _create(con, new)
-    elif await _needed(con, ledger, error) is not None:
+    elif await _is_old(con, ledger, error):
         await _alter(con, ledger, error)
+
+
+async def _is_old(con: PoolConnectionProxy[Any], ledger: str, error: Exception) -> bool:
+    await con.execute("BEGIN")
+    try:
+        return await _needed(con, ledger, error) is not None
+    finally:
+        await con.execute("ROLLBACK")
 
 
 async def _create(con: PoolConnectionProxy[Any], ledger: str) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from asyncpg.pool import PoolConnectionProxy
 
+    from ...._clients.postgres.statements import Statements
     from ...._core.batch import Batch
     from ...._core.result import WriteResult
     from ...._core.transaction import Unit
@@ -59,6 +60,7 @@ class PostgresTransaction(Attempt):
         plan: TablePlan,
         writer: TableWriter,
         *,
+        statements: Statements,
         ledger: UnitLedger,
         unit: Unit | None,
         target: str,
@@ -68,6 +70,7 @@ class PostgresTransaction(Attempt):
         self._con = con
         self._plan = plan
         self._writer = writer
+        self._statements = statements
         self._ledger = ledger
         self.target = target
         """The name of the table under which the ledger knows the unit."""
@@ -93,12 +96,17 @@ class PostgresTransaction(Attempt):
         """
         try:
             if self.unit is None:
-                await self._con.execute(BEGIN)
+                await self._con.execute(f"{BEGIN}; {self._statements.limit}")
             else:
-                self.history = await timeline(self._con)
+                async with self._statements.block(self._con):
+                    self.history = await timeline(self._con)
                 self.found(
                     await self._ledger.begin(
-                        self._con, self.unit, self.target, self._plan.table.schema
+                        self._con,
+                        self.unit,
+                        self.target,
+                        self._plan.table.schema,
+                        limit=self._statements.limit,
                     )
                 )
         except Exception as error:

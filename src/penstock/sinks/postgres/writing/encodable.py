@@ -80,9 +80,10 @@ async def refused_rows(
     """
     refused: dict[int, Exception] = {}
     beyond = len(plan.columns) + 1
+    statement = await con.prepare(plan.encode)
     for place, row in enumerate(rows):
         try:
-            await con.fetch(plan.encode, *row, _NEVER)
+            await statement.fetch(*row, _NEVER)
         except asyncio.CancelledError:
             raise
         except Exception as error:

@@ -2,7 +2,8 @@
 
 A write begins one for several statements, rolls it back when a row is to blame, and commits it. In
 a savepoint a rollback reaches to where the write began, nothing is kept before the whole
-transaction commits, and staging tables stay for the next write.
+transaction commits, and staging tables stay for the next write. Where statements cannot be
+prepared, every statement of a write is in a *block*: a transaction that is open from the start.
 """
 
 from __future__ import annotations
@@ -10,17 +11,34 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...._core.errors import TransientError
+
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
 SAVEPOINT = "penstock_write"
 
 
+class StatementLost(Exception):
+    """The server does not have a prepared statement, and it need not be prepared at all.
+
+    The write was rolled back.
+    """
+
+
 class Scope(ABC):
     """The transaction that a write runs in."""
 
     is_inside: ClassVar[bool]
-    """Whether a larger transaction is open, so that no statement keeps its rows by itself."""
+    """Whether a larger transaction is open, which alone keeps the rows."""
+    is_block: ClassVar[bool] = True
+    """Whether a transaction is open all the time, so that no statement keeps its rows by itself."""
+    may_switch: ClassVar[bool] = False
+    """Whether a lost statement ends the write by `StatementLost`."""
+
+    @abstractmethod
+    async def enter(self, con: PoolConnectionProxy[Any]) -> None:
+        """Begin the write."""
 
     @abstractmethod
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
@@ -34,11 +52,18 @@ class Scope(ABC):
     async def commit(self, con: PoolConnectionProxy[Any]) -> None:
         """End the statements."""
 
+    def is_open(self, con: PoolConnectionProxy[Any]) -> bool:
+        """Whether statements that were sent alone are still to be committed."""
+        return False
+
 
 class OwnTransaction(Scope):
-    """A transaction per write."""
+    """A transaction for several statements of a write; a single one keeps its rows by itself."""
 
-    is_inside = False
+    is_inside = is_block = False
+
+    async def enter(self, con: PoolConnectionProxy[Any]) -> None:
+        """Begin nothing: the first statement may be the only one."""
 
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
         await con.execute(f"BEGIN; {script}")
@@ -51,10 +76,45 @@ class OwnTransaction(Scope):
         await con.execute("COMMIT")
 
 
+class SwitchingTransaction(OwnTransaction):
+    """As its base, where statements need not be prepared."""
+
+    may_switch = True
+
+
+class Block(Scope):
+    """A transaction that is open from the write's start, and again after a rollback."""
+
+    is_inside = False
+
+    def __init__(self, begin: str) -> None:
+        self._begin = begin
+
+    async def enter(self, con: PoolConnectionProxy[Any]) -> None:
+        await con.execute(self._begin)
+
+    async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
+        await con.execute(script)
+
+    async def undo(self, con: PoolConnectionProxy[Any]) -> None:
+        await con.execute(f"ROLLBACK; {self._begin}")
+
+    async def commit(self, con: PoolConnectionProxy[Any]) -> None:
+        tag = await con.execute("COMMIT")
+        if tag != "COMMIT":
+            raise TransientError("the server rolled the write back instead of committing it")
+
+    def is_open(self, con: PoolConnectionProxy[Any]) -> bool:
+        return con.is_in_transaction()
+
+
 class Savepoint(Scope):
     """A part of a transaction, which has set the savepoint."""
 
     is_inside = True
+
+    async def enter(self, con: PoolConnectionProxy[Any]) -> None:
+        """Begin nothing: the savepoint is set."""
 
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
         await con.execute(script)
@@ -67,4 +127,5 @@ class Savepoint(Scope):
 
 
 ALONE = OwnTransaction()
+SWITCHING = SwitchingTransaction()
 WITHIN = Savepoint()

@@ -47,7 +47,7 @@ class Sender:
         self.sealed = False
         self.lost_statements = 0
         """How often a prepared statement was gone."""
-        self._explicit = scope.is_inside
+        self._explicit = scope.is_block
 
     def use(self, plan: TablePlan) -> None:
         """Send the same rows by another plan."""
@@ -192,7 +192,12 @@ class Sender:
     async def undo(self) -> None:
         """Roll this write back."""
         await self.scope.undo(self.con)
-        self._explicit, self.sealed = self.scope.is_inside, False
+        self._explicit, self.sealed = self.scope.is_block, False
+
+    async def finish(self) -> None:
+        """Commit statements that were sent alone, unless they have kept their rows."""
+        if self.scope.is_open(self.con):
+            await self.commit()
 
     async def commit(self) -> None:
         """Commit this write's statements."""

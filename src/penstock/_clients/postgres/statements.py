@@ -1,0 +1,165 @@
+"""Whether the connections of one pool prepare statements, and how their transactions begin.
+
+1. A pooler that lends a server for one transaction loses prepared statements. Worse, the server may
+   hold another client's statement of the same name. Behind one, no statement has a name, and all
+   run in transaction blocks: only a block keeps asyncpg's description of a statement, the reading
+   of its types and its execution on one server.
+2. Each new connection is examined, since a name may lead to a pooler later. A pooler sends its
+   clients a process id of its own making, for their cancellations; the server's own id differs.
+   A pooler in session mode is taken for one in transaction mode, as a reload changes the mode.
+3. What a session would keep is set in each transaction: `statement_timeout`, which a pooler refuses
+   as a startup parameter.
+4. Switching is final, for the whole pool, and logged once.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from .errors import is_from_pooler, is_gone, is_stale, message_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from asyncpg import Connection
+    from asyncpg.pool import PoolConnectionProxy
+
+    from .access import Access
+
+logger = logging.getLogger("penstock.postgres")
+
+_TIMEOUT = "statement_timeout"
+
+
+class Statements:
+    """The treatment of statements on the connections of one open pool."""
+
+    def __init__(self, access: Access) -> None:
+        self._choice = access.prepared
+        self._place = access.place
+        self._timeout = access.statement_timeout
+        self.are_prepared = access.prepared is not False
+
+    @property
+    def may_switch(self) -> bool:
+        """Whether statements are prepared now, and need not be."""
+        return self.are_prepared and self._choice == "auto"
+
+    @property
+    def limit(self) -> str:
+        """The statement that limits all statements of a transaction; empty without need."""
+        if self.are_prepared or self._timeout is None:
+            return ""
+        return f"SET LOCAL {_TIMEOUT} = {round(self._timeout * 1000)}"
+
+    @property
+    def begin(self) -> str:
+        """Begin a transaction."""
+        return f"BEGIN; {self.limit}" if self.limit else "BEGIN"
+
+    @asynccontextmanager
+    async def block(self, con: PoolConnectionProxy[Any]) -> AsyncGenerator[None]:
+        """Run statements in one transaction where they are not prepared."""
+        if self.are_prepared:
+            yield
+            return
+        await con.execute(self.begin)
+        try:
+            yield
+        except Exception:
+            if not is_gone(con):
+                await con.execute("ROLLBACK")
+            raise
+        await con.execute("COMMIT")
+
+    def keep(self, *, cached: bool) -> None:
+        """Take over what a pool of the user's does."""
+        self.are_prepared = cached
+
+    def switch(self, reason: str) -> None:
+        """Prepare nothing from now on; logs it the first time."""
+        if not self.are_prepared:
+            return
+        self.are_prepared = False
+        logger.info(
+            "PostgreSQL at %s: %s, so statements are no longer prepared and run in transaction "
+            "blocks; prepared_statements=False does so without the test, prepared_statements=True "
+            "keeps them prepared",
+            self._place,
+            reason,
+        )
+
+    async def connect(self, *arguments: Any, **options: Any) -> Connection[Any]:
+        """Connect for the pool, in place of `asyncpg.connect`."""
+        import asyncpg  # an optional dependency
+
+        make = options.pop("connect_with", None) or asyncpg.connect
+        if self.are_prepared:
+            con = await self._prepared(make, arguments, options)
+            if con is not None:
+                return con
+        made: Connection[Any] = await make(*arguments, **{**options, "statement_cache_size": 0})
+        return made
+
+    async def _prepared(
+        self, make: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> Connection[Any] | None:
+        """A connection that prepares statements; `None` where none must be prepared."""
+        try:
+            con: Connection[Any] = await make(*arguments, **self._limited(options))
+        except Exception as error:
+            if not (self.may_switch and _is_limit_refused(error)):
+                raise
+            self.switch(f"a pooler refuses {_TIMEOUT} as a startup parameter")
+            return None
+        if not self.may_switch:
+            return con
+        try:
+            if not await is_pooled(con):
+                return con
+        except BaseException:
+            con.terminate()
+            raise
+        self.switch("a pooler lends the connections")
+        await con.close()
+        return None
+
+    def _limited(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        if self._timeout is None:
+            return dict(options)
+        settings = {
+            _TIMEOUT: str(round(self._timeout * 1000)),
+            **(options.get("server_settings") or {}),
+        }
+        return {**options, "server_settings": settings}
+
+
+async def is_pooled(con: Connection[Any] | PoolConnectionProxy[Any]) -> bool:
+    """Whether a pooler is between the connection and its server. Suspends for one round trip.
+
+    The simple protocol returns no row here, only their number, and prepares nothing.
+    """
+    tag = await con.execute(f"SELECT WHERE pg_backend_pid() <> {con.get_server_pid()}")
+    return tag == "SELECT 1"
+
+
+async def keeps_statements(con: PoolConnectionProxy[Any]) -> bool:
+    """Whether a connection of the user's prepares statements under a name. Leaves none behind."""
+    await con.execute("BEGIN")
+    try:
+        name = (await con.prepare("SELECT")).get_name()
+        if name:
+            await con.execute(f'DEALLOCATE "{name}"')
+    except Exception as error:
+        if not is_stale(error):
+            raise
+        return True
+    finally:
+        await con.execute("ROLLBACK")
+    return bool(name)
+
+
+def _is_limit_refused(error: Exception) -> bool:
+    return is_from_pooler(error) and message_of(error).endswith(f"parameter: {_TIMEOUT}")

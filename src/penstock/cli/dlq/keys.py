@@ -1,0 +1,29 @@
+"""Keys on the command line that no letter has."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from ...letters.letter import Selection
+from .output import say
+
+if TYPE_CHECKING:
+    from ...letters.store import Store
+
+
+async def report_missing_keys(selection: Selection, store: Store) -> bool:
+    """Print the selected keys without letters in any state; whether there are any."""
+    if not selection.keys:
+        return False
+    others = {key: key[1:] if key.startswith(":") else f":{key}" for key in selection.keys}
+    found: set[str | None] = set()
+    async with aclosing(store.letters(Selection(keys=(*others, *others.values())))) as letters:
+        async for letter in letters:
+            found.add(letter.item_key)
+    for key in set(others) - found:
+        say(
+            f"no dead letter is of the key {key!r}"
+            + (f"; there are some of {others[key]!r}" if others[key] in found else "")
+        )
+    return not found.issuperset(others)
