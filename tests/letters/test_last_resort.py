@@ -183,7 +183,7 @@ async def test_a_table_of_an_earlier_release_is_refused_at_opening_with_its_repa
     await written_by_the_earlier_release(embedded_postgres.dsn)
     assert await outcomes(stack(refuse, DeadLetter(sink)), [1]) == {"dead_lettered"}
     kept = await con.fetch("SELECT item, item_form FROM dead_letters ORDER BY number")
-    assert [tuple(row) for row in found] == [('"earlier"', "plain"), ("1", "plain")]
+    assert [tuple(row) for row in kept] == [('"earlier"', "plain"), ("1", "plain")]
     await con.close()
 
 
