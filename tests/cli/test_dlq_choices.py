@@ -148,7 +148,7 @@ def test_without_a_terminal_letters_never_replayed_are_removed_only_with_yes(
     monkeypatch.setattr(sys, "stdin", stdin)
     cli("purge", store, "--state", "all", code=2)
     assert cli.err.startswith("remove 3 dead letters (3 pending) for good?")
-    assert cli.err.endswith("Without a terminal to ask on, only --yes goes on\n")
+    assert cli.err.endswith("There is no terminal to ask on: to go on, add --yes\n")
     assert cli.keys(store) == [1, 2, 3]
     cli("purge", store, "--state", "all", "--yes")
     assert cli.err == "removed 3 dead letters\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import re
 import signal
 import subprocess
@@ -19,10 +21,12 @@ from penstock.cli.tune.measure import Measurement, WriteFailed, item_bytes
 from penstock.cli.tune.worksheet import (
     Measured,
     Needs,
+    amount_of,
     as_code,
     enough,
-    knee,
+    headline,
     memory,
+    nearly_best,
     remarks,
     worksheet,
 )
@@ -53,7 +57,27 @@ class Deaf:
     async def __aexit__(self, *error):
         print("closed", flush=True)
 
-slow, narrow = Slow(), Narrow()
+class OneAtATime:
+    inside = 0
+    async def write(self, batch):
+        if self.inside:
+            raise PermanentError("one at a time")
+        self.inside += 1
+        await asyncio.sleep(0.01)
+        self.inside -= 1
+
+async def loud(batch):
+    print("loud")
+    await asyncio.sleep(0.01)
+
+class Stuck:
+    """The third size never ends."""
+    async def write(self, batch):
+        await asyncio.sleep(60 if len(batch) == 100 else 0.01)
+        if len(batch) == 10:
+            print("ten", flush=True)
+
+slow, narrow, one_at_a_time, stuck = Slow(), Narrow(), OneAtATime(), Stuck()
 
 def deaf():
     return Deaf()
@@ -149,16 +173,28 @@ def test_measured_workers_are_taken_as_they_are() -> None:
 
 def test_the_knee_is_the_smallest_size_with_nine_tenths_of_the_best() -> None:
     """batcher/B51."""
-    assert knee(measured(of_1=0.1, of_10=0.1, of_95=0.1, of_100=0.1, of_1000=1.01)).size == 95
-    assert knee(measured(of_1=0.1)).size == 1
-    best = remarks(
-        measured(of_1=0.1, of_10=0.1),
-        Measured(10, (0.1,)),
-        Limits(max_items=8),
-        Needs(),
-        workers_known=False,
+    flat = measured(of_1=0.1, of_10=0.1, of_95=0.1, of_100=0.1, of_1000=1.01)
+    assert nearly_best(flat).size == 95
+    assert headline(flat, nearly_best(flat), None) == "the knee is at 95 items"
+    assert headline(flat, nearly_best(flat), 10_000) == "the knee is at 95 items"
+
+
+def test_a_curve_that_still_rises_has_no_knee() -> None:
+    """What it would do beyond was not measured, and is not claimed."""
+    rising = measured(of_1=0.1, of_10=0.1)
+    best = nearly_best(rising)
+    assert headline(rising, best, None) == (
+        "no knee: still rising at 10 items: try larger sizes with --sizes 10,30,100"
     )
-    assert best == ["the largest size that was written was the best: look above it"]
+    assert headline(rising, best, 100) == (
+        "no knee: 10 items are the largest size that was accepted"
+    )
+    told = remarks(rising, best, Limits(max_items=8), Needs(), workers_known=False)
+    assert told == ["the limits are for 10 items, the largest size measured"]
+    one = measured(of_50=0.1)
+    assert headline(one, nearly_best(one), None) == (
+        "no knee: only 50 items were measured: try more sizes with --sizes"
+    )
 
 
 def test_the_median_counts() -> None:
@@ -180,9 +216,15 @@ def test_the_memory_of_a_full_ledger() -> None:
     """batcher/B50: (queue depth + size x (1 + flush queue + flushers)) x the size of an item; the
     document's three examples.
     """
-    assert memory(Limits(max_items=100, max_pending_items=1024 + 100 * 3), 4096) == "5.2 MiB"
-    assert memory(Limits(max_items=100, max_pending_items=1024 + 100 * 3), 2**20) == "1.3 GiB"
-    assert memory(Limits(max_items=50, max_pending_items=1024 + 100), 8) == "8.8 KiB"
+    assert (
+        amount_of(memory(Limits(max_items=100, max_pending_items=1024 + 100 * 3), 4096))
+        == "5.2 MiB"
+    )
+    assert (
+        amount_of(memory(Limits(max_items=100, max_pending_items=1024 + 100 * 3), 2**20))
+        == "1.3 GiB"
+    )
+    assert amount_of(memory(Limits(max_items=50, max_pending_items=1024 + 100), 8)) == "8.8 KiB"
 
 
 def test_the_code_is_the_limits() -> None:
@@ -297,16 +339,17 @@ def test_it_measures_and_prints_limits(here: Path, capsys: pytest.CaptureFixture
         "1",
         "2",
     ]
-    assert "the knee is at 100 items" in out
+    assert "no knee: still rising at 100 items: try larger sizes with --sizes 100,300,1000" in out
     assert (
         "    max_items=80,\n    max_delay=0.05,\n    workers=1,\n    max_pending_items=360,\n"
         in out
     )
-    assert "- the largest size that was written was the best" in out
+    assert "- the limits are for 100 items, the largest size measured" in out
     assert re.search(
         r"- memory at worst: max_pending_items x an item = 360 x \d+ bytes = \d+\.\d KiB", out
     )
     assert "<svg" in plot.read_text()
+    assert "knee" not in plot.read_text()
 
 
 def test_a_size_that_the_sink_refuses_ends_the_sizes(
@@ -315,7 +358,62 @@ def test_a_size_that_the_sink_refuses_ends_the_sizes(
     assert main(["tune", "tuned:narrow", *QUICK, "--sizes", "1,10,100,1000"]) == 0
     out, err = capsys.readouterr()
     assert "a write of 100 items failed: PermanentError: too wide; larger sizes are left out" in err
+    assert "no knee: 10 items are the largest size that was accepted" in out
     assert "limits = Limits(" in out
+
+
+def test_json_is_one_document_and_nothing_else(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also from a sink that prints. Every figure names its unit."""
+    sizes = ("--sizes", "1,10", "--workers", "1,2", "--rate", "100", "--json")
+    assert main(["tune", "tuned:loud", *QUICK, *sizes]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert found["complete"] is True
+    assert [(one["batch_items"], one["workers"]) for one in found["sizes"]] == [(1, 1), (10, 1)]
+    assert [(one["batch_items"], one["workers"]) for one in found["workers"]] == [(8, 1), (8, 2)]
+    assert all(
+        0 < one["least_seconds"] <= one["median_seconds"] <= one["most_seconds"]
+        for one in found["sizes"]
+    )
+    assert found["knee_items"] is None
+    assert found["summary"].startswith("no knee: still rising at 10 items")
+    assert found["written_items"] == 3 * (11 + 3 * 8)
+    limits = worksheet(Measured(10, (0.01,)), Needs(rate=100), found["limits"]["workers"])
+    assert found["limits"] == {
+        "max_items": limits.max_items,
+        "max_delay_seconds": limits.max_delay,
+        "workers": limits.workers,
+        "max_pending_items": limits.max_pending_items,
+    }
+    assert found["memory_bytes"] == found["limits"]["max_pending_items"] * found["item_bytes"]
+    assert "loud" in err
+    assert "ms a write" in err
+
+
+def test_the_fields_of_the_document_are_documented(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tune", "tuned:slow", *QUICK, "--sizes", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    page = (DOCS / "how-to" / "size-a-batcher.md").read_text()
+    documented = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert {*found, *found["sizes"][0], *found["limits"]} == documented
+
+
+def test_a_failure_after_the_sizes_leaves_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--sizes", "1,10", "--workers", "1,2", "--json")
+    assert main(["tune", "tuned:one_at_a_time", *QUICK, *arguments]) == 1
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["complete"], len(found["sizes"]), len(found["workers"])) == (False, 2, 1)
+    assert found["limits"] is found["knee_items"] is found["memory_bytes"] is None
+    assert "best of the sizes measured: 10 items" in found["summary"]
+    assert found["summary"] in err
+    assert "a write of 8 items failed: PermanentError: one at a time" in err
 
 
 @pytest.mark.parametrize(
@@ -431,8 +529,18 @@ def test_it_asks_on_a_terminal(
     monkeypatch.setattr(sys, "stdin", Terminal())
     assert main(["tune", "tuned:slow", "--items", "tuned:item"]) == 2
     out, err = capsys.readouterr()
-    assert err.endswith("go on? [y/N] nothing was written\n")
+    assert err.endswith("Write them? [y/N] nothing was written\n")
     assert not out
+
+
+def test_without_a_terminal_it_writes_only_with_yes(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert main(["tune", "tuned:loud", "--items", "tuned:item", "--sizes", "1"]) == 2
+    out, err = capsys.readouterr()
+    assert err.endswith("Write them? There is no terminal to ask on: to go on, add --yes\n")
+    assert not out, "nothing was written"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -450,7 +558,34 @@ def test_an_interruption_closes_the_sink(here: Path, number: signal.Signals, cod
         out, err = process.communicate(timeout=30)
     assert process.returncode == code
     assert out == "closed\n"
-    assert err.splitlines()[-1] == "interrupted; about 0 items were written"
+    told = "ended early; about 0 items were written; nothing was measured"
+    assert err.splitlines()[-1] == told
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
+def test_an_interruption_leaves_what_was_measured(
+    here: Path, number: signal.Signals, code: int, arguments: list[str]
+) -> None:
+    sizes = ("--sizes", "1,10,100", *arguments)
+    command = [sys.executable, "-m", "penstock.cli", "tune", "tuned:stuck", *QUICK, *sizes]
+    with subprocess.Popen(
+        command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        printed = process.stderr if arguments else process.stdout
+        assert printed is not None
+        while not printed.readline().startswith("      10 "):
+            assert process.poll() is None
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    told = "best of the sizes measured: 10 items"
+    assert told in err.splitlines()[-1]
+    if arguments:
+        found = json.loads(out)
+        assert [one["batch_items"] for one in found["sizes"]] == [1, 10]
+        assert (found["complete"], found["limits"]) == (False, None)
+        assert told in found["summary"]
 
 
 def test_a_real_table(

@@ -31,7 +31,7 @@ _NAMES = ("table_name", "column_name", "constraint_name", "data_type_name")
 
 def storable(text: str) -> str:
     """`text` with lone surrogates escaped: UTF-8 cannot encode them, and a store would refuse."""
-    return text.encode(errors="backslashreplace").decode()
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def for_log(error: BaseException) -> str:

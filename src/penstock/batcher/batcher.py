@@ -24,6 +24,7 @@ from .drain import Drain
 from .flush import flushed
 from .gathering.window import NeedsSlowPath
 from .intake import Intake
+from .item_mistakes import several
 from .opener import Opener
 from .receipt import Receipt
 from .release import release
@@ -153,8 +154,7 @@ class Batcher(Generic[T]):
             raise
         self._window.open_on(asyncio.get_running_loop())
         self._lifecycle.enter("open")
-        if self._opener.is_lazy:
-            self._opener.begin()
+        self._opener.entered()
         observers, shown = self._dispatcher.observers, self._lifecycle.shown_state
         observers.tell(lambda observer: observer.on_open(self.name, self.stats))
         observers.tell(lambda observer: observer.on_state(self.name, shown))
@@ -271,7 +271,7 @@ class Batcher(Generic[T]):
         self, items: Iterable[T], *, timeout: float | timedelta | None = None
     ) -> None:
         """Accept all of `items` together and in order, or none; waits and raises as `add`."""
-        together = tuple(items)
+        together = tuple(several(items))
         if together:
             await self._intake.add(together, None, _seconds(timeout))
 
@@ -289,7 +289,7 @@ class Batcher(Generic[T]):
                 await self.add(item, timeout=timeout)
                 added += 1
             return added
-        for item in source:
+        for item in several(source, "add_from"):
             await self.add(item, timeout=timeout)
             added += 1
         return added

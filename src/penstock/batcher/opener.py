@@ -92,8 +92,10 @@ class Opener:
             await self._stack.aclose()
             raise
 
-    def begin(self) -> None:
-        """Begin to open in the background; no batch is launched before the end of that."""
+    def entered(self) -> None:
+        """Begin to open in the background, if lazily: no batch is launched before that has ended."""
+        if not self.is_lazy:
+            return
         self._lifecycle.hold_launches()
         loop, name = asyncio.get_running_loop(), f"penstock opening {self._setup.name}"
         self._task = loop.create_task(self._open_lazily(), name=name, context=own_context())

@@ -27,7 +27,7 @@ _PIPELINE = "Validate a pipeline's file, explain its steps, or run it on Spark."
 _TUNE_HELP = "measure a sink at several batch sizes and print limits that fit"
 _TUNE = (
     "Write made-up items to your sink in batches of several sizes, find the knee of its "
-    "throughput, and print limits that fit."
+    "throughput if there is one, and print limits that fit."
 )
 _DEMO_HELP = "write a year of flights into a PostgreSQL that is killed half-way"
 _DEMO = (

@@ -16,7 +16,7 @@ def confirmed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     terminal = sys.stdin  # None if it was closed before the start
-    if terminal is None or terminal.closed or not terminal.isatty():
-        raise UseError(f"{question} Without a terminal to ask on, only --yes goes on")
+    if terminal is None or not terminal.isatty():
+        raise UseError(f"{question} There is no terminal to ask on: to go on, add --yes")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return terminal.readline().strip().lower() in {"y", "yes"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .._core import told
 from .._core.errors import PenstockError
 from .._core.function_sink import as_sink
+from ..letters.text import printable, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ def named(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise UseError(f"{name!r}: {error}") from error
     except Exception as error:
-        raise UseError(f"{name!r}: importing {module} failed: {told.for_log(error)}") from error
+        raise UseError(f"{name!r}: importing {module} failed: {_reason(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
             raise UseError(f"{name!r}: {module} has no {path}")
@@ -52,8 +53,16 @@ def named_sink(name: str) -> Sink[Any]:
     except PenstockError:
         raise  # it names the wrong argument
     except Exception as error:
-        raise UseError(f"{name!r} could not make a sink: {told.for_log(error)}") from error
+        raise UseError(f"{name!r} could not make a sink: {_reason(error)}") from error
     return as_sink(cast("SinkLike[Any]", made))
+
+
+def _reason(error: Exception) -> str:
+    """An error of the user's program, with its text: there is no item yet whose values it quotes.
+
+    It may quote a DSN.
+    """
+    return printable(without_secrets(f"{type(error).__name__}: {told.text_of(error)}"))
 
 
 def _takes_a_batch(function: Callable[..., Any]) -> bool:

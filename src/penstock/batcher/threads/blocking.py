@@ -16,6 +16,7 @@ from ..._core.errors import BatcherBroken, ClosedError, ConfigError, DrainTimeou
 from ..._core.keywords import takes
 from ..._core.runtime import at_exit, process_fork
 from ..._core.runtime.loops import refuse_in_a_loop, running_loop
+from ..item_mistakes import several
 from ..receipt import BlockingReceipt
 from ..report import FlushReport
 from ..setup import BatcherOptions, checked_setup
@@ -229,7 +230,7 @@ class BlockingBatcher(Generic[T]):
     def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
         """Accept all `items` in order, or none; block while they do not fit. Raises as `add`."""
         refuse_in_a_loop("add_many()", INSTEAD)
-        together = tuple(items)
+        together = tuple(several(items))
         if together:
             self._accept(together, (None,) * len(together), timeout)
 

@@ -83,7 +83,14 @@ def _measuring_options(parser: argparse.ArgumentParser, count: Callable[[str], i
         help="draw throughput and write time by batch size, as SVG or PNG",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="do not ask before writing to the destination"
+        "--json",
+        action="store_true",
+        help="print one JSON document, and nothing else, on standard output",
+    )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="do not ask before writing to the destination; needed without a terminal",
     )
 
 

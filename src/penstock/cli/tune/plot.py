@@ -1,4 +1,4 @@
-"""The picture of a measurement: throughput and write time by batch size, and the knee."""
+"""The picture of a measurement: throughput and write time by batch size, and the knee if there is one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 THROUGHPUT, TIME, KNEE = "#1f6f8b", "#c8553d", "#9aa5ab"
 
 
-def draw(measured: Sequence[Measured], at: Measured, title: str, target: Path) -> None:
+def draw(measured: Sequence[Measured], knee: Measured | None, title: str, target: Path) -> None:
     """Write the picture in the format of the target's suffix.
 
     Raises `OSError` and, for an unknown format, `ValueError`.
@@ -41,10 +41,12 @@ def draw(measured: Sequence[Measured], at: Measured, title: str, target: Path) -
             capsize=2,
             elinewidth=0.8,
         )
-        left.axvline(at.size, color=KNEE, linestyle="--")
-        left.annotate(
-            f" knee: {at.size:,}", (at.size, 1.0), xycoords=("data", "axes fraction"), color=KNEE
-        )
+        if knee is not None:
+            left.axvline(knee.size, color=KNEE, linestyle="--")
+            place = (knee.size, 1.0)
+            left.annotate(
+                f" knee: {knee.size:,}", place, xycoords=("data", "axes fraction"), color=KNEE
+            )
         for axes, label, colour in (
             (left, "items a second", THROUGHPUT),
             (right, "ms a write, median and spread", TIME),

@@ -9,24 +9,28 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import json
 import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import PenstockError
 from ..._core.opening import opened
 from ..._core.sink import capabilities_of
+from ..confirm import confirmed
 from ..exits import BAD_USE, FAILED, OK, TERMINATED, Termination
 from ..named import UseError, named, named_sink
+from .findings import Findings
 from .measure import Measurement, NoItem, WriteFailed, item_bytes
-from .worksheet import Needs, as_code, below, enough, knee, memory, remarks, worksheet
+from .worksheet import Needs, below, enough
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from typing import TextIO
 
     from ..._core.sink import Sink
-    from .worksheet import Measured
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -34,27 +38,59 @@ def tune(options: argparse.Namespace) -> int:
 
     Raises `KeyboardInterrupt` after Ctrl-C.
     """
+    if not options.json:
+        return _tune(options, sys.stdout)
+    document = sys.stdout
+    with redirect_stdout(sys.stderr):  # the table, and all that the sink prints
+        return _tune(options, document)
+
+
+def _tune(options: argparse.Namespace, output: TextIO) -> int:
     try:
-        if options.plot is not None:
-            _check_plot(options.plot)
-        if options.rate is not None and options.peak is not None and options.peak < options.rate:
-            raise UseError(
-                f"--peak {options.peak:g}: must be at least --rate {options.rate:g}; it is the "
-                "worst that comes"
-            )
-        sink, item = named_sink(options.sink), _item_of(options.items)
-        size = options.item_bytes or item_bytes(item)
-        _check_workers(sink, options.workers)
-        if not _may_write(options):
+        tuning = _prepared(options)
+        if tuning is None:
             _say("nothing was written")
             return BAD_USE
-        return asyncio.run(_Tuning(options, sink, item, size).main())
+        try:
+            return asyncio.run(tuning.main())
+        finally:
+            _report(tuning.findings, options, output)
     except (UseError, PenstockError) as error:
         _say(str(error))
         return BAD_USE
     except (WriteFailed, NoItem, OSError) as error:
         _say(str(error))
         return FAILED
+
+
+def _prepared(options: argparse.Namespace) -> _Tuning | None:
+    """Check the arguments and ask; `None` if the answer is no. Raises `UseError`, `NoItem`."""
+    if options.plot is not None:
+        _check_plot(options.plot)
+    if options.rate is not None and options.peak is not None and options.peak < options.rate:
+        raise UseError(
+            f"--peak {options.peak:g}: must be at least --rate {options.rate:g}; it is the "
+            "worst that comes"
+        )
+    sink, item = named_sink(options.sink), _item_of(options.items)
+    size = options.item_bytes or item_bytes(item)
+    _check_workers(sink, options.workers)
+    return _Tuning(options, sink, item, size) if _may_write(options) else None
+
+
+def _report(findings: Findings, options: argparse.Namespace, output: TextIO) -> None:
+    """Print the findings, also those of a run that ended early."""
+    if options.json:
+        print(json.dumps(findings.as_document(), indent=2), file=output, flush=True)
+    elif findings.is_complete:
+        print(findings.as_text(), file=output, flush=True)
+    if not findings.is_complete:
+        _say(f"ended early; {findings.as_partial_text()}")
+    elif options.plot is not None:
+        from .plot import draw
+
+        draw(findings.sizes, findings.knee, options.sink, options.plot)
+        _say(f"drawn to {options.plot}")
 
 
 def _item_of(name: str) -> Callable[[int], Any]:
@@ -91,15 +127,12 @@ def _check_workers(sink: Sink[Any], workers: Sequence[int]) -> None:
 
 
 def _may_write(options: argparse.Namespace) -> bool:
-    """Warn, and ask for confirmation on a terminal."""
+    """Warn, and ask for confirmation. Raises `UseError` if there is no terminal to ask on."""
     _say(
         f"WARNING: this writes about {_items_to_write(options):,} made-up items to the real "
         f"destination of {options.sink}, and removes none"
     )
-    if options.yes or not sys.stdin.isatty():
-        return True
-    print("go on? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    return confirmed("Write them?", yes=options.yes)
 
 
 def _items_to_write(options: argparse.Namespace) -> int:
@@ -121,32 +154,33 @@ class _Tuning:
     ) -> None:
         self._options = options
         self._sink = sink
-        self._item_size = item_size
-        self._needs = Needs(
+        needs = Needs(
             rate=options.rate, peak=options.peak, latency=options.latency, absorb=options.absorb
         )
+        self.findings = Findings(sink=options.sink, needs=needs, item_bytes=item_size)
         self._measurement = Measurement(sink, item, repeats=options.repeats, tell=self._progress)
         self._live = sys.stderr.isatty()
 
     async def main(self) -> int:
-        """Measure and print limits; Ctrl-C and SIGTERM close the sink and report the items."""
+        """Measure; Ctrl-C and SIGTERM close the sink and leave partial findings."""
         termination = Termination()
+        is_complete = False
         try:
             async with opened(self._sink):
-                measured = await self._sizes()
-                at = knee(measured)
-                workers = await self._workers(below(at.size))
+                await self._sizes()
+                await self._workers(below(self.findings.at.size))
+            is_complete = True
         except asyncio.CancelledError:
-            self._clear()
-            _say(f"interrupted; about {self._measurement.items:,} items were written")
             if termination.has_come:
                 return TERMINATED
             raise
-        self._report(measured, at, workers)
+        finally:
+            self._clear()
+            self.findings.end(self._measurement.items, is_complete=is_complete)
         return OK
 
-    async def _sizes(self) -> list[Measured]:
-        measured: list[Measured] = []
+    async def _sizes(self) -> None:
+        measured = self.findings.sizes
         print(f"{'items':>8} {'ms a write':>12} {'items/s':>12}")
         for size in self._options.sizes:
             try:
@@ -156,43 +190,27 @@ class _Tuning:
                     raise
                 self._clear()
                 _say(f"{error}; larger sizes are left out")
-                break
+                self.findings.refuse(size)
+                return
             measured.append(one)
             self._row(f"{one.size:>8,} {one.write * 1000:>12,.2f} {one.per_second:>12,.0f}")
-        return measured
 
-    async def _workers(self, size: int) -> Measured | None:
+    async def _workers(self, size: int) -> None:
         if not self._options.workers:
-            return None
-        measured: list[Measured] = []
+            return
+        measured, worst = self.findings.workers, self.findings.needs.worst
         print(f"with {size:,} items in a batch\n{'workers':>8} {'ms a write':>12} {'items/s':>12}")
         for workers in self._options.workers:
             one = await self._measurement.workers(size, workers)
             measured.append(one)
             self._row(f"{one.workers:>8} {one.write * 1000:>12,.2f} {one.per_second:>12,.0f}")
-        found = enough(measured, self._needs.worst)
-        if self._needs.worst is not None and found.per_second < self._needs.worst:
+        found = enough(measured, worst)
+        self.findings.choose(found.workers)
+        if worst is not None and found.per_second < worst:
             _say(
-                f"no number of workers that was measured carries {self._needs.worst:,.0f} "
+                f"no number of workers that was measured carries {worst:,.0f} "
                 f"items a second; {found.workers} are nearly the best"
             )
-        return found
-
-    def _report(self, measured: Sequence[Measured], at: Measured, workers: Measured | None) -> None:
-        limits = worksheet(at, self._needs, None if workers is None else workers.workers)
-        print(f"the knee is at {at.size:,} items\n\n{as_code(limits)}\n")
-        for remark in remarks(measured, at, limits, self._needs, workers_known=workers is not None):
-            print(f"- {remark}")
-        print(
-            f"- memory at worst: max_pending_items x an item = {limits.ledger_items:,} x "
-            f"{self._item_size:,} bytes"
-            f" = {memory(limits, self._item_size)}"
-        )
-        if self._options.plot is not None:
-            from .plot import draw
-
-            draw(measured, at, self._options.sink, self._options.plot)
-            _say(f"drawn to {self._options.plot}")
 
     def _row(self, text: str) -> None:
         self._clear()

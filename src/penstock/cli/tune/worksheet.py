@@ -1,8 +1,8 @@
 """The sizing worksheet: derives limits from measurements. Pure.
 
 1. The knee is the smallest batch with nine tenths of the best throughput: larger batches gain
-   little.
-2. `max_items` stays a fifth below the knee.
+   little. If that is the largest one measured, throughput still rises, and there is no knee yet.
+2. `max_items` stays a fifth below the knee, or below the largest batch measured.
 3. `max_delay` is the latency budget. A batch that fills sooner is sealed by size; one that fills
    later must not wait longer.
 4. `workers` is the number of concurrent writes that the peak needs.
@@ -65,12 +65,29 @@ class Needs:
         return self.rate if self.peak is None else self.peak
 
 
-def knee(measured: Sequence[Measured]) -> Measured:
-    """The smallest batch with nine tenths of the best throughput."""
+def nearly_best(measured: Sequence[Measured]) -> Measured:
+    """The smallest batch with nine tenths of the best throughput: the knee, unless it `is_last`."""
     best = max(one.per_second for one in measured)
     return min(
         (one for one in measured if one.per_second >= NEARLY_BEST * best), key=lambda one: one.size
     )
+
+
+def is_last(at: Measured, measured: Sequence[Measured]) -> bool:
+    """Whether nothing larger was measured, so that the curve may rise beyond."""
+    return at.size == max(one.size for one in measured)
+
+
+def headline(measured: Sequence[Measured], at: Measured, refused: int | None) -> str:
+    """Where the knee is, or why it is not known; `refused` is the size whose write failed."""
+    if not is_last(at, measured):
+        return f"the knee is at {at.size:,} items"
+    if refused is not None:
+        return f"no knee: {at.size:,} items are the largest size that was accepted"
+    if len(measured) == 1:
+        return f"no knee: only {at.size:,} items were measured: try more sizes with --sizes"
+    larger = f"{at.size},{3 * at.size},{10 * at.size}"
+    return f"no knee: still rising at {at.size:,} items: try larger sizes with --sizes {larger}"
 
 
 def below(size: int) -> int:
@@ -109,9 +126,14 @@ def enough(measured: Sequence[Measured], peak: float | None) -> Measured:
     )
 
 
-def memory(limits: Limits, item_bytes: int) -> str:
-    """Memory of a full ledger: all items in the open batch, sealed, in flight or backing off."""
-    amount, unit = float(limits.ledger_items * item_bytes), 0
+def memory(limits: Limits, item_bytes: int) -> int:
+    """Bytes of a full ledger: all items in the open batch, sealed, in flight or backing off."""
+    return limits.ledger_items * item_bytes
+
+
+def amount_of(memory: int) -> str:
+    """Bytes in a unit that fits."""
+    amount, unit = float(memory), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
     return f"{amount:.1f} {_UNITS[unit]}"
@@ -134,8 +156,8 @@ def remarks(
 ) -> list[str]:
     """Remarks on the limits."""
     told: list[str] = []
-    if len(measured) > 1 and at.size == max(one.size for one in measured):
-        told.append("the largest size that was written was the best: look above it")
+    if is_last(at, measured):
+        told.append(f"the limits are for {at.size:,} items, the largest size measured")
     if needs.rate is not None:
         fills = limits.max_items / needs.rate
         by = (

@@ -1,0 +1,256 @@
+"""Items that cannot be sent again are kept, marked, listed and never replayed; causes are named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import threading
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from tests.cli.dlq_help import Cli, keep_in_file, module, record
+from tests.letters.test_every_item import ask, cli, dead_letters, outcomes
+from tests.sinks.http_help import reply, serving
+
+from penstock import ConfigError, DeadLetter, DeadLetterRecord, PermanentError, WriteResult, stack
+from penstock._core.causes import cause_name, code_of
+from penstock.letters.table import COLUMNS, LATER, creation
+from penstock.sinks import ElasticsearchSink, FileSink, PostgresSink
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock import Batch
+    from penstock._core.clock import LoopClock
+    from penstock.testing import EmbeddedPostgres
+
+__all__ = ["cli"]
+
+
+class Unshown:
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+def cyclic() -> dict[str, Any]:
+    made: dict[str, Any] = {"id": 1}
+    made["self"] = made
+    return made
+
+
+def deep() -> list[Any]:
+    made: list[Any] = []
+    for _ in range(2 * sys.getrecursionlimit()):
+        made = [made]
+    return made
+
+
+SENDABLE: list[Any] = [
+    {"id": 1, "raw": b"\xff\0"},
+    float("nan"),
+    "lone \ud800 and NUL \0",
+    {1: "one", "1": "text"},
+    -(10**5000),
+    {("a", 1): {"$repr": "his own"}},
+    b"bytes",
+]
+LOST: list[Any] = [
+    object(),
+    Unshown(),
+    {"id": 2, "lock": threading.Lock()},
+    cyclic(),
+    deep(),
+    (each for each in "abc"),
+    ValueError("an exception"),
+    Unshown,
+]
+SINK = """
+async def sink(batch):
+    with open("sent", "a") as file:
+        for item in batch:
+            print(hex(item) if isinstance(item, int) else repr(item), file=file)
+"""
+
+
+async def refuse(batch: Batch[Any]) -> WriteResult:
+    return WriteResult.failed(batch, {n: PermanentError("no") for n in range(len(batch))})
+
+
+@pytest.mark.parametrize("kept_in", ["file", "table"])
+def test_every_item_is_kept_and_only_whole_ones_are_sent_again(
+    cli: Cli,
+    tmp_path: Path,
+    embedded_postgres: EmbeddedPostgres,
+    kept_in: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.ERROR, "penstock")
+    dsn = embedded_postgres.dsn
+    ask(dsn, "DROP TABLE IF EXISTS dead_letters", "SELECT 1")
+    place, target = dead_letters(cli, tmp_path, dsn, kept_in)
+    given = [*SENDABLE, *LOST]
+    assert asyncio.run(outcomes(stack(refuse, DeadLetter(target)), given)) == {"dead_lettered"}
+    assert caplog.text == ""
+    forms = [letter["item_form"] for letter in cli.letters(place)]
+    assert forms == ["marked"] * len(SENDABLE) + ["repr"] * len(LOST)
+    assert sum("  item=repr  " in line for line in cli("list", place)) == len(LOST)
+    module(tmp_path, f"last_{kept_in}", SINK)
+    to = f"last_{kept_in}:sink"
+    cli("replay", place, "--to", to, "--dry-run", code=1)
+    assert f"would send {len(SENDABLE)} dead letters" in cli.err
+    cli("replay", place, "--to", to, code=1)
+    assert cli.err == (
+        f"replayed: {len(SENDABLE)} delivered, {len(LOST)} repr-only\n"
+        f"not sent: {len(LOST)} whose item is partly known only by its repr; `penstock dlq list` "
+        "shows them as item=repr. Repair them by hand, then purge them\n"
+    )
+    sent = (tmp_path / "sent").read_text().splitlines()
+    assert sent == [hex(item) if isinstance(item, int) else repr(item) for item in SENDABLE]
+    assert len(cli("list", place)) == len(LOST)
+
+
+def test_a_letter_known_only_by_its_repr_holds_back_its_key(cli: Cli, tmp_path: Path) -> None:
+    letters = [
+        record(1, item_key="a", item=object()),
+        record(2, item_key="a"),
+        record(3, item_key="b"),
+    ]
+    store = keep_in_file(tmp_path / "dead", letters)
+    module(tmp_path, "keyed", SINK)
+    cli("replay", store, "--to", "keyed:sink", code=1)
+    assert cli.err.startswith("replayed: 1 delivered, 1 repr-only, 1 held back\n")
+    assert "known only by its repr" in cli.err.splitlines()[-1]
+    assert cli.keys(store) == [1, 2]
+
+
+def test_a_replay_that_fails_again_replaces_the_cause(cli: Cli, tmp_path: Path) -> None:
+    store = keep_in_file(tmp_path / "dead", [record(1, cause_type="KeyError", code="23505")])
+    module(
+        tmp_path,
+        "again",
+        "from penstock import PermanentError\n"
+        "async def sink(batch): raise PermanentError('no') from OSError('gone')",
+    )
+    assert cli.keys(store, "--error-type", "KeyError", "--code", "23505") == [1]
+    cli("replay", store, "--to", "again:sink", code=1)
+    assert cli.keys(store, "--error-type", "KeyError") == []
+    assert cli.keys(store, "--code", "23505") == []
+    assert cli.keys(store, "--error-type", "OSError") == [1]
+    assert cli.keys(store, "--error-type", "PermanentError") == [1]
+
+
+def test_a_letter_of_an_earlier_release_is_read(cli: Cli, tmp_path: Path) -> None:
+    old = {name: each for name, each in record(1).as_dict().items() if name not in LATER}
+    (tmp_path / "dead").write_text(json.dumps(old) + "\n")
+    (letter,) = cli.letters(str(tmp_path / "dead"))
+    assert (letter["cause_type"], letter["code"], letter["item_form"]) == ("", "", "plain")
+    module(tmp_path, "earlier", SINK)
+    cli("replay", str(tmp_path / "dead"), "--to", "earlier:sink")
+    assert cli.err == "replayed: 1 delivered\n"
+
+
+def test_a_form_of_a_later_release_is_not_sent(cli: Cli, tmp_path: Path) -> None:
+    """What it means is not known here."""
+    (tmp_path / "dead").write_text(json.dumps({**record(1).as_json(), "item_form": "new"}) + "\n")
+    module(tmp_path, "later", SINK)
+    cli("replay", str(tmp_path / "dead"), "--to", "later:sink", code=1)
+    assert cli.err.startswith("replayed: 1 repr-only\n")
+
+
+async def test_a_table_of_an_earlier_release_is_refused_at_opening_with_its_repair(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """No letter is accepted before, and so none is lost; the statement makes the table fit."""
+    sink = PostgresSink(
+        embedded_postgres.dsn,
+        table="dead_letters",
+        columns=DeadLetterRecord.COLUMNS,
+        row=DeadLetterRecord.as_row,
+        on_conflict="ignore",
+    )
+    con = await asyncpg.connect(embedded_postgres.dsn)
+    await con.execute(f"DROP TABLE IF EXISTS dead_letters; {creation('dead_letters')}")
+    for name in LATER:
+        await con.execute(f"ALTER TABLE dead_letters DROP COLUMN {name}")
+    with pytest.raises(ConfigError, match="`penstock dlq init`, or ALTER TABLE") as found:
+        async with sink:
+            pass
+    await con.execute(str(found.value).partition("`penstock dlq init`, or ")[2])
+    await written_by_the_earlier_release(embedded_postgres.dsn)
+    assert await outcomes(stack(refuse, DeadLetter(sink)), [1]) == {"dead_lettered"}
+    kept = await con.fetch("SELECT item, item_form FROM dead_letters ORDER BY number")
+    assert [tuple(row) for row in kept] == [('"earlier"', "plain"), ("1", "plain")]
+    await con.close()
+
+
+async def written_by_the_earlier_release(dsn: str) -> None:
+    """A service that is not upgraded yet goes on writing to the upgraded table."""
+    columns = DeadLetterRecord.COLUMNS[: -len(LATER)]
+    sink = PostgresSink(
+        dsn,
+        table="dead_letters",
+        columns=columns,
+        row=lambda letter: letter.as_row()[: len(columns)],
+        on_conflict="ignore",
+    )
+    assert await outcomes(stack(refuse, DeadLetter(sink)), ["earlier"]) == {"dead_lettered"}
+
+
+def test_the_columns_of_a_record_are_those_of_its_table() -> None:
+    names = {column.name for column in COLUMNS}
+    assert set(DeadLetterRecord.COLUMNS) == names - {"number", "state", "replay", "outcome"}
+
+
+async def test_an_item_refused_by_elasticsearch_names_its_status(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    path = tmp_path / "dead"
+    refused = {"index": {"status": 400, "error": {"type": "mapper_parsing_exception"}}}
+    async with serving() as server:
+        server.default = reply(body={"errors": True, "items": [refused]})
+        sink = stack(ElasticsearchSink(server.url, index="i"), DeadLetter(FileSink(path)))
+        assert await outcomes(sink, [{"a": 1}]) == {"dead_lettered"}
+    letter = json.loads(path.read_text())
+    assert (letter["code"], letter["cause_type"]) == ("400", "HttpStatusError")
+
+
+class Detailed(Exception):
+    sqlstate = "23502"
+
+
+class Broken(Exception):
+    @property
+    def sqlstate(self) -> str:
+        raise KeyError("no")
+
+
+class Answered(Exception):
+    def __init__(self) -> None:
+        super().__init__()
+        self.response = type("Response", (), {"status_code": 503})()
+
+
+def chain(*errors: Exception) -> Exception:
+    for error, cause in pairwise(errors):
+        error.__cause__ = cause
+    return errors[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "code"),
+    [
+        (PermanentError("no"), "", ""),
+        (KeyError("no"), "", ""),
+        (chain(PermanentError("no"), Detailed()), "Detailed", "23502"),
+        (chain(PermanentError("a"), PermanentError("b"), Detailed(), OSError()), "Detailed", "23502"),
+        (chain(RuntimeError(), Answered()), "Answered", "503"),
+        (chain(PermanentError("a"), Broken()), "Broken", ""),
+        (Detailed(), "", "23502"),
+    ],
+)  # fmt: skip
+def test_the_cause_and_the_code_of_an_error(error: Exception, name: str, code: str) -> None:
+    assert (cause_name(error), code_of(error)) == (name, code)
