@@ -14,6 +14,7 @@ import httpx
 import pytest
 from tests.examples.apps.service import (
     TABLE,
+    UNHURRIED,
     Crowd,
     Service,
     assert_nothing_is_lost,
@@ -138,7 +139,8 @@ async def test_closed_and_broken(fake_clock: FakeClock) -> None:
 
 async def stopped_under_load(dsn: str) -> tuple[Crowd, Service, int]:
     await query(dsn, "DROP TABLE IF EXISTS events", TABLE)
-    async with service(*UVICORN, *OPTIONS, env={"DATABASE_URL": dsn}) as running:
+    env = {"DATABASE_URL": dsn, **UNHURRIED}
+    async with service(*UVICORN, *OPTIONS, env=env) as running:
         async with crowd_of(CLIENTS, await running.url()) as crowd:
             await crowd.more(202, 300)
             code = await running.terminate()
