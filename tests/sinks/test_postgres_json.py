@@ -190,16 +190,16 @@ async def _nothing(con: asyncpg.Connection[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hook", "stored"),
+    ("hook", "stored", "by_pool"),
     [
-        (_dumps, {"n": 1}),
-        (_binary, {"n": 1}),
-        (_models, {"own": {"n": 1}}),
-        (_as_given, {"n": 1}),
-        (_nothing, {"n": 1}),
+        (_dumps, {"n": 1}, False),
+        (_dumps, {"n": 1}, True),
+        (_binary, {"n": 1}, False),
+        (_models, {"own": {"n": 1}}, True),
+        (_as_given, {"n": 1}, False),
+        (_nothing, {"n": 1}, True),
     ],
 )
-@pytest.mark.parametrize("by_pool", [False, True])
 async def test_a_codec_of_the_users_encodes_by_itself(
     embedded_postgres: EmbeddedPostgres,
     real_clock: LoopClock,
