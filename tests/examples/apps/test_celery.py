@@ -62,7 +62,8 @@ class Installation:
 
     def __init__(self, folder: Path, dsn: str, more: str = "") -> None:
         self.folder = folder
-        self.env = {"DATABASE_URL": dsn, "PYTHONPATH": f"{os.environ['PYTHONPATH']}:{APPS}"}
+        paths = [os.environ.get("PYTHONPATH", ""), str(APPS)]
+        self.env = {"DATABASE_URL": dsn, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         (folder / "queue").mkdir()
         (folder / "broker.py").write_text(BROKER + more)
 
