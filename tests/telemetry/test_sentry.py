@@ -285,6 +285,7 @@ async def test_groups_of_other_errors_are_other_kinds(
 
     async with Batcher(write, limits=LIMITS) as batcher:
         await batcher.add_many(range(40))
+        await batcher.flush()
     raised = [event["exception"]["values"] for event in sentry.events if "exception" in event]
     assert len(raised) == 2
     assert {value["type"] for values in raised for value in values} >= {
