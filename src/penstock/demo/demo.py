@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 import asyncpg
 
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ConfigError, DrainTimeout, PenstockError
+from .._core.errors import ConfigError, DrainTimeout, MissingExtra, PenstockError
 from .._core.runtime.run import run
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
@@ -51,13 +51,16 @@ INTERRUPTED = 130
 FAILED = 1
 BAD_USE = 2
 
-_BAD_USE = (ConfigError, NoFlights, EmbeddedUnavailable)
+_BAD_USE = (ConfigError, MissingExtra, NoFlights, EmbeddedUnavailable)
 _FAILED = (PenstockError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 def demo(options: argparse.Namespace) -> int:
     """Run the demo; return 0 only if every flight is proven to be in the table exactly once."""
     try:
+        reason = unavailable_reason() if options.spark else None
+        if reason is not None:
+            raise MissingExtra(f"--spark: {reason}")
         with closing(make_view(plain=options.plain)) as view, _errors_shown():
             code = run(Demo(options, view).main())
         return INTERRUPTED if code is None else code
