@@ -10,6 +10,7 @@ from penstock import (
     Backoff,
     Batcher,
     ClosedError,
+    ItemFunctionError,
     KeyFailedError,
     Limits,
     PermanentError,
@@ -201,7 +202,7 @@ class Program:
     def _try_add(self, thing: Thing) -> None:
         try:
             self.log.append(("try_add", thing.number, self.batcher.try_add(thing)))
-        except (LookupFailed, TypeError) as error:
+        except (ItemFunctionError, TypeError) as error:
             self.log.append(("try_add", thing.number, repr(error)))
 
     def _resume(self) -> None:
@@ -216,7 +217,7 @@ class Program:
         answer = None
         try:
             answer = await call
-        except (LookupFailed, TypeError, KeyFailedError, TimeoutError, ClosedError) as error:
+        except (ItemFunctionError, TypeError, KeyFailedError, TimeoutError, ClosedError) as error:
             self.log.append((kind, self.clock.now(), repr(error)))
         except Exception as error:
             if type(error).__name__ not in {"LedgerFull", "ItemTooLarge"}:

@@ -149,7 +149,7 @@ async def test_add_many_is_all_or_none(fake_clock: FakeClock) -> None:
     async with Batcher(sink, limits=SMALL) as batcher:
         await batcher.add_many(range(3))
         with pytest.raises(AddTimeout):
-            await batcher.add_many("ab", timeout=1.0)
+            await batcher.add_many(list("ab"), timeout=1.0)
         with pytest.raises(ItemTooLarge, match="can never fit"):
             await batcher.add_many(range(5))
         sink.gate.set()

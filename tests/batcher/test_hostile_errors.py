@@ -16,6 +16,7 @@ from penstock import (
     Batcher,
     BatcherBroken,
     ItemFailed,
+    ItemFunctionError,
     Limits,
     Observer,
     Outcome,
@@ -235,8 +236,9 @@ async def test_what_key_tenant_or_size_raises_reaches_the_producer_and_the_log_o
                 if item:
                     await call(item)
                 else:
-                    with pytest.raises(ZeroDivisionError):
+                    with pytest.raises(ItemFunctionError, match=f": {name}= raised ") as caught:
                         await call(item)
+                    assert isinstance(caught.value.__cause__, ZeroDivisionError)
         assert batcher.tally().accepted == 3
     traced = [record.exc_info[0] for record in caplog.records if record.exc_info]
     assert traced == [ZeroDivisionError]

@@ -109,7 +109,7 @@ def test_a_duration_as_text_is_refused_with_what_it_may_be() -> None:
     """batcher/B47."""
     with pytest.raises(
         ConfigError,
-        match=r"max_delay='200ms': must be more than 0 seconds \(a number or a timedelta\)",
+        match=r"max_delay='200ms': must be at least 0 seconds \(a number or a timedelta\)",
     ):
         new_limits(max_delay="200ms")
 

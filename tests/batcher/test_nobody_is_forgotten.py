@@ -117,7 +117,7 @@ async def test_a_shutdown_wanted_now_does_not_wait_for_the_last_resort(
     async with Batcher(
         Gated(), limits=Limits(max_items=1, max_pending_items=10), last_resort=rest
     ) as batcher:
-        await batcher.add_many("abc")
+        await batcher.add_many(list("abc"))
         slow = asyncio.create_task(batcher.shutdown(deadline=20.0))
         await called.wait()
         began = fake_clock.now()

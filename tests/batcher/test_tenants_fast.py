@@ -15,7 +15,7 @@ import pytest
 from tenant_programs import log_of
 from tests.seeds import run_by
 
-from penstock import Batch, Batcher, ConfigError, Limits, Outcome, Tenants
+from penstock import Batch, Batcher, ConfigError, ItemFunctionError, Limits, Outcome, Tenants
 from penstock.batcher.gathering import window
 from penstock.batcher.gathering.tenant_queue import TenantQueue
 from penstock.batcher.gathering.tenant_router import TenantRouter
@@ -192,9 +192,9 @@ async def test_an_item_whose_function_raises_was_not_accepted(
     async with batcher_of(sink, fake_clock, **given) as batcher:
         good = [await batcher.submit(("a", number)) for number in range(3)]
         for _ in range(2):
-            with pytest.raises(LookupError, match=f"no {name} for -1"):
+            with pytest.raises(ItemFunctionError, match=f"{name}= raised .*no {name} for -1"):
                 await batcher.submit(("a", -1))
-            with pytest.raises(LookupError, match=f"no {name} for -2"):
+            with pytest.raises(ItemFunctionError, match=f"{name}= raised .*no {name} for -2"):
                 batcher.try_add(("a", -2))
         assert batcher.tally().accepted == 3
         assert batcher.tally().refused == 0
@@ -267,7 +267,7 @@ async def fails_for_its_loop(batcher: Batcher[Order], order: Order) -> None:
 
 async def is_cancelled_while_others_run(batcher: Batcher[Order], order: Order) -> None:
     while not batcher._window.yield_due:
-        with pytest.raises(LookupError):
+        with pytest.raises(ItemFunctionError):
             await batcher.add_many([Order("bad")])
     adding = asyncio.create_task(batcher.add(order))
     asyncio.get_running_loop().call_soon(adding.cancel)

@@ -202,7 +202,7 @@ async def test_flush_is_a_fence_around_what_was_accepted_before_it(fake_clock: F
     """
     sink = Recording(seconds=1.0)
     async with Batcher(sink, limits=Limits(max_delay=50.0)) as batcher:
-        await batcher.add_many("ab")
+        await batcher.add_many(list("ab"))
         report = await batcher.flush()
         assert report
         assert sink.items == ["a", "b"]

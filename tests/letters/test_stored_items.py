@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.dlq_help import record
 
+from penstock import PermanentError
 from penstock._clients.encoding import all_to_json
 from penstock.letters.items import DEEPEST, LONGEST, MARKED, PLAIN, REPR, restored, stored
 from penstock.letters.letter import letter_of
@@ -88,7 +89,7 @@ def test_any_value_makes_a_letter(item: Any) -> None:
     if letter.replayable:
         letter.original()
     else:
-        with pytest.raises(ValueError, match="known only by its repr"):
+        with pytest.raises(PermanentError, match="known only by its repr"):
             letter.original()
 
 
@@ -162,6 +163,18 @@ def test_the_rest_of_the_item_stays_readable() -> None:
         "what": {"$repr": f"<class '{__name__}.Other'>"},
         "raw": {"$base64": "/w=="},
     }
+
+
+class Account(pydantic.BaseModel):
+    name: str
+    passwords: list[pydantic.SecretStr]
+
+
+def test_a_model_with_a_secret_is_never_sent_again_with_asterisks() -> None:
+    account = Account(name="ann", passwords=[pydantic.SecretStr("hidden")])
+    item, form = stored({"account": account})
+    assert item == {"account": {"name": "ann", "passwords": ["**********"]}}
+    assert form == REPR
 
 
 def test_a_repr_is_cut() -> None:

@@ -315,7 +315,7 @@ async def test_one_worker_keeps_total_order_through_retries(fake_clock: FakeCloc
     async with Batcher(
         stack(sink, Retry(backoff=fixed(10.0))), limits=Limits(max_items=1)
     ) as batcher:
-        await batcher.add_many("abc")
+        await batcher.add_many(list("abc"))
     assert [items for _, items in sink.calls] == [("a",), ("a",), ("b",), ("c",)]
 
 

@@ -107,7 +107,7 @@ async def test_best_effort_has_one_last_try_when_the_required_ones_are_done(
         best_effort=[stack(extra, Retry(backoff=tenacity.wait_fixed(100.0)))],
     )
     async with Batcher(fan, limits=Limits(max_items=2)) as batcher:
-        await batcher.add_many("ab")
+        await batcher.add_many(list("ab"))
         assert await batcher.flush()
         assert fake_clock.now() == pytest.approx(3.0)
     assert [call.started for call in extra.calls] == [0.0, 3.0]

@@ -39,7 +39,8 @@ def shown(value: object) -> str:
     scheme, which may be a password.
     """
     told = _URL.sub(r"\1...", _ADDRESS.sub("", repr_of(value)))
-    return told if len(told) <= LONGEST_VALUE else f"{told[: LONGEST_VALUE - 3]}..."
+    half = LONGEST_VALUE // 2
+    return told if len(told) <= LONGEST_VALUE else f"{told[:half]}...{told[-half:]}"
 
 
 def warn(message: str) -> None:

@@ -21,7 +21,7 @@ class TimeLimit:
     It swallows its own cancellation, as `asyncio.timeout` does, but needs one timer for both times.
     """
 
-    __slots__ = ("_cancelling", "_delivery", "_task", "_timer", "_when", "is_exceeded")
+    __slots__ = ("_cancelling", "_delivery", "_seconds", "_task", "_timer", "_when", "is_exceeded")
 
     def __init__(self, delivery: Delivery, seconds: float) -> None:
         task = asyncio.current_task()
@@ -31,6 +31,7 @@ class TimeLimit:
         self._delivery = delivery
         self._task = task
         self._cancelling = task.cancelling()
+        self._seconds = seconds
         self._when = clock.now() + seconds
         self._timer: TimerHandle = clock.call_at(self._when, self._exceed)
 
@@ -39,6 +40,14 @@ class TimeLimit:
         self._task.cancel()
         delivery = self._delivery
         self._timer = delivery.clock.call_at(self._when + GRACE, delivery.close)
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether the task took twice its time although the timer has not run: the loop was blocked
+        all the while.
+        """
+        late = self._delivery.clock.now() - self._when
+        return late > self._seconds and not self.is_exceeded
 
     def __enter__(self) -> None:
         """Do nothing: the time has begun."""

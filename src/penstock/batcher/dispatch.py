@@ -29,6 +29,7 @@ from .gathering.make import gathering_for
 from .gathering.numbers import Numbers
 from .gathering.tenants import TenantGatherer
 from .gathering.window import AddWindow
+from .item_mistakes import FailedFunction
 from .landing import behind_failed, book_failures, errors_of
 from .lifecycle import Lifecycle
 from .monitor import Monitor
@@ -69,7 +70,7 @@ class Dispatcher(Generic[T]):
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
-        failed = self.books.unlisted.raised_by_function
+        failed = FailedFunction(setup, self.books.unlisted)
         self.gathering = gathering_for(
             setup,
             self.ledger,
@@ -170,7 +171,7 @@ class Dispatcher(Generic[T]):
                 continue
             if self.flights.hold_back:
                 return
-            if self.lifecycle.broken is not None:
+            if not self.lifecycle.launches:
                 return  # flights may come back from a backoff; nothing else starts
             sealed = self.gathering.gatherer.take(now) or self._take_early(now)
             if sealed is None:

@@ -14,6 +14,7 @@ from .arguments import checked_size
 from .gathering.add_group import AddGroup
 from .gathering.pack import Leftover
 from .gathering.window import NeedsSlowPath
+from .item_mistakes import FailedFunction, check_item
 from .reservations import WholeReservation, tenant_reservations
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Intake(Generic[T]):
     ) -> AddGroup[T]:
         """Measure and key the items; `ItemTooLarge`, `KeyFailedError` and user errors pass."""
         if self._is_plain and len(items) <= self._ledger.max_items:
+            check_item(items[0])
             return AddGroup(items, None, receipts)
         try:
             return self.measured(items, receipts, known)
@@ -116,6 +118,7 @@ class Intake(Generic[T]):
         """As `group`, without counting refused items. May be called in any thread."""
         measure, identity = self._setup.measure, self._dispatcher.gathering.identity
         sizes = keys = None
+        check_item(items[0])
         try:
             if measure is not None:
                 sizes = tuple([checked_size(measure(item)) for item in items])
@@ -125,7 +128,7 @@ class Intake(Generic[T]):
         except (ItemTooLarge, KeyFailedError):
             raise
         except Exception as error:
-            self._dispatcher.books.unlisted.raised_by_function(error)
+            FailedFunction(self._setup, self._dispatcher.books.unlisted)(error)
             raise
         return AddGroup(items, sizes, receipts, keys)
 

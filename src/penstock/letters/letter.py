@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from .._core.errors import PermanentError
 from .items import MARKED, PLAIN, restored
 
 if TYPE_CHECKING:
@@ -77,9 +78,12 @@ class Letter:
         return self.item_form in {PLAIN, MARKED}
 
     def original(self) -> Any:
-        """The item with marked values restored. Raises `ValueError` if it is not replayable."""
+        """The item with marked values restored.
+
+        Raises `PermanentError` if it is not replayable, and `ValueError` for a malformed mark.
+        """
         if not self.replayable:
-            raise ValueError("a part of the item is known only by its repr")
+            raise PermanentError("a part of the item is known only by its repr")
         return self.item if self.item_form == PLAIN else restored(self.item)
 
     @property

@@ -18,6 +18,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from ..item_mistakes import check_item
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
@@ -66,6 +68,7 @@ class Inbox(Generic[T]):
                 if len(items) >= self._limit:
                     return False
                 if self._woken != self._takings:
+                    check_item(item)  # of those between two takings, one
                     ticket = self._takings
                 items.append(item)
             return True

@@ -64,8 +64,8 @@ _NOT_NOW = frozenset(
 
 
 def item_of(letter: Letter, decode: Callable[[Any], Any] | None) -> Any:
-    """The item to send. Raises `ValueError` if a part of it is only a `repr`, and what `decode`
-    raises.
+    """The item to send. Raises `PermanentError` if a part of it is only a `repr`, and what
+    `decode` raises.
     """
     item = letter.original()
     return item if decode is None else decode(item)

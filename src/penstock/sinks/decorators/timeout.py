@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._core import checks
@@ -11,6 +12,7 @@ from ..._core.errors import StoppedError, TimedOutError, UnavailableError
 from ..._core.keywords import known_arguments
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
+from ..._core.say import say
 from ..._core.send import send
 from ..._core.sink import SinkDecorator
 from ..._core.time_limit import TimeLimit
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
     from ..._core.sink import Sink
 
 T = TypeVar("T")
+
+logger = logging.getLogger("penstock.timeout")
+
+_BLOCKED = (
+    "Timeout(%g): the event loop was blocked during a write, which could not be cut off; if the sink "
+    "blocks, write it as a plain `def` (it then runs in a thread), or `await in_thread(...)` in it"
+)
 
 
 @known_arguments()
@@ -54,6 +63,7 @@ class _TimeoutSink(WrappingSink[T]):
     def __init__(self, inner: Sink[T], seconds: float) -> None:
         super().__init__(inner)
         self.stretch_limit = seconds
+        self._has_told = False
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         errors: Mapping[int, BaseException] = {}
@@ -62,6 +72,9 @@ class _TimeoutSink(WrappingSink[T]):
             errors = await send(self.inner, batch)
         if limit.is_exceeded:  # even if the sink replaced its cancellation by another error
             return self._verdicts(batch)
+        if limit.is_missed and not self._has_told:
+            self._has_told = True
+            say(logger, logging.WARNING, _BLOCKED, self.stretch_limit)
         return WriteResult.failed(batch, errors) if errors else None
 
     def _verdicts(self, batch: Batch[T]) -> WriteResult:
