@@ -106,7 +106,9 @@ class Lifecycle:
     # -- changes -----------------------------------------------------------------------------------
 
     def enter(self, state: str) -> None:
-        """Change the state."""
+        """Change the state. On opening, a clock that does not run this loop raises its error."""
+        if state == "opening":
+            self.clock.call_at(self.clock.now(), _nothing).cancel()
         self.state = state
 
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -154,3 +156,6 @@ class Lifecycle:
         """Wait until a time, a signal, or a shutdown unless `through_stop`."""
         stop = () if through_stop else (self._stop_signal,)
         await wait_until(self.clock, until, *stop, *signals)
+
+
+def _nothing() -> None: ...
