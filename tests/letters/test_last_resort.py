@@ -180,9 +180,24 @@ async def test_a_table_of_an_earlier_release_is_refused_at_opening_with_its_repa
         async with sink:
             pass
     await con.execute(str(found.value).partition("`penstock dlq init`, or ")[2])
+    await written_by_the_earlier_release(embedded_postgres.dsn)
     assert await outcomes(stack(refuse, DeadLetter(sink)), [1]) == {"dead_lettered"}
-    assert await con.fetchval("SELECT item FROM dead_letters") == "1"
+    kept = await con.fetch("SELECT item, item_form FROM dead_letters ORDER BY number")
+    assert [tuple(row) for row in kept] == [('"earlier"', "plain"), ("1", "plain")]
     await con.close()
+
+
+async def written_by_the_earlier_release(dsn: str) -> None:
+    """A service that is not upgraded yet goes on writing to the upgraded table."""
+    columns = DeadLetterRecord.COLUMNS[: -len(LATER)]
+    sink = PostgresSink(
+        dsn,
+        table="dead_letters",
+        columns=columns,
+        row=lambda letter: letter.as_row()[: len(columns)],
+        on_conflict="ignore",
+    )
+    assert await outcomes(stack(refuse, DeadLetter(sink)), ["earlier"]) == {"dead_lettered"}
 
 
 def test_the_columns_of_a_record_are_those_of_its_table() -> None:

@@ -165,6 +165,18 @@ def test_the_rest_of_the_item_stays_readable() -> None:
     }
 
 
+class Account(pydantic.BaseModel):
+    name: str
+    passwords: list[pydantic.SecretStr]
+
+
+def test_a_model_with_a_secret_is_never_sent_again_with_asterisks() -> None:
+    account = Account(name="ann", passwords=[pydantic.SecretStr("hidden")])
+    item, form = stored({"account": account})
+    assert item == {"account": {"name": "ann", "passwords": ["**********"]}}
+    assert form == REPR
+
+
 def test_a_repr_is_cut() -> None:
     class Long:
         def __repr__(self) -> str:

@@ -241,3 +241,12 @@ async def proxied(dsn: str) -> AsyncGenerator[tuple[Proxy, str]]:
         yield proxy, parts._replace(netloc=through, query="sslmode=disable").geturl()
         server.close()
         await proxy.close()
+
+
+async def until_blocked(con: Any, table: str, *, is_blocked: bool = True) -> None:
+    """Return when another session waits for a lock on the table, or none does any more."""
+    waiting = (
+        "SELECT count(*) > 0 FROM pg_locks WHERE relation = $1::text::regclass AND NOT granted"
+    )
+    while await con.fetchval(waiting, table) is not is_blocked:
+        pass

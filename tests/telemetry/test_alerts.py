@@ -4,19 +4,18 @@ they should.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 import yaml
 from tests.telemetry.test_prometheus import NAMES
 from tests.telemetry.test_tenants import TENANT_NAMES
 
 from penstock.telemetry import alert_rules
-from penstock.testing import skip_or_fail
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RECORDED = """
 rule_files: [alerts.yml]
@@ -116,43 +115,6 @@ def test_the_rules_speak_of_metrics_that_exist() -> None:
     for rule in rules:
         assert set(re.findall(r"batcher_\w+", rule["expr"])) <= known
         assert rule["annotations"]["summary"]
-
-
-@pytest.fixture
-def promtool() -> str:
-    """Prometheus's own checker: from the path, or unpacked from Debian's package."""
-    found = shutil.which("promtool")
-    if found is not None:
-        return found
-    folder = (
-        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "penstock" / "prometheus"
-    )
-    tool = folder / "usr" / "bin" / "promtool"
-    if not tool.exists():
-        if shutil.which("apt-get") is None:
-            skip_or_fail(
-                "promtool",
-                "promtool is not on the path, and there is no apt-get to get Debian's package with",
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        for command in (
-            ["apt-get", "download", "prometheus"],
-            ["apt-get", "update"],
-            ["apt-get", "download", "prometheus"],
-        ):
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, check=False, timeout=120
-            )
-            packages = [*folder.glob("prometheus_*.deb")]
-            if packages:
-                break
-        else:
-            skip_or_fail(
-                "promtool",
-                f"Debian's package prometheus cannot be had: {done.stderr.strip()[-200:]}",
-            )
-        subprocess.run(["dpkg-deb", "-x", str(packages[0]), str(folder)], check=True, timeout=120)
-    return str(tool)
 
 
 def test_the_rules_fire_on_recorded_series(promtool: str, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 NAMES = {
     "batcher_batch_size_items": ("histogram", {"name"}),
     "batcher_flush_duration_seconds": ("histogram", {"name", "result"}),
+    "batcher_batch_wait_seconds": ("histogram", {"name"}),
     "batcher_flush": ("counter", {"name", "reason"}),
     "batcher_flush_fail": ("counter", {"name"}),
     "batcher_flush_failure": ("counter", {"name", "error_type"}),

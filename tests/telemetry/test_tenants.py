@@ -18,6 +18,7 @@ from penstock import Batcher, ConfigError, Limits, Outcome, RowBatch, Tenants, T
 from penstock._core.lineage import Lineage, Reason
 from penstock.telemetry import PrometheusObserver
 from penstock.telemetry._tenants import OTHER, Top
+from penstock.telemetry.families import Families
 
 if TYPE_CHECKING:
     from penstock import Batch
@@ -116,7 +117,7 @@ async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty
     assert series(registry).keys() - {OTHER} <= {str(tenant) for tenant in range(tenants)}
     assert len(series(registry)) == 21
     assert number_of_series(registry) < 150
-    (top,) = observer._families._tops.values()
+    (top,) = Families.of(registry)._tops.values()
     assert len(top._counted) <= 200
 
 

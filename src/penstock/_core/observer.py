@@ -64,7 +64,7 @@ class Observer:
         """An adaptive batcher goes on with this many workers and items in a batch."""
 
     def on_state(self, name: str, state: str) -> None:
-        """The batcher is now `open`, `closing`, `closed` or `broken`."""
+        """The batcher is now `opening`, `open`, `closing`, `closed` or `broken`."""
 
 
 class Observers:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterable
-from contextlib import AsyncExitStack
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core import checks
 from .._core.errors import ConfigError, DrainTimeout
 from .._core.keywords import takes
-from .._core.opening import opened
 from .._core.runtime import process_fork
 from . import log
 from .dispatch import Dispatcher
@@ -27,6 +25,7 @@ from .flush import flushed
 from .gathering.window import NeedsSlowPath
 from .intake import Intake
 from .item_mistakes import several
+from .opener import Opener
 from .receipt import Receipt
 from .release import release
 from .setup import BatcherOptions, checked_setup
@@ -98,6 +97,12 @@ class Batcher(Generic[T]):
         last_resort: a sink (or function) that is given what is known not to be applied when a
             shutdown's deadline nears, within a fifth of the deadline; what it takes ends
             `dead_lettered`, the rest `unsent`. Opened and closed with the batcher.
+        open: `"eager"`: entering opens the sink, and raises if it cannot. `"lazy"`: entering
+            returns at once, items are accepted, and the sink is opened in the background, where a
+            destination that is down is waited for like any outage.
+        open_timeout: seconds. With `"eager"`, an unavailable destination is tried again for so
+            long; by default there is one try. With `"lazy"`, the batcher is broken if its sink is
+            not open by then; by default it tries for ever.
         adaptive: let the batcher find its concurrency and batch size below the limits; see
             `Adaptive`. Off by default. With `workers=1` only the size adapts, and order stays
             total.
@@ -114,7 +119,6 @@ class Batcher(Generic[T]):
 
     def _use(self, setup: Setup[T]) -> None:
         self._setup = setup
-        self._opened: AsyncExitStack | None = None
         self._renew()
 
     def _renew(self) -> None:
@@ -123,6 +127,7 @@ class Batcher(Generic[T]):
         self._intake = Intake(self._dispatcher)
         self._lifecycle = self._dispatcher.lifecycle
         self._window = self._dispatcher.window
+        self._opener = Opener(self._dispatcher)
         self._drain: Drain[T] | None = None
         self.report: ShutdownReport[T] | None = None
         """The report of the last shutdown; `None` before."""
@@ -140,22 +145,19 @@ class Batcher(Generic[T]):
             raise ConfigError(message)
         if state == "closed":
             self._renew()
-        self._lifecycle.enter("opening")
-        try:
-            async with AsyncExitStack() as stack:
-                await stack.enter_async_context(opened(self._setup.sink))
-                if self._setup.last_resort is not None:
-                    await stack.enter_async_context(opened(self._setup.last_resort))
-                self._opened = stack.pop_all()
-        except BaseException:
-            self._lifecycle.enter("new")
-            raise
         process_fork.watch(self)
         self._lifecycle.open_on(asyncio.get_running_loop())
+        try:
+            await self._opener.open()
+        except BaseException:
+            self._renew()
+            raise
         self._window.open_on(asyncio.get_running_loop())
-        observers = self._dispatcher.observers
+        self._lifecycle.enter("open")
+        self._opener.entered()
+        observers, shown = self._dispatcher.observers, self._lifecycle.shown_state
         observers.tell(lambda observer: observer.on_open(self.name, self.stats))
-        observers.tell(lambda observer: observer.on_state(self.name, "open"))
+        observers.tell(lambda observer: observer.on_state(self.name, shown))
         return self
 
     async def __aexit__(
@@ -194,8 +196,9 @@ class Batcher(Generic[T]):
             return self.report
         if self._drain is None:
             self._enter("closing")
-            close = self._close_sink
-            self._drain = Drain(self._dispatcher, close, seconds, admit_waiting=admit_waiting)
+            self._drain = Drain(
+                self._dispatcher, self._opener, seconds, admit_waiting=admit_waiting
+            )
         else:
             self._drain.hasten(seconds)
         return await self._drain.wait(self._keep)
@@ -213,14 +216,11 @@ class Batcher(Generic[T]):
         """Shut down within the default deadline; `report` keeps the result."""
         await self.shutdown()
 
-    async def _close_sink(self) -> None:
-        if self._opened is not None:
-            await self._opened.aclose()
-
     def after_fork(self) -> None:
         """Start empty in a forked child: the items inside belong to the parent."""
-        process_fork.leave_to_parent(self._dispatcher, self._drain, self._opened)
-        self._opened = None
+        if self._lifecycle.state == "new":
+            return
+        process_fork.leave_to_parent(self._dispatcher, self._drain, self._opener)
         self._renew()
         self._lifecycle.enter("forked")
 

@@ -171,7 +171,7 @@ class Dispatcher(Generic[T]):
                 continue
             if self.flights.hold_back:
                 return
-            if self.lifecycle.broken is not None:
+            if not self.lifecycle.launches:
                 return  # flights may come back from a backoff; nothing else starts
             sealed = self.gathering.gatherer.take(now) or self._take_early(now)
             if sealed is None:

@@ -3,7 +3,7 @@
 1. Nothing more is accepted. Waiting producers get `ClosedError`, or are admitted as room comes free
    (`admit_waiting`).
 2. Open batches are sealed at once.
-3. Backoffs end with an immediate try. Further tries follow after shortened waits, and an outage is
+3. Backoffs end with an immediate try, that of a sink which is not open yet as well. Further tries follow after shortened waits, and an outage is
    probed, for as long as another try fits (see `_core.patience`): the time is used.
 4. Shortly before the deadline (a fifth of the time, at most a second) queued items are given up as
    `unsent`, and the writes in flight are cancelled. They have a grace to end; then their items get
@@ -36,11 +36,12 @@ from . import log
 from .report import ShutdownReport, TimeSpent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from .._core.sink import Sink
     from .dispatch import Dispatcher
     from .gathering.pack import Leftover
+    from .opener import Opener
 
 T = TypeVar("T")
 
@@ -54,13 +55,13 @@ class Drain(Generic[T]):
     def __init__(
         self,
         dispatcher: Dispatcher[T],
-        close_sink: Callable[[], Coroutine[Any, Any, None]],
+        opener: Opener,
         seconds: float,
         *,
         admit_waiting: bool,
     ) -> None:
         self._dispatcher = dispatcher
-        self._close_sink = close_sink
+        self._opener = opener
         self._admit_waiting = admit_waiting
         self._last_resort: Sink[T] | None = dispatcher.setup.last_resort
         longest_reserve = LONGEST_RESERVE
@@ -113,7 +114,8 @@ class Drain(Generic[T]):
         await countdown.until(self._is_drained, part=1)
         spent.on("drain")
         self._cut()
-        await countdown.settle([flight.task for flight in flights if flight.task is not None])
+        writes = [flight.task for flight in flights if flight.task is not None]
+        await countdown.settle([*writes, *self._opener.running])
         await countdown.until(lambda: flights.all_settled, part=0.5)
         spent.on("cut")
         await self._give_to_last_resort()
@@ -136,6 +138,7 @@ class Drain(Generic[T]):
 
     def _cut(self) -> None:
         dispatcher, countdown = self._dispatcher, self._countdown
+        self._opener.cancel()
         dispatcher.turn_away()
         dispatcher.give_up(_never_sent())
         verdict_at = min(dispatcher.clock.now() + GRACE, countdown.at(0.5))
@@ -178,7 +181,7 @@ class Drain(Generic[T]):
     async def _close(self) -> None:
         name, countdown = self._dispatcher.name, self._countdown
         share = max(countdown.reserve, RESERVE * (countdown.deadline - countdown.began))
-        closing = asyncio.get_running_loop().create_task(self._close_sink())
+        closing = asyncio.get_running_loop().create_task(self._opener.close())
         if not await countdown.ends(closing, latest=self._dispatcher.clock.now() + share):
             late = TimeoutError("it did not end in its share of the deadline; terminated")
             log.close_failed(name, late)
@@ -204,6 +207,7 @@ class Drain(Generic[T]):
             unknown=tuple(books.unknown),
             left_behind=left_behind,
             parked=books.parked,
+            never_opened=self._opener.never_opened,
         )
         log.shutdown(report)
         return report

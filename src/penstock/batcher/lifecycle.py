@@ -1,7 +1,8 @@
 """The life of an open batcher, from opening to its report.
 
 new -> opening -> open -> closing -> closed; a forked child's copy is `forked`. A broken batcher
-that is open takes no items; it still has to be shut down.
+that is open takes no items; it still has to be shut down. One that opens its sink lazily is open,
+takes items, launches nothing, and is shown as `opening`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Lifecycle:
         self.admitting = False
         """Whether a closing batcher still admits producers that waited before."""
         self.broken: BaseException | None = None
+        self.launches = True
+        """Whether batches may be launched: it is not broken, and its sink is open."""
         self.stopping = False
         self.gave_up = False
         """Whether queued items are handed back unsent."""
@@ -49,7 +52,14 @@ class Lifecycle:
     @property
     def shown_state(self) -> str:
         """The state as `stats()` shows it."""
-        return "broken" if self.broken is not None and self.state == "open" else self.state
+        if self.state != "open" or self.launches:
+            return self.state
+        return "opening" if self.broken is None else "broken"
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether its clock can be read."""
+        return self.state == "opening" or self.is_running
 
     @property
     def is_running(self) -> bool:
@@ -112,13 +122,21 @@ class Lifecycle:
         self.state = state
 
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Open it on this loop."""
+        """Begin to open it on this loop."""
         self.loop = loop
         self.context = contextvars.copy_context()
         self._thread = get_ident()
         if isinstance(self.clock, LoopClock):
             self.clock = LoopClock(loop)  # a thread that scrapes metrics can read it as well
-        self.state = "open"
+        self.state = "opening"
+
+    def hold_launches(self) -> None:
+        """Launch no batch until `let_launch`."""
+        self.launches = False
+
+    def let_launch(self) -> None:
+        """Launch batches from now on, unless it is broken."""
+        self.launches = self.broken is None
 
     def stop_accepting(self, *, admit_waiting: bool = False) -> None:
         """Accept no more items; with `admit_waiting` except from producers that wait already."""
@@ -147,6 +165,7 @@ class Lifecycle:
     def breaks(self, error: BaseException) -> None:
         """Note the error that broke it."""
         self.broken = error
+        self.launches = False
 
     def throttled(self, until: float) -> None:
         """Note the destination's throttling."""

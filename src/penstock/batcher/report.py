@@ -79,8 +79,8 @@ class Stats:
 
     name: str
     state: str
-    """`new`, `open`, `closing`, `closed`, `broken`, or `forked`: open in the parent of this
-    process.
+    """`new`, `opening`, `open`, `closing`, `closed`, `broken`, or `forked`: open in the parent of
+    this process. With `open="lazy"` it takes items while it is `opening`.
     """
     tally: Tally
     capacity_items: int
@@ -198,6 +198,8 @@ class ShutdownReport(Generic[T]):
     """Writes that ignored their cancellation and were still running at the deadline."""
     spent: TimeSpent = field(default_factory=TimeSpent)
     """The phases of the shutdown."""
+    never_opened: str = ""
+    """Why the sink was never open, where it was opened lazily and never was; without secrets."""
 
     @property
     def complete(self) -> bool:
@@ -219,4 +221,7 @@ class ShutdownReport(Generic[T]):
     def __str__(self) -> str:
         state, spent = "complete" if self.complete else "INCOMPLETE", str(self.spent)
         line = f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s: {self.tally}"
-        return f"{line} (spent on: {spent})" if spent else line
+        line = f"{line} (spent on: {spent})" if spent else line
+        return (
+            f"{line}; the sink was never open: {self.never_opened}" if self.never_opened else line
+        )

@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 Overflow = Literal["block", "reject", "drop_newest", "drop_oldest"]
 Oversize = Literal["alone", "dead_letter", "reject"]
+Open = Literal["eager", "lazy"]
 
 
 class BatcherOptions(TypedDict, Generic[T], total=False):
@@ -61,6 +62,8 @@ class BatcherOptions(TypedDict, Generic[T], total=False):
     on_failure: Literal["log", "crash"] | FailureHandler
     shutdown_deadline: float | timedelta
     last_resort: SinkLike[T] | None
+    open: Open
+    open_timeout: float | timedelta | None
     adaptive: Adaptive | None
     observers: Iterable[Observer]
     clock: Clock | None
@@ -85,6 +88,8 @@ class Setup(Generic[T]):
     on_failure: str | FailureHandler
     shutdown_deadline: float
     last_resort: Sink[T] | None
+    open: Open
+    open_timeout: float | None
     adaptive: Adaptive | None
     observers: tuple[Observer, ...]
     clock: Clock
@@ -145,6 +150,8 @@ def checked_setup(
     on_failure: Literal["log", "crash"] | FailureHandler = "log",
     shutdown_deadline: float | timedelta = 25.0,
     last_resort: SinkLike[T] | None = None,
+    open: Open = "eager",  # noqa: A002
+    open_timeout: float | timedelta | None = None,
     adaptive: Adaptive | None = None,
     observers: Iterable[Observer] = (),
     clock: Clock | None = None,
@@ -174,6 +181,8 @@ def checked_setup(
             "shutdown_deadline", shutdown_deadline, zero=True, usual=checks.LONG_TIMEOUT
         ),
         last_resort=None if last_resort is None else as_sink(last_resort, "last_resort"),
+        open=checks.choice("open", open, get_args(Open)),
+        open_timeout=checks.optional_seconds("open_timeout", open_timeout),
         adaptive=checked_adaptive(adaptive, bounds),
         observers=checked_observers(observers),
         clock=checked_clock(clock),

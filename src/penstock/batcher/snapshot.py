@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def stats_of(dispatcher: Dispatcher[Any]) -> Stats:
     """A snapshot. May be taken in any thread."""
     lifecycle, ledger, gathering = dispatcher.lifecycle, dispatcher.ledger, dispatcher.gathering
-    now = lifecycle.clock.now() if lifecycle.is_running else 0.0
+    now = lifecycle.clock.now() if lifecycle.has_loop else 0.0
     held = gathering.gatherer.snapshot()
     tenants = gathering.gatherer if isinstance(gathering.gatherer, TenantGatherer) else None
     backing_off = len(dispatcher.flights.backing_off)

@@ -1,16 +1,25 @@
-"""A connection to the database of dead letters. Its errors hide passwords and values of items."""
+"""A connection to the database of dead letters. Its errors hide passwords and values of items.
+
+Statements are not prepared, and behind a pooler each runs in a transaction block. A lock of the
+session admits one replay at a time. Behind a pooler a transaction of a second connection holds it,
+since a session there is lent for one transaction.
+"""
 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from .._clients.postgres.statements import is_pooled
 from .._core import told
 from .store import StoreError
 from .text import without_secrets
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     import asyncpg
     from asyncpg.transaction import Transaction
 
@@ -18,6 +27,10 @@ _PLAIN_DSN = re.compile(
     r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?"
 )
 """A DSN that can be split safely. In any other, a part of the password may look like a host."""
+_LOCK = (
+    "SELECT pg_try_advisory_{}lock(hashtext('penstock dlq'), to_regclass($1::text)::oid::int) "
+    "AS held"
+)
 _DSN_RULE = (
     "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, the port a number, and characters "
     "such as @ : / # % in a password as %40 and so on"
@@ -30,13 +43,21 @@ class LetterConnection:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._connection: asyncpg.Connection[Any] | None = None
+        self._is_pooled = False
+        self._holder: asyncpg.Connection[Any] | None = None
+        """The connection whose open transaction holds the lock."""
 
     async def open(self) -> None:
         """Connect."""
+        self._connection = await self._connected()
+        with self._errors_of("the connection"):
+            self._is_pooled = await is_pooled(self._connection)
+
+    async def _connected(self) -> asyncpg.Connection[Any]:
         import asyncpg  # an optional dependency
 
         try:
-            self._connection = await asyncpg.connect(self._dsn)
+            return await asyncpg.connect(self._dsn, statement_cache_size=0)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreError(f"no connection to {self.place}: {self.text_of(error)}") from None
         except (ValueError, TypeError, LookupError):  # its text may hold any part of the DSN
@@ -44,8 +65,20 @@ class LetterConnection:
 
     async def close(self) -> None:
         """Disconnect, in 5 s at most."""
+        if self._holder is not None:
+            self._holder.terminate()
         if self._connection is not None:
             await self._connection.close(timeout=5.0)
+
+    async def lock(self, table: str) -> bool:
+        """Take the lock of replays of `table` until the end; return whether it was free."""
+        if not self._is_pooled:
+            (row,) = await self.ask(table, _LOCK.format(""), table)
+            return bool(row["held"])
+        self._holder = await self._connected()
+        with self._errors_of(table):
+            await self._holder.execute("BEGIN")
+            return bool(await self._holder.fetchval(_LOCK.format("xact_"), table))
 
     def transaction(self) -> Transaction:
         """A transaction, as a context manager."""
@@ -59,10 +92,20 @@ class LetterConnection:
 
     async def ask(self, table: str, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """The rows of a statement about `table`, which the error names."""
+        with self._errors_of(table):
+            if self._holder is not None:
+                await self._holder.execute("SELECT")  # raises if the lock is lost
+            if not self._is_pooled or self._open.is_in_transaction():
+                return await self._open.fetch(statement, *arguments)
+            async with self._open.transaction():
+                return await self._open.fetch(statement, *arguments)
+
+    @contextmanager
+    def _errors_of(self, table: str) -> Generator[None]:
         import asyncpg  # an optional dependency
 
         try:
-            return await self._open.fetch(statement, *arguments)
+            yield
         except (
             OSError,
             asyncpg.PostgresError,

@@ -7,7 +7,8 @@
    `_READ`. `restored` returns the same value.
 3. Everything else (an object without a form, a cycle, more than `DEEPEST` levels) is replaced by its
    `repr`, at most `LONGEST` characters of it, as `{"$repr": ...}`. Such a letter cannot be sent
-   again. The rest of the item stays readable.
+   again, and neither can one of a pydantic model with a secret, whose form has asterisks instead.
+   The rest of the item stays readable.
 4. An object of the item's own that looks like a mark is kept as `$mapping`, so every mark is ours.
 5. The copy shares nothing with the item, which may change meanwhile.
 """
@@ -119,6 +120,8 @@ class _Copying:
                 made.append(self._value(each))  # noqa: PERF401  # a comprehension takes one more frame per level
             return made
         form = form_for(value)
+        if _hides(value):
+            self.form = REPR
         return self._repr(value) if form is None else self._value(_formed(form, value))
 
     def _mapping(self, pairs: list[tuple[Any, Any]]) -> Any:
@@ -139,6 +142,22 @@ class _Copying:
     def _repr(self, value: object) -> dict[str, Any]:
         self.form = REPR
         return {_SHOWN: storable(repr_of(value)[:LONGEST])}
+
+
+def _hides(model: Any) -> bool:
+    """Whether a pydantic model has asterisks in its form in place of a secret."""
+    try:
+        return hasattr(model, "model_dump") and _has_secret(model.model_dump(warnings=False))
+    except Exception:  # it dumps itself as JSON only, and what it hides is unknown
+        return True
+
+
+def _has_secret(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_secret, cast("dict[Any, Any]", value).values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(map(_has_secret, cast("list[Any]", value)))
+    return hasattr(value, "get_secret_value")
 
 
 def _formed(form: Form, value: object) -> object:

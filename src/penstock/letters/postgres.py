@@ -125,12 +125,7 @@ class PostgresStore:
 
     async def hold(self) -> None:
         """See `Store`."""
-        (row,) = await self._ask(
-            "SELECT pg_try_advisory_lock(hashtext('penstock dlq'), "
-            "to_regclass($1::text)::oid::int) AS held",
-            self._table,
-        )
-        if not row["held"]:
+        if not await self._connection.lock(self._table):
             raise StoreError(f"another replay of {self._table} is under way")
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:

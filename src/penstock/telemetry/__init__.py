@@ -8,11 +8,22 @@ from .prometheus import PrometheusObserver
 from .tracing import Tracing, traced
 
 if TYPE_CHECKING:
+    from .otel_metrics import OpenTelemetryObserver
     from .rules import alert_rules
 else:
-    __getattr__, __dir__ = later(__name__, {"rules": ["alert_rules"]})
+    __getattr__, __dir__ = later(
+        __name__, {"otel_metrics": ["OpenTelemetryObserver"], "rules": ["alert_rules"]}
+    )
 
-__all__ = ["Metrics", "Observed", "PrometheusObserver", "Tracing", "alert_rules", "traced"]
+__all__ = [
+    "Metrics",
+    "Observed",
+    "OpenTelemetryObserver",
+    "PrometheusObserver",
+    "Tracing",
+    "alert_rules",
+    "traced",
+]
 
 publish("penstock", Metrics, Observed, Tracing)
 publish(__name__, PrometheusObserver, traced)

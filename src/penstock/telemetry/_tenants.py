@@ -7,6 +7,8 @@
 2. A tenant is shown when its count exceeds the lowest count shown; the tenant with that is hidden.
 3. Items of a hidden tenant count as `other`, and stay there: no counter decreases. The series of a
    hidden tenant begins again with 0 when it is shown again, which Prometheus treats as a restart.
+4. Where a series cannot be removed (`Kept`), that of a hidden tenant stays as it is. So that their
+   number is bounded there too, a process shows ten times as many tenants at most, over its life.
 """
 
 from __future__ import annotations
@@ -54,6 +56,20 @@ class Top:
     def label(self, tenant: str) -> str:
         """The tenant's own name if it is shown; otherwise `other`."""
         return tenant if tenant in self._shown else OTHER
+
+
+class Kept:
+    """Tenants whose series stay for ever, at most ten times `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most * COUNTED_PER_SHOWN
+        self._kept: set[str] = set()
+
+    def label(self, tenant: str) -> str:
+        """The tenant's own name if it has a series or there is room for one; otherwise `other`."""
+        if tenant not in self._kept and len(self._kept) < self._most:
+            self._kept.add(tenant)
+        return tenant if tenant in self._kept else OTHER
 
 
 def label_of(tenant: object) -> str:

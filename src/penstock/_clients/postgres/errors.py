@@ -128,8 +128,8 @@ def _class_of(error: BaseException) -> ErrorClass | None:
             return _T  # the table was altered; the next try prepares the statement again
         if state == NO_PRIVILEGE:
             return _R if _lacks_privilege(error) else _P
-        if is_from_pooler(error):
-            return class_of_pooler(message_of(error))
+        if (pooler := pooler_error(error)) is not None:
+            return class_of_pooler(message_of(pooler))
         if state[:2] == "08" and _is_fatal(error):
             return _STATES.get(state, _T)
         return _STATES.get(state) or _FAMILIES.get(state[:2], _P)
@@ -176,9 +176,15 @@ def is_from_server(error: BaseException) -> bool:
     return sqlstate(error) is not None and getattr(error, "severity", None) is not None
 
 
-def is_from_pooler(error: BaseException) -> bool:
-    """Whether a pooler raised the error by itself; it has closed the connection then."""
-    return sqlstate(error) == POOLER and _is_fatal(error)
+def pooler_error(error: BaseException) -> BaseException | None:
+    """The error that a pooler raised by itself, if this is one; it closes the connection then.
+
+    asyncpg raises the end of the connection from it.
+    """
+    for each in (error, error.__cause__):
+        if each is not None and sqlstate(each) == POOLER and _is_fatal(each):
+            return each
+    return None
 
 
 def _is_fatal(error: BaseException) -> bool:
@@ -280,7 +286,8 @@ def for_write(error: Exception, *, sealed: bool) -> Exception:
 
     A refusal by a pooler is returned as it is.
     """
-    if is_from_pooler(error) and (not sealed or was_not_sent(message_of(error))):
+    pooler = pooler_error(error)
+    if pooler is not None and (not sealed or was_not_sent(message_of(pooler))):
         kind = _class_of(error)
         if kind is _R:
             return error

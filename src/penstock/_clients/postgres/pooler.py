@@ -1,7 +1,8 @@
 """Errors that a pooler in front of PostgreSQL raises by itself. Pure.
 
 PgBouncer gives nearly all of them one code (08P01) and no routine, so its texts decide. They are
-not translated. None of them is about a row.
+not translated. Among them are the server's own texts, where it refuses PgBouncer's login. None of
+them is about a row.
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ _OUTAGES = (
     "admin forced disconnect",
     "suspend_timeout",
     "pause failed",
+    "the database system is",  # starting up, shutting down, in recovery
 )
 _FULL = (
+    "too many clients",
+    "too many connections",
+    "connection slots are reserved",
     "no more connections allowed",
     "client connections exceeded",
     "bouncer resources exhaustion",
@@ -51,6 +56,9 @@ _LOGIN = (
     "username too long",
     "empty password",
     "not allowed",
+    "no pg_hba.conf entry",
+    "not permitted to log in",
+    "does not exist",  # a role or a database
 )
 _REPAIRS = {
     "unsupported startup parameter": "leave the parameter out of the DSN and of connect_options "

@@ -21,9 +21,9 @@ from ..._core.told import for_log, text_of
 from .errors import (
     NO_PRIVILEGE,
     classify_postgres,
-    is_from_pooler,
     is_stale,
     message_of,
+    pooler_error,
     shown,
     sqlstate,
 )
@@ -51,8 +51,8 @@ def repair_of(error: Exception, place: str) -> str:
     state = sqlstate(error) or ""
     if is_stale(error):
         return f"for the pooler at {place}: {PREPARED}; {FOREIGN}"
-    if is_from_pooler(error):
-        return _repair_of_pooler(error, place)
+    if (pooler := pooler_error(error)) is not None:
+        return _repair_of_pooler(pooler, place)
     if not state:
         return f"put right how the sink connects to {place} ({shown(error)})"
     if state[:2] == "28":
@@ -77,12 +77,12 @@ def repair_of(error: Exception, place: str) -> str:
     )
 
 
-def _repair_of_pooler(error: Exception, place: str) -> str:
+def _repair_of_pooler(error: BaseException, place: str) -> str:
     text = message_of(error)
     if is_login(text):
         return (
-            f"let the role log in at the pooler at {place}: its auth_file, auth_query or "
-            f"auth_hba_file ({text})"
+            f"let the role log in at the pooler at {place}, and the pooler at its server: "
+            f"auth_file, auth_query, the role and the database ({text})"
         )
     return f"for the pooler at {place}: {repair_of_pooler(text) or f'see its log ({text})'}"
 
@@ -112,7 +112,7 @@ def for_opening(error: Exception, place: str) -> Exception:
     if (
         sqlstate(error) in _REFUSED_HERE
         or isinstance(error, ssl.SSLCertVerificationError)
-        or (is_from_pooler(error) and classify_postgres(error) is ErrorClass.REFUSED)
+        or (pooler_error(error) is not None and classify_postgres(error) is ErrorClass.REFUSED)
     ):
         made = ConfigError(f"dsn={place!r}: {error}; to repair: {repair_of(error, place)}")
         return caused(made, error)

@@ -18,7 +18,7 @@ import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from .errors import is_from_pooler, is_gone, is_stale, message_of
+from .errors import is_gone, is_stale, message_of, pooler_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -162,4 +162,5 @@ async def keeps_statements(con: PoolConnectionProxy[Any]) -> bool:
 
 
 def _is_limit_refused(error: Exception) -> bool:
-    return is_from_pooler(error) and message_of(error).endswith(f"parameter: {_TIMEOUT}")
+    pooler = pooler_error(error)
+    return pooler is not None and message_of(pooler).endswith(f"parameter: {_TIMEOUT}")

@@ -76,6 +76,8 @@ class BlockingBatcher(Generic[T]):
             called on the batcher's thread.
         shutdown_deadline: total seconds for the shutdown when the block is left.
         last_resort: a sink for items that a shutdown could not send; see `Batcher`.
+        open: `"eager"` or `"lazy"`: whether `start` waits until the sink is open; see `Batcher`.
+        open_timeout: seconds until the opening fails; see `Batcher`.
         adaptive: adapt concurrency and batch size below the limits; see `Batcher`.
         observers: observers of this batcher, called on its thread.
         clock: the time source; the batcher's own loop by default.
@@ -107,7 +109,7 @@ class BlockingBatcher(Generic[T]):
     def start(self) -> Self:
         """Start the thread, open the sink, and return the batcher.
 
-        Blocks until the sink is open. The interpreter's exit shuts the batcher down at the latest.
+        Blocks until the sink is open, unless it is opened lazily. The interpreter's exit shuts the batcher down at the latest.
         Raises the error of the opening, and nothing runs then; `ConfigError` if it is open already.
         """
         refuse_in_a_loop("start()", "use a Batcher there")

@@ -46,8 +46,8 @@ class ElasticsearchSink(HttpBase):
             and `"create"` it may return `None`, and then the server generates an id at every
             attempt. Default: an id generated once per accepted item, so that a resend never stores
             it twice.
-        document: a function from an item to its document, a mapping (or dataclass, or JSON as bytes
-            on one line). Default: the item.
+        document: a function from an item to its document: a mapping, a dataclass, a pydantic model
+            or the like, or JSON as bytes on one line. Default: the item.
         routing: the field that holds the routing value, or a function from an item to it.
         pipeline: the name of an ingest pipeline, or a function from an item to it.
         version: the field that holds a version (a whole number), or a function from an item to it:

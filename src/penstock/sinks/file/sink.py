@@ -43,7 +43,8 @@ class FileSink(Openable):
             it is kept and excludes other processes and other sinks; `path.torn` receives the
             unfinished end that a killed process left.
         encode: a function from an item to its line, as text or bytes without a newline. Default:
-            JSON; dates, decimals, UUIDs as text, dataclasses as objects.
+            JSON; dates, decimals, UUIDs as text; mappings, dataclasses, pydantic models, attrs
+            classes and msgspec structs as objects; named tuples as lists.
         compression: `"zstd"`: every batch is one frame, so the file can be read at any time.
         fsync: `"always"`: a batch is delivered when it is on the disk. `"close"`: on the disk when
             the file is rotated or closed; a power failure may lose delivered items, the end of this

@@ -46,7 +46,8 @@ class HttpSink(HttpBase):
         body: the form of a body: `"ndjson"` (one line per record), `"json"` (one array), or a
             function from a list of records, as bytes, to the body.
         encode: a function from an item to its record, bytes or text; default: JSON, with dates in
-            ISO form, UUIDs and decimals as text and dataclasses as objects.
+            ISO form, UUIDs and decimals as text, mappings, dataclasses, pydantic models, attrs
+            classes and msgspec structs as objects, and named tuples as lists.
         method: `"POST"`, `"PUT"` or `"PATCH"`.
         headers: headers of every request; they replace the sink's own, such as `Content-Type`.
             Values are never shown.

@@ -177,8 +177,8 @@ class PostgresSink(Openable):
             stages=stages,
         )
         need_asyncpg()
-        # first, and by this name, for the error that it cannot be pickled
-        self._connect_options = settings.access.options
+        # first, and by these names, for the error that they cannot be pickled
+        self._pool, self._connect_options = settings.access.pool, settings.access.options
         self._settings = settings
         self._table: OpenTable | None = None
 

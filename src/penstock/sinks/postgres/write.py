@@ -33,7 +33,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._clients.postgres.errors import LOCK_NOT_AVAILABLE, for_write, is_refusal, sqlstate
+from ..._clients.postgres.errors import LOCK_NOT_AVAILABLE, for_write, is_lost, is_refusal, sqlstate
+from ..._clients.postgres.refusals import for_connecting
+from ..._core.errors import TransientError
 from .repair.blame import Blame
 from .repair.changes import TableChanges
 from .repair.resend import resend
@@ -130,7 +132,10 @@ class TableWrite:
         try:
             await self._sender.scope.enter(self._sender.con)
         except Exception as error:
-            raise for_write(error, sealed=False)  # noqa: B904  # it has its cause
+            told = for_write(error, sealed=False)
+            if is_lost(error) and isinstance(told, TransientError):  # a pooler without a server
+                told = for_connecting(error, self._judge.place)
+            raise told  # noqa: B904  # it has its cause
 
     async def _is_locked(self) -> bool:
         """Ask the server whether another session's lock keeps every row out of the table."""

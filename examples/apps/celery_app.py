@@ -1,0 +1,91 @@
+"""Rows into PostgreSQL from Celery tasks; a task is acknowledged once its rows are safe. Start it with
+
+DATABASE_URL=postgresql://... BROKER_URL=redis://... celery -A celery_app worker --concurrency 2
+"""
+
+import os
+
+from celery import Celery
+from celery.signals import worker_process_init, worker_process_shutdown
+
+import penstock
+from penstock.sinks import PostgresSink
+
+ROOM_WITHIN = 5.0  # seconds that a task may wait for room in the ledger
+SAFE_WITHIN = 10.0  # seconds that it may wait for its outcomes; a warm shutdown waits for it
+
+Event = tuple[int, str]
+
+# A description: no thread and no connection yet, so the worker may fork.
+batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
+    penstock.stack(
+        PostgresSink(
+            os.environ["DATABASE_URL"],
+            table="events",
+            columns=("id", "action"),
+            on_conflict="ignore",  # a task may run twice
+        ),
+        penstock.Timeout(5.0),
+        penstock.Retry(attempts=5),
+    ),
+    name="events",
+    limits=penstock.Limits(max_items=500),
+    shutdown_deadline=15.0,
+)
+
+
+@worker_process_init.connect
+def open_batcher(**_: object) -> None:
+    batcher.start()
+
+
+@worker_process_shutdown.connect
+def close_batcher(**_: object) -> None:
+    batcher.shutdown()
+
+
+# -- tasks -----------------------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """The table refuses a row, and will again."""
+
+
+app = Celery("celery_app", broker=os.environ.get("BROKER_URL"))
+app.conf.update(
+    task_acks_late=True,  # a task that a dead worker had goes to another one...
+    task_reject_on_worker_lost=True,  # ...and one that a dead process of a living worker had, too
+    worker_prefetch_multiplier=1,
+)
+again = {
+    # not yet safe, no room, or no batcher; every task may be repeated, since the id is a key
+    "autoretry_for": (penstock.ItemFailed, TimeoutError, penstock.ClosedError),
+    "retry_backoff": True,
+    "retry_backoff_max": 60,
+    "max_retries": None,
+}
+
+
+@app.task(**again)
+def store(number: int, action: str) -> None:
+    """One row. A process runs one task at a time, so this is one write per task."""
+    write([(number, action)])
+
+
+@app.task(**again)
+def store_many(events: list[Event]) -> None:
+    """As many rows as the message carries, in batches."""
+    write([(number, action) for number, action in events])
+
+
+def write(events: list[Event]) -> None:
+    """Return when every row is in the table."""
+    receipts = [batcher.submit(event, timeout=ROOM_WITHIN) for event in events]
+    batcher.flush(SAFE_WITHIN)  # nothing else in this process fills the batch
+    for event, receipt in zip(events, receipts, strict=True):
+        try:
+            receipt.result(0)
+        except penstock.ItemFailed as failed:
+            if isinstance(failed.__cause__, penstock.PermanentError):
+                raise Refused(event) from failed
+            raise

@@ -1,0 +1,79 @@
+"""The Prometheus collector of a single process: states and totals, read at each scrape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .definitions import PENDING, STATES, TOTALS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any
+
+    from prometheus_client.core import Metric
+
+    from .readings import StateReading, StateReadings
+
+
+class StateCollector:
+    """Reads the open batchers at each scrape."""
+
+    def __init__(self, readings: StateReadings) -> None:
+        self._readings = readings
+
+    def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
+        """Read this batcher from now on."""
+        self._readings.watch(name, stats, tenants=tenants)
+
+    def forget(self, name: str) -> None:
+        """Stop reading the closed batchers of this name."""
+        self._readings.forget(name)
+
+    def refresh(self) -> None:
+        """Nothing to do: a scrape reads for itself."""
+
+    def describe(self) -> Iterable[Metric]:
+        """No metrics: registering must not read a batcher."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, with its samples per name."""
+        found = self._readings.read()
+        yield from _gauges(found)
+        if self._readings.shows_tenants:
+            yield _pending(found)
+        yield from _counters(found)
+
+
+def _gauges(found: Sequence[StateReading]) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    for measure in STATES:
+        family = measure.family
+        gauge = GaugeMetricFamily(family.name, family.text, labels=family.all_labels)
+        for reading in found:
+            for labels, value in reading.of(measure).items():
+                gauge.add_metric([reading.name, *labels], value)
+        yield gauge
+
+
+def _counters(found: Sequence[StateReading]) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    for measure in TOTALS:
+        family = measure.family
+        counter = CounterMetricFamily(family.name, family.text, labels=family.all_labels)
+        for reading in found:
+            for labels, value in reading.total(measure).items():
+                counter.add_metric([reading.name, *labels], value)
+        yield counter
+
+
+def _pending(found: Sequence[StateReading]) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    pending = GaugeMetricFamily(PENDING.name, PENDING.text, labels=PENDING.all_labels)
+    for reading in found:
+        for tenant, inside in reading.inside_by_tenant().items():
+            pending.add_metric([reading.name, tenant], inside)
+    return pending

@@ -1,0 +1,132 @@
+"""The Prometheus metrics of one registry, shared by its observers."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from .._core.outcome import Outcome
+from ._tenants import OTHER, Kept, Top, label_of
+from .collector import StateCollector
+from .definitions import AT_ZERO, COUNTERS, HISTOGRAMS, TENANT_ITEMS, Family
+from .mirror import Mirror
+from .readings import StateReadings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client import CollectorRegistry
+
+
+class Families:
+    """The metric families of one registry."""
+
+    _known: ClassVar[WeakKeyDictionary[CollectorRegistry, Families]] = WeakKeyDictionary()
+    _lock = threading.Lock()
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        from prometheus_client import Counter, Histogram
+
+        self._registry = registry
+        self._families: dict[str, Any] = {
+            each.name: Histogram(
+                each.name, each.text, each.all_labels, buckets=each.buckets, registry=registry
+            )
+            for each in HISTOGRAMS
+        }
+        for each in COUNTERS:
+            self._families[each.name] = Counter(
+                each.name, each.text, each.all_labels, registry=registry
+            )
+        self._children: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._tops: dict[str, Top] = {}
+        self._kept: dict[str, Kept] = {}
+        self._is_multiprocess = is_multiprocess()
+        self.states: StateCollector | Mirror
+        """The states and totals: read at a scrape, or in multiprocess mode written by a timer."""
+        if self._is_multiprocess:
+            self.states = Mirror(registry, StateReadings())
+        else:
+            self.states = StateCollector(StateReadings())
+            registry.register(self.states)
+
+    def _child(self, family: Family, labels: tuple[str, ...]) -> Any:
+        """The series with these labels; looked up once, since each look-up takes a lock."""
+        key = (family.name, labels)
+        found = self._children.get(key)
+        if found is None:
+            found = self._children[key] = self._families[family.name].labels(*labels)
+        return found
+
+    def begin(self, name: str) -> None:
+        """Start the counts of losses at 0."""
+        for family, labels in AT_ZERO:
+            self._child(family, (name, *labels))
+
+    def count(self, family: Family, labels: tuple[str, ...], number: int) -> None:
+        """Add to a counter."""
+        self._child(family, labels).inc(number)
+
+    def observe(
+        self, family: Family, labels: tuple[str, ...], value: float, trace: str | None = None
+    ) -> None:
+        """Add a value to a histogram, with the id of its trace as an exemplar."""
+        self._child(family, labels).observe(value, {"trace_id": trace} if trace else None)
+
+    def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
+        """Show the states of this batcher from now on."""
+        self.states.watch(name, stats, tenants=tenants)
+
+    def forget(self, name: str) -> None:
+        """Show the states of the closed batchers of this name no more."""
+        self.states.forget(name)
+
+    def refresh(self) -> None:
+        """Show the states as they are now, where they are not read at a scrape."""
+        self.states.refresh()
+
+    def count_tenant(
+        self, name: str, tenant: object, outcome: Outcome, items: int, most: int
+    ) -> None:
+        """Count items of a tenant by outcome; at most `most` tenants of a name are shown."""
+        from prometheus_client import Counter
+
+        family = self._families.get(TENANT_ITEMS.name)
+        if family is None:
+            family = self._families[TENANT_ITEMS.name] = Counter(
+                TENANT_ITEMS.name,
+                TENANT_ITEMS.text,
+                TENANT_ITEMS.all_labels,
+                registry=self._registry,
+            )
+        top = self._tops.setdefault(name, Top(most))
+        own = label_of(tenant)
+        hidden = top.seen(own, items)
+        shown = top.label(own)
+        if self._is_multiprocess:
+            if shown != OTHER:
+                shown = self._kept.setdefault(name, Kept(most)).label(shown)
+        elif hidden is not None:
+            for each in Outcome:
+                family.labels(name, hidden, each.value)  # only an existing one can go
+                family.remove(name, hidden, each.value)
+        family.labels(name, shown, outcome.value).inc(items)
+
+    @classmethod
+    def of(cls, registry: CollectorRegistry | None) -> Families:
+        """The families of a registry, created at the first use."""
+        from prometheus_client import REGISTRY
+
+        used = REGISTRY if registry is None else registry
+        with cls._lock:
+            if used not in cls._known:
+                cls._known[used] = cls(used)
+            return cls._known[used]
+
+
+def is_multiprocess() -> bool:
+    """Whether `prometheus_client` writes values to files; it decides so when it is imported."""
+    from prometheus_client import values
+
+    return values.ValueClass is not values.MutexValue

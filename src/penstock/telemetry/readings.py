@@ -1,0 +1,153 @@
+"""States and totals of open batchers, read from any thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from inspect import ismethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakMethod
+
+from ._tenants import OTHER, label_of
+from .definitions import TOTALS, Measure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Series = tuple[str, tuple[str, ...]]
+    """A family's name, and the values of its labels after `name`."""
+
+logger = logging.getLogger("penstock.telemetry")
+
+_ENDED = {"closed", "forked"}
+
+
+class StateReading(NamedTuple):
+    """The batchers of one name at one moment."""
+
+    name: str
+    states: Sequence[Any]
+    """`Stats` of each that is open."""
+    counts: Mapping[Series, int]
+    """The totals, with those of the closed ones."""
+    most_tenants: int
+
+    def of(self, measure: Measure) -> dict[tuple[str, ...], float]:
+        """The values of a state by their labels; empty without an open batcher."""
+        found: dict[tuple[str, ...], float] = {}
+        for stats in self.states:
+            for labels, value in measure.read(stats).items():
+                before = found.get(labels, 0)
+                found[labels] = max(before, value) if measure.is_greatest else before + value
+        return found
+
+    def total(self, measure: Measure) -> dict[tuple[str, ...], int]:
+        """The values of a total by their labels; empty before the first reading."""
+        name = measure.family.name
+        return {labels: count for (family, labels), count in self.counts.items() if family == name}
+
+    def inside_by_tenant(self) -> dict[str, int]:
+        """Items inside by tenant; small tenants count as other, so that scrapes show the same."""
+        found = Counter[str]()
+        for stats in self.states:
+            for tenant in stats.busiest_tenants:
+                if (
+                    tenant.inside * 100 >= stats.capacity_items
+                    and (label := label_of(tenant.tenant)) != OTHER
+                ):
+                    found[label] += tenant.inside
+        shown = dict(found.most_common(self.most_tenants))
+        if self.most_tenants and any(stats.tenants for stats in self.states):
+            inside = sum(stats.tally.inside for stats in self.states)
+            shown[OTHER] = max(0, inside - sum(shown.values()))
+        return shown
+
+
+class Reader:
+    """A reader of one batcher, from any thread, while it lives. Its counts never decrease."""
+
+    def __init__(self, stats: Callable[[], Any]) -> None:
+        self._stats: Callable[[], Callable[[], Any] | None] = (
+            WeakMethod(stats) if ismethod(stats) else lambda: stats
+        )
+        self._last: Any = None
+        self.counts: Counter[Series] = Counter(
+            {(total.family.name, labels): 0 for total in TOTALS for labels in total.series}
+        )
+        """The totals as last read."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the batcher was garbage-collected."""
+        return self._stats() is None
+
+    def read(self) -> Any:
+        """The batcher's `Stats`, or the last ones if it cannot be read; `None` without any."""
+        stats = self._stats()
+        if stats is not None:
+            try:
+                self._last = stats()
+            except Exception:
+                # in the middle of a step; the next scrape reads it
+                logger.debug("a batcher could not be read", exc_info=True)
+                return self._last
+            for total in TOTALS:
+                for labels, value in total.read(self._last).items():
+                    series = (total.family.name, labels)
+                    self.counts[series] = max(self.counts[series], int(value))
+        return self._last
+
+
+class StateReadings:
+    """The batchers that an exporter reads. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, list[Reader]] = {}
+        self._ended: dict[str, Counter[Series]] = {}
+        self._tenants: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
+        """Read this batcher from now on, and show at most `tenants` of its tenants."""
+        with self._lock:
+            self._tenants[name] = tenants
+            self._readers.setdefault(name, []).append(Reader(stats))
+            self._ended.setdefault(name, Counter())
+
+    def forget(self, name: str) -> None:
+        """Stop reading the closed batchers of this name; their counts stay."""
+        with self._lock:
+            self._read(name)
+
+    def read(self) -> list[StateReading]:
+        """All batchers, by name."""
+        with self._lock:
+            return [self._read(name) for name in self._readers]
+
+    @property
+    def has_open(self) -> bool:
+        """Whether a batcher was open when it was last read."""
+        return any(self._readers.values())
+
+    @property
+    def shows_tenants(self) -> bool:
+        """Whether an observer has `tenants`."""
+        return any(self._tenants.values())
+
+    def _read(self, name: str) -> StateReading:
+        states: list[Any] = []
+        ended = self._ended[name]
+        counts = Counter[Any]()
+        readers = self._readers[name]
+        for reader in tuple(readers):
+            stats = reader.read()
+            if reader.is_gone or (stats is not None and stats.state in _ENDED):
+                readers.remove(reader)
+                ended.update(reader.counts)
+                continue
+            counts.update(reader.counts)
+            if stats is not None:
+                states.append(stats)
+        counts.update(ended)
+        return StateReading(name, states, counts, self._tenants[name])

@@ -1,0 +1,96 @@
+"""Batchers in every state that an alert is about, for tests of the exporters."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import tenacity
+
+from penstock import (
+    Batcher,
+    Limits,
+    PermanentError,
+    RefusedError,
+    Retry,
+    TransientError,
+    stack,
+)
+from penstock.testing import BlockingSink, ScriptedSink, fail, partial, slow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
+    from penstock import Observer
+    from penstock.testing import FakeClock
+
+EVERY_ALERT = {
+    "BatcherBatchesSmall": "small",
+    "BatcherFlushSlow": "slow",
+    "BatcherOnlySizeTrigger": "small",
+    "BatcherQueueFilling": "full",
+    "BatcherLosing": "losing",
+    "BatcherKeysHeld": "held",
+    "BatcherTenantFilling": "tenants",
+    "BatcherOutage": "outage",
+    "BatcherDestinationRefuses": "refused",
+}
+"""Every alert, and a batcher below for which it fires."""
+
+
+@asynccontextmanager
+async def every_state(
+    clock: FakeClock, observers: Callable[[], list[Observer]]
+) -> AsyncIterator[Mapping[str, Batcher[Any]]]:
+    """Open batchers, each in a state of its own, and at rest; they are let go at the end."""
+    gates = [BlockingSink[Any](), BlockingSink[Any]()]
+    retry = Retry(backoff=tenacity.wait_fixed(3600))
+    two = Limits(max_items=2, workers=1)
+    few = Limits(max_items=2, workers=1, max_pending_items=10)
+
+    def batcher(name: str, sink: Any, limits: Limits, **more: Any) -> Batcher[Any]:
+        return Batcher(sink, name=name, limits=limits, observers=observers(), **more)
+
+    made = [
+        batcher("small", ScriptedSink[Any]([]), two),
+        batcher("slow", ScriptedSink[Any]([slow(1.0), slow(1.0)]), two),
+        batcher("full", gates[0], few, overflow="drop_newest"),
+        batcher("losing", ScriptedSink[Any]([partial({0: PermanentError("no")})]), two),
+        batcher(
+            "held",
+            ScriptedSink[Any]([partial({0: PermanentError("no")})]),
+            two,
+            key=str,
+            on_key_failure="pause",
+        ),
+        batcher("tenants", gates[1], few, tenant=lambda _: "acme"),
+        batcher("outage", stack(ScriptedSink[Any]([fail(TransientError("t"))]), retry), two),
+        batcher("refused", stack(ScriptedSink[Any]([fail(RefusedError("no"))] * 40), retry), two),
+    ]
+    async with AsyncExitStack() as opened:
+        for gate in gates:
+            opened.callback(gate.release)
+        for each in made:
+            await opened.enter_async_context(each)
+        by_name = {each.name: each for each in made}
+        for name, items in SCRIPT.items():
+            for item in items:
+                by_name[name].try_add(item)
+        await clock.sleep(10.0)
+        yield by_name
+        for gate in gates:
+            gate.release()
+        for each in made:
+            await each.shutdown(deadline=1.0)
+
+
+SCRIPT = {
+    "small": range(4),
+    "slow": range(4),
+    "full": range(12),
+    "losing": range(2),
+    "held": ["a", "a", "a"],
+    "tenants": range(9),
+    "outage": range(2),
+    "refused": range(2),
+}
