@@ -19,6 +19,7 @@ from sentry_sdk.transport import Transport
 from penstock import (
     Batcher,
     BatcherBroken,
+    ItemFunctionError,
     Limits,
     Observer,
     PermanentError,
@@ -206,7 +207,7 @@ async def test_an_exception_of_user_code_is_one_event_with_its_traceback(
     with suppress(BatcherBroken, KeyError):
         async with make(tmp_path) as batcher:
             for _ in range(5):
-                with suppress(KeyError):  # of a function of the item: the producer's own
+                with suppress(ItemFunctionError):  # of a function of the item: the producer's own
                     await batcher.add(SECRET)
             await batcher.flush()
     gc.collect()

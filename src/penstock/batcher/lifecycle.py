@@ -116,13 +116,12 @@ class Lifecycle:
     # -- changes -----------------------------------------------------------------------------------
 
     def enter(self, state: str) -> None:
-        """Change the state. On opening, a clock that does not run this loop raises its error."""
-        if state == "opening":
-            self.clock.call_at(self.clock.now(), _nothing).cancel()
+        """Change the state."""
         self.state = state
 
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to open it on this loop."""
+        """Begin to open it on this loop. Raises the clock's error if that runs another one."""
+        self.clock.call_at(self.clock.now(), _nothing).cancel()
         self.loop = loop
         self.context = contextvars.copy_context()
         self._thread = get_ident()
