@@ -29,6 +29,7 @@ batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
         penstock.Retry(attempts=5),
     ),
     name="events",
+    open="lazy",  # a database that is down is waited for
     limits=penstock.Limits(max_items=500),
     shutdown_deadline=15.0,
 )

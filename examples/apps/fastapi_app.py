@@ -52,6 +52,7 @@ def make_batcher() -> penstock.Batcher[Event]:
     return penstock.Batcher(
         sink,
         name="events",
+        open="lazy",  # a database that is down is waited for; /ready tells
         limits=penstock.Limits(max_items=500, max_delay=0.05, max_pending_items=MAX_PENDING_ITEMS),
         shutdown_deadline=SHUTDOWN_DEADLINE,
         observers=[PrometheusObserver()],

@@ -37,6 +37,7 @@ batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
         penstock.Retry(attempts=5),
     ),
     name="events",
+    open="lazy",  # a database that is down is waited for
     limits=penstock.Limits(max_items=500, max_delay=0.05, max_pending_items=10_000),
     shutdown_deadline=SHUTDOWN_DEADLINE,
 )

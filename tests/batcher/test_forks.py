@@ -115,12 +115,16 @@ def test_a_batcher_used_in_a_forked_child_says_so() -> None:
     ]
 
 
-def test_a_sink_is_opened_again_by_the_child_of_a_threaded_program() -> None:
-    """batcher/4b.14: the connection of the parent is neither used nor closed."""
+@pytest.mark.parametrize("start", ["pass", "batcher.start()"])
+def test_a_sink_is_opened_again_by_the_child_of_a_threaded_program(start: str) -> None:
+    """batcher/4b.14: the connection of the parent is neither used nor closed. The first call opens
+    it, and so does the hook of a server for its workers.
+    """
     out = script(
         PARENT
-        + """
+        + f"""
     def child():
+        {start}
         batcher.add("mine")
         batcher.shutdown()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from tests.cli.dlq_help import Cli, keep_in_file, module, record
+from tests.cli.dlq_help import Cli, keep, keep_in_file, module, record
 from tests.letters.test_every_item import ask, cli, dead_letters, outcomes
 from tests.sinks.http_help import reply, serving
 
@@ -127,20 +127,57 @@ def test_a_letter_known_only_by_its_repr_holds_back_its_key(cli: Cli, tmp_path: 
     assert cli.keys(store) == [1, 2]
 
 
-def test_a_replay_that_fails_again_replaces_the_cause(cli: Cli, tmp_path: Path) -> None:
-    store = keep_in_file(tmp_path / "dead", [record(1, cause_type="KeyError", code="23505")])
+def test_a_table_of_an_earlier_release_is_replayed(
+    cli: Cli, tmp_path: Path, embedded_postgres: EmbeddedPostgres
+) -> None:
+    """Its letters name no cause, and a form that is missing is plain."""
+    dsn = embedded_postgres.dsn
+    drops = [f"ALTER TABLE dead_letters DROP COLUMN {name}" for name in LATER]
+    insert = (
+        "INSERT INTO dead_letters (key, item, error_type, error_class, message, attempts, "
+        "first_at, last_at, batcher, batch_id, maybe_delivered) "
+        "SELECT 'key-' || n, '{}', 'E', 'permanent', 'm', 1, now(), now(), '', '', false "
+        "FROM generate_series(1, 2) AS n"
+    )
+    ask(
+        dsn, "DROP TABLE IF EXISTS dead_letters", creation("dead_letters"), *drops, insert,
+        "SELECT 1",
+    )  # fmt: skip
     module(
         tmp_path,
-        "again",
+        "replayed",
+        "from penstock import PermanentError, WriteResult\n"
+        "async def sink(batch):\n"
+        "    return WriteResult.failed(batch, {1: PermanentError('again')})",
+    )
+    cli("replay", dsn, "--to", "replayed:sink", code=1)
+    assert cli.err == "replayed: 1 delivered, 1 rejected\n"
+    (letter,) = cli.letters(dsn)
+    assert (letter["key"], letter["attempts"], letter["cause_type"]) == ("key-2", 2, "")
+    assert (letter["error_type"], letter["message"]) == ("PermanentError", "again")
+    assert cli("list", dsn, "--code", "23502") == []
+
+
+@pytest.mark.parametrize("kept_in", ["file", "table"])
+def test_a_replay_that_fails_again_replaces_the_cause(
+    cli: Cli, tmp_path: Path, embedded_postgres: EmbeddedPostgres, kept_in: str
+) -> None:
+    dsn = embedded_postgres.dsn
+    ask(dsn, "DROP TABLE IF EXISTS dead_letters", "SELECT 1")
+    place, target = dead_letters(cli, tmp_path, dsn, kept_in)
+    keep(target, [record(1, cause_type="KeyError", code="23505")])
+    module(
+        tmp_path,
+        f"again_{kept_in}",
         "from penstock import PermanentError\n"
         "async def sink(batch): raise PermanentError('no') from OSError('gone')",
     )
-    assert cli.keys(store, "--error-type", "KeyError", "--code", "23505") == [1]
-    cli("replay", store, "--to", "again:sink", code=1)
-    assert cli.keys(store, "--error-type", "KeyError") == []
-    assert cli.keys(store, "--code", "23505") == []
-    assert cli.keys(store, "--error-type", "OSError") == [1]
-    assert cli.keys(store, "--error-type", "PermanentError") == [1]
+    assert cli.keys(place, "--error-type", "KeyError", "--code", "23505") == [1]
+    cli("replay", place, "--to", f"again_{kept_in}:sink", code=1)
+    assert cli.keys(place, "--error-type", "KeyError") == []
+    assert cli.keys(place, "--code", "23505") == []
+    assert cli.keys(place, "--error-type", "OSError") == [1]
+    assert cli.keys(place, "--error-type", "PermanentError") == [1]
 
 
 def test_a_letter_of_an_earlier_release_is_read(cli: Cli, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def read_back(item: object) -> Any:
 
 
 @given(nested(EXACT, KEYS))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_exact_values_read_back_as_they_were(item: Any) -> None:
     """Compared by `repr`, by which NaN equals itself, and 1 is neither 1.0 nor True."""
     letter = read_back(item)
@@ -82,7 +82,7 @@ def test_exact_values_read_back_as_they_were(item: Any) -> None:
 
 
 @given(nested(LEAVES, st.one_of(KEYS, st.dates(), st.uuids(), st.builds(object))))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_any_value_makes_a_letter(item: Any) -> None:
     letter = read_back(item)
     assert letter.replayable is (letter.item_form != REPR)

@@ -180,10 +180,10 @@ class PgBouncer:
             self._process.wait()
             self._process = None
 
-    async def restart(self) -> None:
-        """Kill it and start it again on the same port."""
+    async def restart(self, **settings: str) -> None:
+        """Kill it and start it again on the same port, with its usual settings but these."""
         await asyncio.to_thread(self.stop)
-        await asyncio.to_thread(self.start)
+        await asyncio.to_thread(self.start, **settings)
 
     def close(self) -> None:
         """Kill it and remove its folder."""

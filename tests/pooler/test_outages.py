@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from tests.pooler.pgbouncer import running
-from tests.sinks.postgres_help import database, written
+from tests.sinks.postgres_help import database, until_blocked, written
 
 from penstock import (
     Batcher,
@@ -85,7 +85,7 @@ async def test_a_full_pool_is_an_outage(
         db.sink(dsn=bouncer.dsn) as sink,
     ):
         assert await written(sink, rows(0)) == {}
-        await bouncer.reload(query_wait_timeout="0.1", default_pool_size="2")
+        await bouncer.restart(query_wait_timeout="0.1", default_pool_size="2")
         async with busy(bouncer.dsn, 2):
             error = only(await written(sink, rows(100)))
             assert type(error) is UnavailableError
@@ -171,16 +171,11 @@ async def test_cancelling_a_write_ends_its_statement(
         async with db.con.transaction():
             await db.con.execute(f"LOCK TABLE {db.table}")
             write = asyncio.ensure_future(written(sink, rows(0)))
-            waiting = (
-                "SELECT count(*) FROM pg_locks WHERE relation = $1::text::regclass AND NOT granted"
-            )
-            while not await db.con.fetchval(waiting, db.table):
-                pass
+            await until_blocked(db.con, db.table)
             write.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await write
-            while await db.con.fetchval(waiting, db.table):
-                pass
+            await until_blocked(db.con, db.table, is_blocked=False)
         assert await db.rows() == []
         assert await written(sink, rows(0)) == {}
 

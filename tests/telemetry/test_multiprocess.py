@@ -29,14 +29,18 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks its worke
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 PROGRAM = """
-import json, logging, os, signal
+import asyncio, json, logging, os, signal
 logging.disable()
 from prometheus_client import CollectorRegistry, multiprocess, values
 values.ValueClass = values.MultiProcessValue(lambda: os.environ.get("WORKER", os.getpid()))
 from penstock.telemetry import PrometheusObserver
+from penstock import Batcher
 from penstock.testing import FakeClock
 from tests.telemetry.scenes import every_state
 from tests.telemetry.test_multiprocess import samples_of
+
+async def discard(items):
+    pass
 
 async def work(clock, told, orders):
     async with every_state(clock, lambda: [PrometheusObserver(tenants=2)]) as batchers:
@@ -52,6 +56,7 @@ def worker(identity=None):
             os.environ["WORKER"] = str(identity)
         with FakeClock() as clock:
             clock.run(work(clock, told[1], orders[0]))
+            assert not clock.leftovers(), clock.leftovers()
         os._exit(0)
     return pid, orders[1], json.loads(os.read(told[0], 10_000))
 
@@ -60,7 +65,17 @@ def scrape():
     multiprocess.MultiProcessCollector(registry)
     scrapes.append(samples_of(registry.collect()))
 
+async def open_early():
+    batcher = Batcher(discard, name="master", observers=[PrometheusObserver()])
+    await batcher.__aenter__()
+    await batcher.add_many(range(3))
+    await batcher.flush()
+    await asyncio.sleep(2)
+    return batcher
+
 scrapes = []
+early = FakeClock()
+master = early.run(open_early())
 first, second = worker(), worker()
 scrape()
 os.kill(first[0], signal.SIGKILL)
@@ -71,8 +86,10 @@ third = worker(first[0])
 scrape()
 for pid, orders, _ in (second, third):
     os.write(orders, b"x")
-    os.waitpid(pid, 0)
+    assert os.waitpid(pid, 0)[1] == 0
 scrape()
+early.run(master.shutdown())
+early.close()
 print(json.dumps({"tallies": [first[2], second[2], third[2]], "scrapes": scrapes}))
 """
 
@@ -93,11 +110,13 @@ def samples_of(families: Iterable[Any]) -> list[Any]:
     ]
 
 
-def values(scrape: list[Any]) -> Samples:
+def values(scrape: list[Any], *, of_master: bool = False) -> Samples:
+    """The samples, without those of the process that forks, or only those."""
     return {
         (name, frozenset(labels.items())): value
         for _, _, samples in scrape
         for name, labels, value in samples
+        if (labels["name"] == "master") == of_master
     }
 
 
@@ -179,6 +198,17 @@ def test_totals_are_the_tallies_of_all_workers_and_states_those_of_the_living(
         for key in single:
             if key[0] in gauges - greatest():
                 assert found[key] == single[key] * living, key
+
+
+def test_a_batcher_that_is_open_while_workers_are_forked_is_counted_once(
+    told: Mapping[str, Any],
+) -> None:
+    """A child's copy of it, and of its observer, shows nothing of its own."""
+    for scrape in told["scrapes"]:
+        found = values(scrape, of_master=True)
+        for name in ("batcher_enqueued_total", "batcher_batch_size_items_sum"):
+            assert found[name, frozenset({("name", "master")})] == 3
+        assert found["batcher_queue_capacity_items", frozenset({("name", "master")})] > 0
 
 
 def test_every_alert_fires_on_the_output_of_two_workers(

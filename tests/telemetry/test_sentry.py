@@ -19,9 +19,10 @@ from sentry_sdk.transport import Transport
 from penstock import (
     Batcher,
     BatcherBroken,
-    ItemFunctionError,
     Limits,
     Observer,
+    Outcome,
+    PenstockError,
     PermanentError,
     Retry,
     Router,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from sentry_sdk.envelope import Envelope
 
     from penstock import Batch, LoopClock
+    from penstock.testing import FakeClock
 
 SECRET = "4929-1234-5678"
 LIMITS = Limits(max_items=2, workers=1)
@@ -207,7 +209,7 @@ async def test_an_exception_of_user_code_is_one_event_with_its_traceback(
     with suppress(BatcherBroken, KeyError):
         async with make(tmp_path) as batcher:
             for _ in range(5):
-                with suppress(ItemFunctionError):  # of a function of the item: the producer's own
+                with suppress(PenstockError):  # of a function of the item: the producer's own
                     await batcher.add(SECRET)
             await batcher.flush()
     gc.collect()
@@ -228,6 +230,29 @@ async def test_an_exception_of_user_code_is_one_event_with_its_traceback(
     }
     assert function in frames
     assert all(SECRET not in text for text in texts), texts
+
+
+async def test_a_write_that_ends_after_the_shutdown_is_heard_of(
+    fake_clock: FakeClock, sentry: Collecting
+) -> None:
+    """It ignored its cancellation, its items were given up, and then it raised."""
+
+    async def stubborn(items: Batch[str]) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(1e6)
+        await asyncio.sleep(60)
+        first(items)
+
+    async with Batcher(stubborn, limits=LIMITS) as batcher:
+        await batcher.add_many([SECRET] * 2)
+        await fake_clock.sleep(1)
+        report = await batcher.shutdown(deadline=5)
+    assert report.tally.of(Outcome.UNKNOWN) == 2
+    assert not any("exception" in event for event in sentry.events)
+    await fake_clock.sleep(60)
+    (raised,) = [event["exception"]["values"] for event in sentry.events if "exception" in event]
+    assert "KeyError" in [value["type"] for value in raised]
+    assert batcher.tally() == report.tally
 
 
 async def test_two_kinds_are_two_events(real_clock: LoopClock, sentry: Collecting) -> None:

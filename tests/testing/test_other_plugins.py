@@ -72,6 +72,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from conftest import TENANT, starts
+from penstock.testing import FakeClock
 
 MARK
 
@@ -103,6 +104,16 @@ async def test_requested_late(late):
 async def test_parametrised(fake_clock, seconds):
     await asyncio.sleep(seconds)
     assert fake_clock.now() == seconds
+
+class TestOwnClock:
+    @pytest.fixture
+    def fake_clock(self):
+        with FakeClock(start=100) as clock:
+            yield clock
+
+    async def test_own(self, fake_clock, slow_value):
+        starts(fake_clock)
+        assert fake_clock.now() == 3700
 
 class TestClass:
     @pytest.fixture(params=[1])
@@ -237,6 +248,7 @@ OWN = {
     "test_requested_late": "PASSED",
     "test_parametrised[3600]": "PASSED",
     "test_parametrised[7200]": "PASSED",
+    "TestOwnClock::test_own": "PASSED",
     "TestClass::test_method[1]": "PASSED",
     "TestClass::test_static": "PASSED",
     "TestClass::test_given": "PASSED",

@@ -125,5 +125,5 @@ _FORMS: tuple[tuple[type | tuple[type, ...], Form], ...] = (
     (timedelta, _duration),
     ((UUID, Decimal, PurePath, *_ADDRESSES), str),
     ((set, frozenset), _sorted),
-    (SimpleNamespace, lambda value: dict(vars(value))),
+    (SimpleNamespace, lambda value: {**cast("dict[str, Any]", vars(value))}),
 )

@@ -33,7 +33,7 @@ def cause_name(error: BaseException) -> str:
 
 def code_of(error: BaseException) -> str:
     """The SQLSTATE or HTTP status of `error` or of an error behind it; empty if none has one."""
-    return next(filter(None, map(_code, causes(error))), "")
+    return next((code for link in causes(error) if (code := _code(link))), "")
 
 
 def _code(error: BaseException) -> str:

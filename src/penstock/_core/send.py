@@ -83,7 +83,10 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     except SinkError as error:
         errors = dict.fromkeys(batch.unsettled(), error)
     except BaseException as error:  # handed to the caller, one per unsettled item
-        errors = dict.fromkeys(batch.unsettled(), _of_a_cut(error) if task.cancelling() else error)
+        raised = _of_a_cut(error) if task.cancelling() else error
+        errors = dict.fromkeys(batch.unsettled(), raised)
+        if delivery.closed and not errors:
+            delivery.heard([raised])  # too late for the items, which have their verdicts
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         return _mismatched(batch, doubt)
     if errors:

@@ -96,7 +96,7 @@ class _Copying:
             finally:
                 self._around.discard(id(value))
         except Exception:
-            return self._repr(value)
+            return self._repr(cast("object", value))
 
     def _scalar(self, value: Any) -> Any:
         if isinstance(value, str):

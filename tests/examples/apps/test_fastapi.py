@@ -158,19 +158,27 @@ def test_sigterm_in_the_middle_loses_nothing(embedded_postgres: EmbeddedPostgres
 async def with_a_crash(server: EmbeddedPostgres) -> tuple[Crowd, list[str]]:
     env = {"DATABASE_URL": server.dsn, "MAX_PENDING_ITEMS": "1000", "NOT_READY_AFTER": "0"}
     await query(server.dsn, TABLE)
+    await asyncio.to_thread(server.kill)
     async with service(*UVICORN, *OPTIONS, env=env) as running:
         url = await running.url()
-        async with httpx.AsyncClient(base_url=url) as client, crowd_of(CLIENTS, url) as crowd:
-            bad, good = {"id": -1, "action": "bad"}, {"id": -2, "action": "good"}
-            posted = [await client.post("/events/stored", json=event) for event in (bad, good)]
-            assert [answer.status_code for answer in posted] == [422, 201]
-            await crowd.more(202, 100)
+        async with httpx.AsyncClient(base_url=url) as client:
+            early = await client.post("/events", json={"id": 10**6, "action": "early"})
+            assert early.status_code == 202
             ready = [(await client.get("/ready")).text]
+            assert (await client.get("/live")).status_code == 200
+        await asyncio.to_thread(server.start)
+        async with httpx.AsyncClient(base_url=url) as client, crowd_of(CLIENTS, url) as crowd:
+            good, bad = {"id": -2, "action": "good"}, {"id": -1, "action": "bad"}
+            while (await client.post("/events/stored", json=good)).status_code != 201:
+                pass  # each of them waits for the opening
+            assert (await client.post("/events/stored", json=bad)).status_code == 422
+            await crowd.more(202, 100)
+            ready.append((await client.get("/ready")).text)
             await asyncio.to_thread(server.kill)
             await crowd.more(503, 50)
             ready.append((await client.get("/ready")).text)
             await asyncio.to_thread(server.start)
-            await crowd.more(202, 400)
+            await crowd.more(202, 50)
             ready.append((await client.get("/ready")).text)
             assert 'batcher_items_total{name="events"' in (await client.get("/metrics")).text
             await running.terminate()
@@ -178,12 +186,16 @@ async def with_a_crash(server: EmbeddedPostgres) -> tuple[Crowd, list[str]]:
 
 
 def test_a_killed_database_pushes_back_and_loses_nothing() -> None:
-    """503 with Retry-After and not ready while it is away; then all goes on."""
+    """Down at the start, and killed later: 503 with Retry-After and not ready while it is away;
+    then all goes on.
+    """
     with another_server({"fsync": "off"}) as server:
         crowd, ready = asyncio.run(with_a_crash(server))
         stored = asyncio.run(query(server.dsn, "SELECT id FROM events WHERE id >= 0"))
+    stored.remove(10**6)  # accepted before the database was there
     assert set(crowd.statuses.values()) == {202, 503}
     assert all(pause is not None and 5 <= int(pause) <= 30 for pause in crowd.retry_after)
-    assert ready[0] == ready[2] == "ready\n"
-    assert ready[1].startswith("unavailable for ")
+    assert ready[0] == "opening\n"
+    assert ready[1] == ready[3] == "ready\n"
+    assert ready[2].startswith("unavailable for ")
     assert_nothing_is_lost(crowd, stored)

@@ -114,7 +114,7 @@ class BlockingBatcher(Generic[T]):
         """
         refuse_in_a_loop("start()", "use a Batcher there")
         with self._changing:
-            if self._is_open:
+            if self._is_open and self._run.has_thread:  # in a forked child none runs
                 message = f"batcher {self.name!r} is open; start it once, and share the object"
                 raise ConfigError(message)
             if self.report is not None:

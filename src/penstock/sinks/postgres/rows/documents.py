@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ...._clients.encoding import item_error, json_texts, to_json
 
@@ -74,7 +74,9 @@ def _text(value: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    return list(map(_array, value)) if isinstance(value, (list, tuple)) else _text(value)
+    if isinstance(value, (list, tuple)):
+        return list(map(_array, cast("Sequence[Any]", value)))
+    return _text(value)
 
 
 def _is_ready(value: object) -> bool:

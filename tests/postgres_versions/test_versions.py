@@ -1,0 +1,144 @@
+"""The main promises, on each supported version of PostgreSQL.
+
+The oldest takes part in every run, the others in the soak; all other tests have the newest.
+`PENSTOCK_REQUIRE=postgres-versions` makes it an error that a version cannot be had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from tests.cli.dlq_help import Cli, keep, record
+from tests.postgres_versions.servers import VERSIONS, programs
+from tests.sinks.postgres_help import batch_of, database, outcomes, written
+
+from penstock import DeadLetterRecord, Outcome, Unit, send, transaction
+from penstock._core.staging import Epoch
+from penstock._core.transaction import Counts
+from penstock.cli import main
+from penstock.sinks import PostgresSink
+from penstock.testing.servers.postgres import embedded_postgres
+from penstock.testing.servers.require import there_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+
+    from penstock._core.clock import LoopClock
+    from penstock.testing import EmbeddedPostgres
+
+CHECKED = "id int PRIMARY KEY, word text CHECK (word <> 'bad'), version int"
+MODES: dict[str, dict[str, Any]] = {
+    "error": {},
+    "ignore": {"on_conflict": "ignore"},
+    "update": {"on_conflict": "update"},
+    "version": {"on_conflict": "update", "version_column": "version"},
+}
+
+
+@contextlib.contextmanager
+def _server(version: str) -> Generator[EmbeddedPostgres]:
+    with embedded_postgres({"fsync": "off"}, binaries=programs(version)) as server:
+        yield server
+
+
+OLDEST, *LATER = VERSIONS
+
+
+@pytest.fixture(
+    scope="module", params=[OLDEST, *(pytest.param(each, marks=pytest.mark.soak) for each in LATER)]
+)
+def server(request: pytest.FixtureRequest) -> Iterator[EmbeddedPostgres]:
+    with there_or_skip("postgres-versions", _server(request.param)) as found:
+        assert found.version.partition(".")[0] == request.param.partition(".")[0]
+        yield found
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_bad_rows_fail_alone_and_conflicts_follow_their_rule(
+    server: EmbeddedPostgres, real_clock: LoopClock, mode: str
+) -> None:
+    columns = ("id", "word", "version")
+    async with database(server.dsn, CHECKED) as db:
+        async with db.sink(columns, staging_threshold=200, **MODES[mode]) as sink:
+            for start, size in ((0, 1), (100, 20), (1000, 300)):
+                bad = {size // 2, size - 1} if size > 1 else set[int]()
+                rows = [(start + n, "bad" if n in bad else "x", 1) for n in range(size)]
+                assert set(await written(sink, rows)) == bad
+                again = await written(sink, [(key, "again", 0) for key, _, _ in rows])
+                assert set(again) == (set(range(size)) - bad if mode == "error" else set())
+        found = {key: word for key, word, _ in await db.rows()}
+        assert len(found) == 321
+        replaced = 321 if mode == "update" else 4  # the bad rows had left their keys free
+        assert sum(word == "again" for word in found.values()) == replaced
+
+
+async def test_rows_are_returned_and_an_unknown_outcome_is_resolved(
+    server: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with database(server.dsn, f"{CHECKED}, number serial") as db:
+        async with db.sink(returning=("number",)) as sink:
+            batch = batch_of([(n, "x") for n in range(120)])
+            assert await send(sink, batch) == {}
+            maybe = batch_of([(n, "x") for n in range(200)], range(120))
+            assert await send(sink, maybe) == {}
+        assert outcomes(maybe) == [Outcome.DUPLICATE] * 120 + [Outcome.DELIVERED] * 80
+        assert len(await db.rows()) == 200
+
+
+async def test_units_and_epochs_are_committed_once(
+    server: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with database(server.dsn, CHECKED) as db, db.sink() as sink:
+        for _ in range(2):
+            async with transaction(sink, Unit(application=db.table, version=1)) as within:
+                await send(within, batch_of([(n, "x") for n in range(60)]))
+        for overwrite in (False, True):
+            unit = Unit(application=db.table, version=2 + overwrite)
+            epoch = Epoch(unit=unit, overwrite=overwrite)
+            begun = await sink.begin(epoch)
+            async with sink.stage(epoch) as opened:
+                assert await send(opened.sink, batch_of([(1000, "x"), (1001, "y")])) == {}
+                stage = await opened.inventory()
+            counts = Counts(rows=2, delivered=2)
+            assert await sink.publish(epoch, [stage], counts, begun.mark) is None
+            assert len(await db.rows()) == (2 if overwrite else 62)
+
+
+def test_dead_letters_are_kept_listed_and_replayed(
+    server: EmbeddedPostgres,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / "accepts.py").write_text("async def sink(batch):\n    pass\n")
+    assert main(["dlq", "init", server.dsn]) == 0
+    sink = PostgresSink(
+        server.dsn,
+        table="dead_letters",
+        columns=DeadLetterRecord.COLUMNS,
+        row=DeadLetterRecord.as_row,
+        on_conflict="ignore",
+    )
+    keep(sink, [record(number) for number in range(20)])
+    cli = Cli(capsys)
+    assert cli.keys(server.dsn) == list(range(20))
+    cli("replay", server.dsn, "--to", "accepts:sink")
+    assert cli.keys(server.dsn) == []
+    cli("purge", server.dsn)
+    assert asyncio.run(_count(server.dsn)) == 0
+
+
+async def _count(dsn: str) -> int:
+    con = await asyncpg.connect(dsn)
+    try:
+        return int(await con.fetchval("SELECT count(*) FROM dead_letters"))
+    finally:
+        await con.close()
