@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def pool_of(dsn: str, **options: Any) -> AsyncGenerator[asyncpg.Pool[Any]]:
-    async with asyncpg.create_pool(dsn, min_size=0, **{"max_size": 4, **options}) as pool:
+    usual: dict[str, Any] = {"min_size": 0, "max_size": 4}
+    async with asyncpg.create_pool(dsn, **{**usual, **options}) as pool:
         yield pool
 
 
@@ -165,8 +166,9 @@ async def test_a_pool_that_cannot_serve_is_told(
     ],
 )
 def test_a_wrong_choice_is_named(options: dict[str, Any], name: str) -> None:
+    usual: dict[str, Any] = {"table": "t", "columns": ("id",), "pool": dict}
     with pytest.raises(ConfigError, match=f"^{name}="):
-        PostgresSink(**{"table": "t", "columns": ("id",), "pool": dict, **options})
+        PostgresSink(**{**usual, **options})
 
 
 # -- prepared statements ---------------------------------------------------------------------------
