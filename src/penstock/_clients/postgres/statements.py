@@ -130,7 +130,7 @@ class Statements:
     def _limited(self, options: Mapping[str, Any]) -> dict[str, Any]:
         if self._timeout is None:
             return dict(options)
-        settings = {
+        settings: dict[str, Any] = {
             _TIMEOUT: str(round(self._timeout * 1000)),
             **(options.get("server_settings") or {}),
         }
