@@ -22,6 +22,7 @@ from penstock.sinks import PostgresSink
 from penstock.telemetry import PrometheusObserver
 
 DATABASE_URL = os.environ["DATABASE_URL"]
+MAX_DELAY = float(os.environ.get("MAX_DELAY", "0.05"))
 MAX_PENDING_ITEMS = int(os.environ.get("MAX_PENDING_ITEMS", "10000"))
 SHUTDOWN_DEADLINE = float(os.environ.get("SHUTDOWN_DEADLINE", "15"))
 NOT_READY_AFTER = float(os.environ.get("NOT_READY_AFTER", "30"))  # seconds of an outage
@@ -53,7 +54,9 @@ def make_batcher() -> penstock.Batcher[Event]:
         sink,
         name="events",
         open="lazy",  # a database that is down is waited for; /ready tells
-        limits=penstock.Limits(max_items=500, max_delay=0.05, max_pending_items=MAX_PENDING_ITEMS),
+        limits=penstock.Limits(
+            max_items=500, max_delay=MAX_DELAY, max_pending_items=MAX_PENDING_ITEMS
+        ),
         shutdown_deadline=SHUTDOWN_DEADLINE,
         observers=[PrometheusObserver()],
     )

@@ -14,6 +14,7 @@ from werkzeug.exceptions import UnprocessableEntity
 import penstock
 from penstock.sinks import PostgresSink
 
+MAX_DELAY = float(os.environ.get("MAX_DELAY", "0.05"))
 ROOM_WITHIN = 0.1  # seconds that a request may wait for room in the ledger
 SAFE_WITHIN = 2.0  # seconds that a request may wait for its outcome
 SHUTDOWN_DEADLINE = 15.0
@@ -38,7 +39,7 @@ batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
     ),
     name="events",
     open="lazy",  # a database that is down is waited for
-    limits=penstock.Limits(max_items=500, max_delay=0.05, max_pending_items=10_000),
+    limits=penstock.Limits(max_items=500, max_delay=MAX_DELAY, max_pending_items=10_000),
     shutdown_deadline=SHUTDOWN_DEADLINE,
 )
 app = flask.Flask(__name__)

@@ -16,7 +16,7 @@ def post_worker_init(worker: Worker) -> None:
     from flask_app import batcher  # not above: the master would import it for all its life
 
     batcher.start()
-    worker.log.info("batcher open in worker %s", worker.pid)
+    worker.log.info("batcher started in worker %s", worker.pid)
     # This process's copy. With the master's value, a slow client could use up the drain's time.
     worker.cfg.set("graceful_timeout", REQUESTS_WITHIN)
 

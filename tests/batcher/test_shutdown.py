@@ -22,7 +22,9 @@ from penstock import (
     DrainTimeout,
     Limits,
     Outcome,
+    PermanentError,
     ShutdownReport,
+    WriteResult,
 )
 from penstock.testing import FakeClock
 
@@ -361,6 +363,7 @@ def test_a_script_drains_on_sigterm_and_ends_even_with_a_deaf_sink(kind: str) ->
     else:
         assert "7 unknown" in err
         assert "left behind" in err
+        assert child.returncode == 1
 
 
 SLOW = """
@@ -400,9 +403,9 @@ def test_a_second_signal_means_now(first: str, second: str) -> None:
     assert child.stdout.readline() == "writing\n"
     child.send_signal(signal.Signals[second])
     out, err = child.communicate(timeout=20)
-    assert (child.returncode, out) == (0, "returned None\n")
+    assert (child.returncode, out) == (1, ""), "it does not return as if all were well"
     assert "INCOMPLETE" in err
-    assert "7 accepted: 7 unknown" in err
+    assert "7 accepted: 7 unknown" in err.splitlines()[-1]
 
 
 async def test_a_shutdown_can_let_in_who_was_waiting(fake_clock: FakeClock) -> None:
@@ -487,3 +490,63 @@ async def test_a_last_resort_that_hangs_does_not_hold_the_shutdown(fake_clock: F
     report.verify()
     assert report.seconds <= 10.0
     assert report.unsent == (1, 2, 3, 4)
+
+
+async def test_the_error_says_what_ended_the_shutdown(fake_clock: FakeClock) -> None:
+    """Not the deadline, where the batcher had failed or the shutdown was cancelled before it."""
+    sink = Gated()
+    batcher = Batcher(sink, limits=Limits(max_items=1), clock=fake_clock)
+    with pytest.raises(
+        DrainTimeout, match=r"not write every item: .* \(ended by the deadline\): 2"
+    ):
+        async with batcher:
+            await batcher.add_many([1, 2])
+
+    await batcher.__aenter__()
+    await batcher.add_many([1, 2])
+    ending = asyncio.ensure_future(batcher.shutdown())
+    await fake_clock.advance(1.0)
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert batcher.report is not None
+    assert batcher.report.ended_by == "a cancellation"
+    assert "after 1.000 s (ended by a cancellation): 2 accepted" in str(batcher.report)
+
+    async def fails(batch: Batch[int]) -> None:
+        raise PermanentError("no")
+
+    broken = Batcher(fails, limits=Limits(max_items=1), on_failure="crash", clock=fake_clock)
+    with pytest.raises(DrainTimeout, match=r"ended by the failure that had broken .*: Permanent"):
+        async with broken:
+            await broken.add_many([1, 2])
+
+    done = Batcher(Recording(), clock=fake_clock)
+    async with done:
+        await done.add(1)
+    assert done.report is not None
+    assert done.report.ended_by == ""
+
+
+async def test_a_flush_is_true_only_if_every_item_is_safe(fake_clock: FakeClock) -> None:
+    """Not after rejects, nor if something remained."""
+
+    async def sink(batch: Batch[int]) -> WriteResult | None:
+        if 2 in batch:
+            raise PermanentError("no")
+        return None
+
+    async with Batcher(sink, limits=Limits(max_items=1), clock=fake_clock) as batcher:
+        await batcher.add(1)
+        report = await batcher.flush()
+        assert report
+        assert report.ok
+        await batcher.add_many([1, 2])
+        report = await batcher.flush()
+        assert not report
+        assert report.complete
+        assert report.outcomes == {Outcome.DELIVERED: 1, Outcome.REJECTED: 1}
+    slow = Batcher(Recording(seconds=5.0), clock=fake_clock)
+    async with slow:
+        await slow.add(1)
+        assert not await slow.flush(timeout=1.0)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.pooler.crowd import crowd
-from tests.sinks.postgres_help import Database, database, written
+from tests.sinks.postgres_help import Database, batch_of, database, outcomes, proxied, written
 
-from penstock import Batcher, DeadLetter, Limits, Outcome, Retry, stack
+from penstock import Batcher, DeadLetter, Limits, Outcome, Retry, UnknownOutcomeError, send, stack
 from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -96,3 +96,36 @@ async def test_what_is_returned_is_each_rows_own(
         assert [receipt.detail for receipt in receipts] == [
             {"id": number, "word": f"word {number}"} for number in range(400)
         ]
+
+
+@pytest.mark.parametrize("size", [5, 80, 300])
+async def test_a_commit_without_an_answer_is_resolved_by_the_next_try(
+    embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock, size: int
+) -> None:
+    async with (
+        database(embedded_postgres.dsn) as db,
+        proxied(bouncer.dsn) as (proxy, through),
+        db.sink(dsn=through, staging_threshold=200) as sink,
+    ):
+        batch = batch_of([(number, "x") for number in range(size)])
+        proxy.cut_answer = "COMMIT"
+        assert {type(error) for error in (await send(sink, batch)).values()} == {
+            UnknownOutcomeError
+        }
+        assert len(await db.rows()) == size
+        assert await send(sink, batch) == {}
+        assert set(outcomes(batch)) == {Outcome.DUPLICATE}
+        assert len(await db.rows()) == size
+
+
+@pytest.mark.parametrize("size", [5, 80])
+async def test_a_constraint_that_is_checked_at_the_commit_refuses_its_row_alone(
+    embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock, size: int
+) -> None:
+    columns = "id int PRIMARY KEY, word text UNIQUE DEFERRABLE INITIALLY DEFERRED"
+    async with database(embedded_postgres.dsn, columns) as db:
+        await db.con.execute(f"INSERT INTO {db.table} VALUES (-1, 'word 3')")
+        async with db.sink(dsn=bouncer.dsn) as sink:
+            errors = await written(sink, [(number, f"word {number}") for number in range(size)])
+        assert set(errors) == {3}
+        assert len(await db.rows()) == size

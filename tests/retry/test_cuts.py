@@ -284,10 +284,10 @@ async def test_a_backoff_left_by_an_exception_takes_its_slot_at_once_and_gives_i
     sink = stack(write, Retry(backoff=tenacity.wait_fixed(10.0)), Timeout(0.5))
     async with Batcher(sink, limits=Limits(max_items=1, workers=2)) as batcher:
         await batcher.add_many(range(6))
-        assert await batcher.flush()
+        assert (await batcher.flush()).complete
         assert fake_clock.now() <= 1.0
         await batcher.add_many(range(6, 20))
-        assert await batcher.flush()
+        assert (await batcher.flush()).complete
         report = await batcher.shutdown()
     assert most == 2
     assert (report.tally.unsent, sorted(report.unsent)) == (6, [*range(6)])

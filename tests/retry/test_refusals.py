@@ -92,10 +92,10 @@ async def test_a_refusal_of_everything_is_an_outage(
         stack(server, Retry(attempts=2), dead_letter), limits=limits, key=key
     ) as batcher:
         await batcher.add_many(range(1_000))
-        assert await batcher.flush()
+        assert (await batcher.flush()).complete
         await fake_clock.sleep(5.001 - fake_clock.now())
         await batcher.add_many(range(1_000, 4_000))
-        assert await batcher.flush()
+        assert (await batcher.flush()).complete
         assert fake_clock.now() < 5.0 + outage + 15.0
     assert taken == []
     assert sorted(server.applied) == list(range(4_000))
@@ -127,7 +127,7 @@ async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
         for item in range(3_000, 3_010):
             receipts.append(await batcher.submit(item))
             await fake_clock.sleep(10.0)
-        assert await batcher.flush(timeout=100.0)
+        assert (await batcher.flush(timeout=100.0)).complete
         outcomes = [receipt.outcome for receipt in receipts]
         assert fake_clock.now() < 300.0
     assert taken == [bad]
@@ -150,7 +150,7 @@ async def test_an_item_at_fault_that_was_the_last_one_leaves_no_outage_behind(
         stack(server, Retry(), dead_letter), limits=Limits(max_items=100)
     ) as batcher:
         await batcher.add_many(range(100))
-        assert await batcher.flush(timeout=300.0)
+        assert (await batcher.flush(timeout=300.0)).complete
         assert taken == [99]
         assert batcher.stats().destination.state == "available"
         caplog.clear()
@@ -175,7 +175,7 @@ async def test_an_outage_in_the_middle_of_a_search_gives_up_no_good_item(
             limits=Limits(max_items=100, workers=3, max_delay=0.05),
         ) as batcher:
             await batcher.add_many(range(600))
-            assert await batcher.flush(timeout=300.0)
+            assert (await batcher.flush(timeout=300.0)).complete
         assert sorted(taken) == [17, 444], offset
         assert sorted(server.applied) == [item for item in range(600) if item not in {17, 444}]
 
@@ -193,7 +193,7 @@ async def test_one_of_two_servers_that_refuses_costs_no_item(
         stack(server, Retry(rng=random.Random(seed)), dead_letter), limits=limits
     ) as batcher:
         await batcher.add_many(range(2_000))
-        assert await batcher.flush(timeout=600.0)
+        assert (await batcher.flush(timeout=600.0)).complete
     assert taken == []
     assert sorted(server.applied) == list(range(2_000))
 
@@ -224,7 +224,7 @@ async def test_a_server_that_goes_away_in_the_middle_of_a_search_is_probed_at_it
         if stops:
             assert (await batcher.shutdown(deadline=60.0)).complete
         else:
-            assert await batcher.flush()
+            assert (await batcher.flush()).complete
     assert applied == list(range(10))
 
 
@@ -255,7 +255,7 @@ async def test_refused_items_wait_for_the_repair_and_no_other_item_waits_with_th
         await fake_clock.advance(50.0)
         assert batcher.stats().destination.state == "refused"
         assert batcher.stats().tally.delivered == 150
-        assert await batcher.flush()
+        assert (await batcher.flush()).complete
         assert batcher.stats().destination.state == "available"
     assert taken == []
     assert sorted(applied) == list(range(200))
@@ -280,7 +280,7 @@ async def test_refused_items_are_given_up_after_the_time_that_was_asked_for(
         stack(blocked, Retry(give_up_after=30.0)), limits=Limits(max_items=4)
     ) as batcher:
         receipts = [await batcher.submit(item) for item in range(4)]
-        assert await batcher.flush()
+        assert (await batcher.flush()).complete
         assert 30.0 <= fake_clock.now() < 31.0
     assert [receipt.outcome for receipt in receipts] == [Outcome.DELIVERED, Outcome.REJECTED] * 2
 
@@ -299,7 +299,7 @@ async def test_around_a_router_no_item_is_blamed_for_its_route(fake_clock: FakeC
         stack(router, Retry(), dead_letter), limits=Limits(max_items=10, workers=4)
     ) as batcher:
         await batcher.add_many(range(200))
-        assert await batcher.flush()
+        assert (await batcher.flush()).complete
     assert taken == []
     assert sorted(good.applied + missing.applied) == list(range(200))
 
@@ -317,7 +317,7 @@ async def test_refused_items_can_be_given_to_the_dead_letters(fake_clock: FakeCl
         limits=Limits(max_items=10),
     ) as batcher:
         await batcher.add_many(range(20))
-        assert await batcher.flush()
+        assert (await batcher.flush()).complete
     assert taken == list(range(20))
     assert len(server.calls) == 2
 
@@ -333,7 +333,7 @@ async def test_a_refusal_is_given_up_after_the_time_that_was_asked_for(
         stack(server, Retry(give_up_after=30.0)), limits=Limits(max_items=10)
     ) as batcher:
         receipts = [await batcher.submit(item) for item in range(10)]
-        assert await batcher.flush()
+        assert (await batcher.flush()).complete
         assert 30.0 <= fake_clock.now() < 31.0
     assert {receipt.outcome for receipt in receipts} == {Outcome.REJECTED}
 
@@ -368,7 +368,7 @@ async def test_keys_keep_their_order_behind_an_item_refused_alone(fake_clock: Fa
         stack(server, Retry(), dead_letter), limits=limits, key=lambda item: item % 4
     ) as batcher:
         await batcher.add_many(range(200))
-        assert await batcher.flush(timeout=300.0)
+        assert (await batcher.flush(timeout=300.0)).complete
     assert taken == [12]
     for key in range(4):
         assert [item for item in server.applied if item % 4 == key] == [

@@ -47,8 +47,8 @@ FAMILIES = [
     PENDING,
     *(measure.family for measure in (*STATES, *TOTALS)),
 ]
-UNITS = {"s", "{item}", "{batch}", "{flush}", "{retry}", "{call}", "{key}", "{tenant}"}
-UNITS |= {"{producer}", "{batcher}"}
+THINGS = ("item", "batch", "flush", "retry", "call", "key", "tenant", "producer", "batcher")
+UNITS = {"s", *(f"{{{thing}}}" for thing in THINGS)}
 
 
 def from_prometheus(families: Iterable[Any]) -> dict[Series, float]:

@@ -269,6 +269,31 @@ async def test_two_kinds_are_two_events(real_clock: LoopClock, sentry: Collectin
     assert sorted(value["type"] for value in raised) == ["KeyError", "ZeroDivisionError"]
 
 
+async def test_groups_of_other_errors_are_other_kinds(
+    real_clock: LoopClock, sentry: Collecting
+) -> None:
+    """A task group raises all of its groups in one place."""
+
+    async def write(items: Batch[int]) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(look(items[0]))
+
+    async def look(item: int) -> None:
+        if item % 4 == 0:
+            raise KeyError(item)
+        raise ZeroDivisionError
+
+    async with Batcher(write, limits=LIMITS) as batcher:
+        await batcher.add_many(range(40))
+        await batcher.flush()
+    raised = [event["exception"]["values"] for event in sentry.events if "exception" in event]
+    assert len(raised) == 2
+    assert {value["type"] for values in raised for value in values} >= {
+        "KeyError",
+        "ZeroDivisionError",
+    }
+
+
 async def test_a_server_error_is_no_exception_event(
     real_clock: LoopClock, sentry: Collecting
 ) -> None:

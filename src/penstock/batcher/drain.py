@@ -30,8 +30,10 @@ from .._core.errors import StoppedError, UnknownOutcomeError
 from .._core.lineage import Lineage, Reason
 from .._core.order.keys import accepted
 from .._core.runtime.countdown import RESERVE, Countdown
+from .._core.runtime.incomplete import note_incomplete
 from .._core.runtime.own_context import own_context
 from .._core.send import send
+from .._core.told import for_log
 from . import log
 from .report import ShutdownReport, TimeSpent
 
@@ -62,6 +64,7 @@ class Drain(Generic[T]):
     ) -> None:
         self._dispatcher = dispatcher
         self._opener = opener
+        self._ended_by = ""
         self._admit_waiting = admit_waiting
         self._last_resort: Sink[T] | None = dispatcher.setup.last_resort
         longest_reserve = LONGEST_RESERVE
@@ -92,6 +95,7 @@ class Drain(Generic[T]):
                 await asyncio.wait([self._task])
             except asyncio.CancelledError as error:
                 cancelled = error
+                self._ended_by = self._ended_by or "a cancellation"
                 self.hasten(0.0)
             if self._task.cancelled():  # before its first step
                 self.hasten(0.0)
@@ -99,6 +103,8 @@ class Drain(Generic[T]):
         report = self._task.result()
         keep(report)
         if cancelled is not None:
+            if not report.complete:
+                note_incomplete(cancelled, report)
             raise cancelled
         return report
 
@@ -112,6 +118,10 @@ class Drain(Generic[T]):
         dispatcher.stop_accepting(admit_waiting=self._admit_waiting)
         dispatcher.begin_stop(Reason.SHUTDOWN_REQUEST if self._admit_waiting else Reason.SHUTDOWN)
         await countdown.until(self._is_drained, part=1)
+        if (broken := dispatcher.lifecycle.broken) is not None:
+            self._ended_by = f"the failure that had broken the batcher: {for_log(broken)}"
+        elif not self._is_drained():
+            self._ended_by = self._ended_by or "the deadline"
         spent.on("drain")
         self._cut()
         writes = [flight.task for flight in flights if flight.task is not None]
@@ -207,6 +217,7 @@ class Drain(Generic[T]):
             unknown=tuple(books.unknown),
             left_behind=left_behind,
             parked=books.parked,
+            ended_by=self._ended_by,
             never_opened=self._opener.never_opened,
         )
         log.shutdown(report)

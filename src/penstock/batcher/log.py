@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._core.classify import classified
 from .._core.errors import ErrorClass, SinkError, StoppedError
@@ -153,11 +153,16 @@ class Unlisted:
         say(logger, logging.ERROR, message, self._name, where, for_log(error), rest, error=error)
 
 
-def _kind(error: BaseException) -> Kind:
-    while isinstance(
-        error, BaseExceptionGroup
-    ):  # groups are raised in one place: their errors tell
-        error = error.exceptions[0]
+def _leaf(error: BaseException) -> BaseException:
+    """The first error of a group: groups are all raised in one place."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    errors = cast("tuple[BaseException, ...]", error.exceptions)  # pyright: ignore[reportUnknownMemberType]  # of any type
+    return _leaf(errors[0])
+
+
+def _kind(raised: BaseException) -> Kind:
+    error = _leaf(raised)
     kind, trace = type(error), error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -121,9 +121,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushReport:
-    """The result of a flush. True in a boolean context when all items accepted before the call have
-    an outcome.
-    """
+    """The result of a flush. In a boolean context it is `ok`."""
 
     remaining: int
     """Items accepted before the call that were still inside at the timeout."""
@@ -132,11 +130,16 @@ class FlushReport:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing remained."""
+        """Whether nothing remained, whatever the outcomes."""
         return self.remaining == 0
 
+    @property
+    def ok(self) -> bool:
+        """Whether nothing remained and every item is safe: delivered, spooled or dead-lettered."""
+        return self.complete and all(outcome.is_success for outcome in self.outcomes)
+
     def __bool__(self) -> bool:
-        return self.complete
+        return self.ok
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +201,11 @@ class ShutdownReport(Generic[T]):
     """Writes that ignored their cancellation and were still running at the deadline."""
     spent: TimeSpent = field(default_factory=TimeSpent)
     """The phases of the shutdown."""
+    ended_by: str = ""
+    """What ended the drain before every item was written: `the deadline`, `a cancellation`, or the
+    failure that had broken the batcher (type and text, no values). Empty if nothing did: then held
+    items and unknown outcomes are all that is missing.
+    """
     never_opened: str = ""
     """Why the sink was never open, where it was opened lazily and never was; without secrets."""
 
@@ -220,7 +228,10 @@ class ShutdownReport(Generic[T]):
 
     def __str__(self) -> str:
         state, spent = "complete" if self.complete else "INCOMPLETE", str(self.spent)
-        line = f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s: {self.tally}"
+        line = f"shutdown of batcher {self.name!r} {state} after {self.seconds:.3f} s"
+        if self.ended_by and not self.complete:
+            line = f"{line} (ended by {self.ended_by})"
+        line = f"{line}: {self.tally}"
         line = f"{line} (spent on: {spent})" if spent else line
         return (
             f"{line}; the sink was never open: {self.never_opened}" if self.never_opened else line

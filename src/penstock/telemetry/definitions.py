@@ -124,7 +124,19 @@ AT_ZERO: tuple[tuple[Family, tuple[str, ...]], ...] = (
 def _one(
     name: str, text: str, unit: str, value: Callable[[Any], float], *, is_greatest: bool = False
 ) -> Measure:
-    return Measure(Family(name, text, unit), lambda stats: {(): value(stats)}, is_greatest)
+    def read(stats: Any) -> dict[tuple[str, ...], float]:
+        return {(): value(stats)}
+
+    return Measure(Family(name, text, unit), read, is_greatest)
+
+
+def _by_state(stats: Any) -> dict[tuple[str, ...], float]:
+    found: str = stats.destination.state
+    return {(state.value,): int(state.value == found) for state in DestinationState}
+
+
+def _by_outcome(stats: Any) -> dict[tuple[str, ...], float]:
+    return {(outcome.value,): stats.tally.of(outcome) for outcome in Outcome}
 
 
 STATES: tuple[Measure, ...] = (
@@ -211,10 +223,7 @@ STATES: tuple[Measure, ...] = (
             "{batcher}",
             ("state",),
         ),
-        lambda stats: {
-            (state.value,): int(state.value == stats.destination.state)
-            for state in DestinationState
-        },
+        _by_state,
         series=tuple((state.value,) for state in DestinationState),
     ),
 )
@@ -269,7 +278,7 @@ TOTALS: tuple[Measure, ...] = (
     ),
     Measure(
         Family("batcher_items", "Items by outcome.", "{item}", ("outcome",)),
-        lambda stats: {(outcome.value,): stats.tally.of(outcome) for outcome in Outcome},
+        _by_outcome,
         series=tuple((outcome.value,) for outcome in Outcome),
     ),
 )

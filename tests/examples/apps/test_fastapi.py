@@ -14,6 +14,7 @@ import httpx
 import pytest
 from tests.examples.apps.service import (
     TABLE,
+    UNHURRIED,
     Crowd,
     Service,
     assert_nothing_is_lost,
@@ -116,6 +117,21 @@ async def test_retry_after_grows_with_the_outage(fake_clock: FakeClock) -> None:
         assert (await client.get("/ready")).status_code == 200
 
 
+async def test_ready_again_when_nothing_is_left_to_probe_with(fake_clock: FakeClock) -> None:
+    """The state of the destination stays, and a replica without traffic would never be ready."""
+    sink: ScriptedSink[Any] = ScriptedSink([fail(UnavailableError("down"))] * DOWN)
+    async with (
+        Batcher(stack(sink, Retry(give_up_after=60.0)), limits=SMALL) as batcher,
+        client_of(batcher) as client,
+    ):
+        assert (await client.post("/events", json=EVENT)).status_code == 202
+        await fake_clock.advance(50.0)
+        assert (await client.get("/ready")).status_code == 503
+        await fake_clock.advance(20.0)
+        assert batcher.stats().destination.state == "unavailable"
+        assert (await client.get("/ready")).status_code == 200
+
+
 async def test_closed_and_broken(fake_clock: FakeClock) -> None:
     """503 for both, from events and readiness; only a broken batcher asks for a new process."""
     refusing: ScriptedSink[Any] = ScriptedSink([fail(PermanentError("no"))])
@@ -138,7 +154,8 @@ async def test_closed_and_broken(fake_clock: FakeClock) -> None:
 
 async def stopped_under_load(dsn: str) -> tuple[Crowd, Service, int]:
     await query(dsn, "DROP TABLE IF EXISTS events", TABLE)
-    async with service(*UVICORN, *OPTIONS, env={"DATABASE_URL": dsn}) as running:
+    env = {"DATABASE_URL": dsn, **UNHURRIED}
+    async with service(*UVICORN, *OPTIONS, env=env) as running:
         async with crowd_of(CLIENTS, await running.url()) as crowd:
             await crowd.more(202, 300)
             code = await running.terminate()

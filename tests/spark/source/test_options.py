@@ -117,6 +117,10 @@ def test_how_it_is_written() -> None:
             {"mergekeys": "nope", "writemode": "upsert"},
             "mergeKeys='nope': must name columns of the DataFrame, which has id, name, version",
         ),
+        (
+            {"preparedstatements": "off"},
+            "preparedStatements='off': must be one of auto, true, false",
+        ),
         ({"versioncolumn": "version"}, "versionColumn='version': needs writeMode=upsert"),
         ({"dbtable": "a.b.c"}, "dbtable='a.b.c': must be table or schema.table"),
         (

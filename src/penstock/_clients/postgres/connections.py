@@ -100,7 +100,7 @@ class Connections:
         It was a pooler if one is found now, or if it happens `again` after all were prepared anew.
         """
         if again or await is_pooled(con):
-            self.statements.switch("a pooler has lost a prepared statement")
+            self.statements.switch("a prepared statement was lost")
             await self.pool.expire_connections()
         else:
             await con.reload_schema_state()

@@ -79,14 +79,14 @@ class Statements:
         self.are_prepared = cached
 
     def switch(self, reason: str) -> None:
-        """Prepare nothing from now on; logs it the first time."""
+        """Prepare nothing from now on, for a `reason` that is logged the first time."""
         if not self.are_prepared:
             return
         self.are_prepared = False
         logger.info(
-            "PostgreSQL at %s: %s, so statements are no longer prepared and run in transaction "
-            "blocks; prepared_statements=False does so without the test, prepared_statements=True "
-            "keeps them prepared",
+            "PostgreSQL at %s is behind a pooler: %s. Statements are not prepared and run in "
+            "transaction blocks; prepared_statements=True prepares them all the same, False does "
+            "not test for a pooler",
             self._place,
             reason,
         )
@@ -112,7 +112,7 @@ class Statements:
         except Exception as error:
             if not (self.may_switch and _is_limit_refused(error)):
                 raise
-            self.switch(f"a pooler refuses {_TIMEOUT} as a startup parameter")
+            self.switch(f"{_TIMEOUT} is refused as a startup parameter")
             return None
         if not self.may_switch:
             return con
@@ -122,7 +122,7 @@ class Statements:
         except BaseException:
             con.terminate()
             raise
-        self.switch("a pooler lends the connections")
+        self.switch("the server has another process id than the connection was told")
         await con.close()
         return None
 

@@ -40,6 +40,7 @@ _MODES: Mapping[str, Literal["error", "update", "ignore"]] = {
     "upsert": "update",
     "ignore": "ignore",
 }
+_PREPARED: Mapping[str, Literal["auto"] | bool] = {"auto": "auto", "true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,14 +138,19 @@ class _Options:
         return chosen
 
     def postgres(self) -> dict[str, Any]:
-        """The address of the database and the login."""
+        """The address of the database, the login, and whether statements are prepared."""
         name = "dsn" if "dsn" in self.found else "url"
         if "dsn" in self.found and "url" in self.found:
             raise bad("dsn", "...", "is another name for url; give one of them")
         login = {
             option: self.found[option] for option in ("user", "password") if option in self.found
         }
-        return {"dsn": dsn_of(name, self.needed(name)), "connect_options": login}
+        prepared = _PREPARED[self.found.get("preparedStatements", "auto")]
+        return {
+            "dsn": dsn_of(name, self.needed(name)),
+            "connect_options": login,
+            "prepared_statements": prepared,
+        }
 
     def basic(self) -> tuple[str, str] | None:
         """User and password of HTTP basic authentication, if given."""

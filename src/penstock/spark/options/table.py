@@ -171,6 +171,14 @@ OPTIONS = (
         sinks=(POSTGRES, ELASTICSEARCH),
     ),
     Option(
+        name="preparedStatements",
+        read=_choice("auto", "true", "false"),
+        default="auto",
+        meaning="whether statements are prepared: `auto` tests for a pooler such as PgBouncer, and "
+        "prepares none behind one",
+        sinks=(POSTGRES,),
+    ),
+    Option(
         name="versionColumn",
         read=_text,
         meaning="with `upsert`: replace only rows with a lower version",
