@@ -147,7 +147,7 @@ class _Copying:
 def _hides(model: Any) -> bool:
     """Whether a pydantic model has asterisks in its form in place of a secret."""
     try:
-        dumps = hasattr(type(model), "model_dump")
+        dumps = hasattr(cast("object", type(model)), "model_dump")
         return dumps and _has_secret(model.model_dump(warnings=False))
     except Exception:  # it dumps itself as JSON only, and what it hides is unknown
         return True
