@@ -144,6 +144,12 @@ else:
             ],
             "telemetry": ["Metrics", "Observed", "Tracing"],
         },
+        elsewhere={
+            "sinks": ["ElasticsearchSink", "FileSink", "HttpSink", "MemorySink", "PostgresSink"],
+            "spark": ["Pipeline", "write_dataframe"],
+            "telemetry": ["PrometheusObserver"],
+            "testing": ["FakeClock", "ScriptedSink"],
+        },
     )
 
 __version__ = "0.1.0.dev0"

@@ -92,6 +92,8 @@ PROBES = {
         ("penstock.sinks.combinators.fan_out", "write"),
         ("penstock.sinks.http.client", "aclose"),
         ("penstock.sinks.http.client", "stream"),
+        ("penstock.sinks.http.config", "aclose"),
+        ("penstock.sinks.http.config", "close"),
         ("penstock.testing.conformance.sinks", "capabilities"),
         ("penstock.testing.conformance.sinks", "classify"),
     },

@@ -391,6 +391,7 @@ async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
         assert letters.items == []
 
 
+@pytest.mark.filterwarnings("ignore:a DeadLetter inside a Retry")
 async def test_a_retry_outside_tries_again_what_may_have_been_applied(
     fake_clock: FakeClock,
 ) -> None:

@@ -138,7 +138,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore:a DeadLetter inside a Retry")
 def test_the_page_tells_what_happens() -> None:
     """B-T21, B31: any order works, and means what it says."""
     assert table() in PAGE.read_text()

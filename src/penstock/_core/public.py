@@ -30,17 +30,26 @@ def publish(home: str, *objects: object) -> None:
 
 
 def later(
-    home: str, table: Mapping[str, Sequence[str]]
+    home: str,
+    table: Mapping[str, Sequence[str]],
+    elsewhere: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of the package `home`: it imports each subpackage of `table`
     when the subpackage, or one of the names listed for it, is accessed.
+
+    Names that a user may expect here although they are `elsewhere`, by subpackage, raise an
+    `ImportError` with the right import: `from` replaces the message of an `AttributeError`.
     """
     module = sys.modules[home]
     source = {name: subpackage for subpackage, names in table.items() for name in names}
+    misplaced = {name: part for part, names in (elsewhere or {}).items() for name in names}
 
     def find(name: str) -> object:
         if name in table:
             return import_module(f"{home}.{name}")  # which binds it
+        if name in misplaced:
+            right = f"from {home}.{misplaced[name]} import {name}"
+            raise ImportError(f"{name} is not in {home}; write: {right}", name=home)
         if name not in source:
             raise AttributeError(
                 f"module {home!r} has no attribute {name!r}", name=name, obj=module

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .arrow_rows import UnreadableRows
 from .batch import by_roots
 from .causes import caused
+from .checks import shown
 from .errors import ResultMismatch, SinkError, UnknownOutcomeError
 from .order.stopped import stopped_behind
 from .outcome import Outcome
@@ -127,7 +128,7 @@ def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseExcepti
 
 def _check_awaitable(sink: Sink[T], answer: object) -> None:
     if not inspect.isawaitable(answer):
-        given = f"{repr_of(sink)}.write is not an async function (it returned {repr_of(answer)})"
+        given = f"{shown(sink)}.write is not an async function (it returned {shown(answer)})"
         raise ResultMismatch(f"{given}; make it `async def write(self, batch)`")
 
 
@@ -154,8 +155,9 @@ def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, Ba
             batch.book(batch.unsettled(), Outcome.DELIVERED)
         return {}
     if not isinstance(result, WriteResult):
-        given = f"a sink returned {repr_of(result)}"
-        raise ResultMismatch(f"{given}; expected None (all delivered) or a WriteResult")
+        given = f"a sink returned {shown(result)}"
+        rule = "expected None (all delivered) or a WriteResult; raise an error if the write failed"
+        raise ResultMismatch(f"{given}; {rule}")
     errors, outcomes, details = checked_result(result, batch)
     for outcome in dict.fromkeys(outcomes.values()):
         indices = [index for index, explicit in outcomes.items() if explicit is outcome]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from .._core import checks
 from .._core.errors import ConfigError, DrainTimeout
 from .._core.keywords import takes
-from .._core.runtime import process_fork
+from .._core.runtime import incomplete, process_fork
 from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
@@ -172,7 +172,7 @@ class Batcher(Generic[T]):
             return
         if error is None:
             raise DrainTimeout(report)
-        error.add_note(str(report))
+        incomplete.note_incomplete(error, report)
 
     async def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
@@ -388,9 +388,9 @@ class Batcher(Generic[T]):
             _warn(message, ResourceWarning, source=self)
 
     def __repr__(self) -> str:
-        tally = self.tally()
+        tally, state = self.tally(), self._lifecycle.shown_state
         return (
-            f"Batcher(name={self.name!r}, state={self._lifecycle.state!r}, queue={tally.queued}, "
+            f"Batcher(name={self.name!r}, state={state!r}, queue={tally.queued}, "
             f"enq={tally.enqueued}, ok={tally.flushed_ok}, fail={tally.flushed_fail}, "
             f"drop={tally.dropped + tally.unsent})"
         )

@@ -120,7 +120,8 @@ class Lifecycle:
         self.state = state
 
     def open_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to open it on this loop."""
+        """Begin to open it on this loop. Raises the clock's error if that runs another one."""
+        self.clock.call_at(self.clock.now(), _nothing).cancel()
         self.loop = loop
         self.context = contextvars.copy_context()
         self._thread = get_ident()
@@ -173,3 +174,6 @@ class Lifecycle:
         """Wait until a time, a signal, or a shutdown unless `through_stop`."""
         stop = () if through_stop else (self._stop_signal,)
         await wait_until(self.clock, until, *stop, *signals)
+
+
+def _nothing() -> None: ...

@@ -9,7 +9,7 @@ from .._core import checks
 from .._core.keywords import known_arguments
 from .._core.patience import LONGEST_ASKED
 from .._core.retry_policy import RetryPolicy
-from .._core.sink import RefusesRetry, SinkDecorator, walk
+from .._core.sink import RefusesRetry, SinkDecorator, dead_letters_in, walk
 from .backoff import Backoff, StrategyBackoff, WaitStrategy
 from .batch_retry import RetrySettings
 from .retrying import RetrySink
@@ -118,6 +118,11 @@ class Retry(SinkDecorator):
         for part in walk(sink):
             if isinstance(part, RefusesRetry):
                 raise checks.bad("Retry around", part, part.refuses_retry)
+        if self.settings.policy.attempts > 1 and dead_letters_in(sink) is not None:
+            checks.warn(
+                "a DeadLetter inside a Retry takes what fails once, and leaves nothing to try again; "
+                "write stack(sink, Retry(), DeadLetter(target))"
+            )
         return RetrySink(sink, self.settings)
 
     def __repr__(self) -> str:

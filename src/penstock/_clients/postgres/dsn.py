@@ -60,6 +60,9 @@ def check_dsn(dsn: object) -> None:
     if not isinstance(dsn, str):
         raise bad("dsn", type(dsn).__name__, rule)
     if not dsn.startswith(SCHEMES):
+        scheme, is_url, _ = dsn.partition("://")
+        if is_url and scheme.partition("+")[0] in {"postgresql", "postgres"}:
+            rule = f"{scheme}:// is SQLAlchemy's form; write postgresql://"
         raise bad("dsn", "...", rule)
     try:
         urlsplit(dsn).port  # noqa: B018  # read for its check only

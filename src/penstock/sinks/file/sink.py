@@ -15,7 +15,7 @@ from ..._clients.encoding import encoded_items, ndjson
 from ..._clients.files.append import AppendFile, FileSettings
 from ..._clients.files.errors import classify_file, refusal
 from ..._core import checks
-from ..._core.checks import bad
+from ..._core.checks import bad, warn
 from ..._core.errors import ClosedError, ConfigError, MissingExtra, RefusedError, UnavailableError
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
@@ -84,12 +84,8 @@ class FileSink(Openable):
     ) -> None:
         if compression not in {None, "zstd"}:
             raise bad("compression", compression, 'must be "zstd" or None')
-        if encode is not None and not callable(encode):
-            raise bad(
-                "encode",
-                encode,
-                "must be a function of an item that returns a line as text or bytes",
-            )
+        rule = "must be a function of an item that returns a line as text or bytes"
+        encode = checks.optional_function("encode", encode, rule)
         self._settings = FileSettings(
             path=_path(path),
             is_zstd=compression == "zstd",
@@ -97,6 +93,7 @@ class FileSink(Openable):
             rotate_bytes=checks.optional_count("rotate_bytes", rotate_bytes),
             rotate_every=checks.optional_seconds("rotate_every", rotate_every),
         )
+        _check_suffix(self._settings)
         if compression is not None and importlib.util.find_spec("zstandard") is None:
             raise MissingExtra('pip install "penstock[files]"')
         self._encode = encode
@@ -173,6 +170,16 @@ class FileSink(Openable):
 
     def __repr__(self) -> str:
         return f"FileSink({str(self._settings.path)!r})"
+
+
+def _check_suffix(settings: FileSettings) -> None:
+    """Warn of a file whose name promises a compression that it does not get."""
+    suffix = settings.path.suffix.lower()
+    if suffix in {".gz", ".bz2", ".xz", ".zst"} and not settings.is_zstd:
+        warn(
+            f"the name {settings.path.name!r} promises compressed lines, and they are plain; write "
+            "FileSink('events.jsonl.zst', compression='zstd')"
+        )
 
 
 def _path(path: object) -> Path:

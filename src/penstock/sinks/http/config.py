@@ -226,6 +226,10 @@ def _check_client(client: object, options: object, timeout: object) -> None:
                 "...",
                 "must not be given beside client=, whose function decides how to connect",
             )
+    kind: object = client
+    if isinstance(kind, type) and hasattr(kind, "close") and not hasattr(kind, "aclose"):
+        rule = "makes a client that blocks the event loop; pass httpx.AsyncClient"
+        raise bad("client", kind.__name__, rule)
 
 
 def _check_compression(compression: str) -> None:

@@ -6,6 +6,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..._clients.encoding import encoded_items, ndjson
+from ..._core import checks
 from ..._core.batch import RowBatch
 from ..._core.checks import bad, choice
 from ..._core.keywords import takes
@@ -104,8 +105,8 @@ class HttpSink(HttpBase):
         parse: Parse | None = None,
         **options: Unpack[HttpOptions],
     ) -> None:
-        if encode is not None and not callable(encode):
-            raise bad("encode", encode, "must be a function from an item to bytes or text")
+        rule = "must be a function from an item to bytes or text"
+        encode = checks.optional_function("encode", encode, rule)
         if parse is not None and not callable(parse):
             raise bad(
                 "parse",

@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core import checks
+from ..._core.runtime.loops import running_loop
 from .describe import task_line, timer_line
 from .loop import VirtualLoop
 from .moment import MAX_ROUNDS, Moment, Move, Watch, WouldHang
@@ -102,7 +103,12 @@ class FakeClock:
         await asyncio.sleep(seconds)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle:
-        """Call `callback` once from the loop at the time `when`, at once if that has passed."""
+        """Call `callback` once from the loop at the time `when`, at once if that has passed.
+
+        Raises `RuntimeError` on another running loop, which would wait for it for ever.
+        """
+        if running_loop() not in {None, self._loop}:
+            self._inside()
         return self._own().call_at(when, callback)
 
     def timeout_at(self, when: float | None) -> asyncio.Timeout:

@@ -113,7 +113,10 @@ class Target:
 def names(name: str, value: object) -> tuple[str, ...]:
     """Check a sequence of distinct column names. Raises `ConfigError`."""
     rule = "must be a sequence of at least one column name, each once"
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+    if isinstance(value, str):
+        listed = tuple(each.strip() for each in value.split(","))
+        raise bad(name, value, f"{rule}; write {name}={listed!r}")
+    if isinstance(value, bytes) or not isinstance(value, Sequence):
         raise bad(name, value, rule)
     named = cast("Sequence[str]", value)
     found = tuple(named)

@@ -1,0 +1,60 @@
+"""Every mistake of the list gets its answer, which says what to write."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.mistakes.cases import TOPICS
+from tests.mistakes.mistake import FILE, Told, told_by
+from tests.mistakes.page import PAGE, page
+
+if TYPE_CHECKING:
+    from tests.mistakes.mistake import Mistake
+
+MISTAKES = [each for mistakes in TOPICS.values() for each in mistakes]
+RECEIPT = "item ended"
+"""Begins the error of a receipt; the log has a line on the same failure."""
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Told]:
+    """What each program says."""
+    return {mistake.title: told_by(mistake) for mistake in MISTAKES}
+
+
+def test_there_are_at_least_fifty_of_different_titles() -> None:
+    assert len({mistake.title for mistake in MISTAKES}) == len(MISTAKES) >= 50
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.title)
+def test_a_mistake_has_one_answer_of_its_kind(mistake: Mistake, answers: dict[str, Told]) -> None:
+    """batcher/B46: and none of another kind, such as a warning about an object left behind."""
+    told = answers[mistake.title]
+    of_a_receipt = any(RECEIPT in error for error in told.errors)
+    kinds = [kind for kind in ("error", "warning", "log") if told.of(kind)]
+    if of_a_receipt or "raised" in "".join(told.errors):
+        kinds = [kind for kind in kinds if kind != "log"]
+    assert kinds == [mistake.kind], told
+    assert len(told.of(mistake.kind)) == 1
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.title)
+def test_an_answer_shows_no_secret_and_no_address(
+    mistake: Mistake, answers: dict[str, Told]
+) -> None:
+    text = "".join(answers[mistake.title].of(mistake.kind))
+    assert "secret" not in text
+    assert re.search(r"0x[0-9a-f]", text) is None
+    assert "/penstock/" not in text
+
+
+def test_a_warning_names_the_line_of_the_mistake(answers: dict[str, Told]) -> None:
+    files = {file for told in answers.values() for _, file in told.warnings}
+    assert files == {FILE}
+
+
+def test_the_page_is_made_from_these() -> None:
+    """Regenerate it with `PYTHONPATH=src python -m tests.mistakes.page`."""
+    assert PAGE.read_text(encoding="utf-8") == page()
