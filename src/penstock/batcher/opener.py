@@ -120,8 +120,9 @@ class Opener:
         try:
             await self._until_open()
         except Exception as error:
-            if self._lifecycle.stopping:
-                return  # the shutdown says so
+            cut = self._lifecycle.deadline
+            if self._lifecycle.stopping and cut is not None and cut <= self._until:
+                return  # the shutdown's deadline comes first, and its report says why
             dispatcher.break_down(error)
         except Exit as error:
             dispatcher.break_down(error)
