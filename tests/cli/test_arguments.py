@@ -24,7 +24,7 @@ from penstock.cli import main
         (["demo", "--producers", "1001"], "argument --producers"),
         (["demo", "--unheard-of"], "--unheard-of"),
         (["nothing"], "nothing"),
-        ([], "COMMAND"),
+        ([], "{demo,dlq,tune,pipeline}"),
     ],
 )
 def test_wrong_use_is_told_with_exit_code_2(
@@ -46,19 +46,39 @@ def test_the_version_is_the_one_that_runs(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"
 
 
-@pytest.mark.parametrize("package", ["rich", "asyncpg"])
-def test_a_package_that_is_missing_is_named_in_one_line(package: str) -> None:
+@pytest.mark.parametrize(
+    ("package", "arguments", "told"),
+    [
+        ("rich", ["demo"], 'penstock demo needs the package rich: pip install "penstock[demo]"'),
+        (
+            "asyncpg",
+            ["demo", "--spark"],
+            'penstock demo needs the package asyncpg: pip install "penstock[demo-spark]"',
+        ),
+        (
+            "pyspark",
+            ["demo", "--spark"],
+            'penstock demo: --spark: PySpark is not installed: pip install "penstock[demo-spark]"',
+        ),
+        (
+            "asyncpg",
+            ["dlq", "init", "postgresql://x"],
+            'penstock dlq needs the package asyncpg: pip install "penstock[postgres]"',
+        ),
+    ],
+)
+def test_a_package_that_is_missing_is_named_in_one_line(
+    package: str, arguments: list[str], told: str
+) -> None:
     program = (
         f"import sys; sys.modules[{package!r}] = None; from penstock.cli import main; "
-        "sys.exit(main(['demo']))"
+        f"sys.exit(main({arguments!r}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 2
-    assert (
-        done.stderr == f'penstock demo needs the package {package}: pip install "penstock[demo]"\n'
-    )
+    assert done.stderr == f"{told}\n"
     assert not done.stdout
 
 

@@ -240,7 +240,9 @@ def test_what_is_not_meant_is_not_overtaken(cli: Cli, kept: Any, to: str, tmp_pa
     assert applied(tmp_path) == [11, 12, 2, 3]
     bad(tmp_path, 1)
     cli("replay", store, "--to", to, "--any-order", code=1)
-    assert cli.err == "replayed: 1 delivered, 1 rejected\n"
+    assert cli.err == (
+        "replayed: 1 delivered, 1 rejected\n1 rejected: PermanentError: 1 is bad still\n"
+    )
 
 
 def test_a_letter_that_cannot_be_decoded_holds_back_its_key(

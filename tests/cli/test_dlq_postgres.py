@@ -199,7 +199,10 @@ sink = PostgresSink({letters.dsn!r}, table="events", columns=("n", "word"), row=
 """,
     )
     cli("replay", letters.dsn, "--to", "into_checked:sink", code=1)
-    assert cli.err == "replayed: 2 delivered, 1 rejected\n"
+    assert cli.err == (
+        "replayed: 2 delivered, 1 rejected\n"
+        "1 rejected: PermanentError: CharacterNotInRepertoireError, SQLSTATE 22021\n"
+    )
     (left,) = cli.letters(letters.dsn)
     assert (left["key"], left["attempts"], left["state"], left["outcome"]) == (
         "key-0001",

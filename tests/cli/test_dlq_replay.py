@@ -151,7 +151,7 @@ sink = stack(write, Retry(attempts=2, backoff=tenacity.wait_none()))
 """,
     )
     cli("replay", store, "--to", to, code=1)
-    assert cli.err == "replayed: 2 delivered, 2 rejected\n"
+    assert cli.err == "replayed: 2 delivered, 2 rejected\n2 rejected: TransientError: odd still\n"
     assert sent(tmp_path) == [0, 1, 2, 3, 1, 3]
     left = cli.letters(store)
     assert [letter["key"] for letter in left] == ["key-0001", "key-0003"]
@@ -188,7 +188,7 @@ sink = stack(write, DeadLetter(FileSink("dead"), max_consecutive=1))
 """,
     )
     cli("replay", store, "--to", to, code=1)
-    assert cli.err == "replayed: 1 delivered, 2 rejected\n"
+    assert cli.err == "replayed: 1 delivered, 2 rejected\n2 rejected: PermanentError: never\n"
     assert [
         (letter["key"], letter["attempts"], letter["message"])
         for letter in cli.letters(store, "--state", "all")

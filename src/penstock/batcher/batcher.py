@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from .._core import checks
 from .._core.errors import ConfigError, DrainTimeout
 from .._core.keywords import takes
-from .._core.runtime import process_fork
+from .._core.runtime import incomplete, process_fork
 from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
@@ -172,7 +172,7 @@ class Batcher(Generic[T]):
             return
         if error is None:
             raise DrainTimeout(report)
-        error.add_note(str(report))
+        incomplete.note_incomplete(error, report)
 
     async def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False

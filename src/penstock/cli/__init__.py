@@ -16,7 +16,12 @@ from .tune.tune import tune
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_EXTRAS = {"asyncpg": "postgres", "zstandard": "files"}
+_EXTRAS = {
+    "dlq": {"asyncpg": "postgres", "zstandard": "files"},
+    "pipeline": {"pyspark": "pipeline", "rich": "pipeline"},
+    "tune": {"matplotlib": "tune"},
+}
+"""The extra that provides a package, by command."""
 _DLQ_HELP = "list, show, replay or purge dead letters, or create their table"
 _DLQ = (
     "List the dead letters in a file or a table, show them, replay them through a stack of "
@@ -55,9 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return demo(options)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        extra = {"dlq": _EXTRAS.get(package, "demo"), "pipeline": "pipeline"}.get(
-            options.command, "demo"
-        )
+        extra = _extra(options, package)
+        if extra is None:  # of the user's own modules, or a mistake of ours
+            raise
         print(
             f"penstock {options.command} needs the package {package}: pip install "
             f'"penstock[{extra}]"',
@@ -66,6 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_USE
     except KeyboardInterrupt:  # before any work that needs a clean shutdown
         return INTERRUPTED
+
+
+def _extra(options: argparse.Namespace, package: str) -> str | None:
+    """The extra that provides the package to this command."""
+    if options.command == "demo":
+        return "demo-spark" if options.spark else "demo"
+    return _EXTRAS[options.command].get(package)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -79,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="penstock", description="Batching with every item accounted for.")
     version = sys.modules[__name__.partition(".")[0]].__version__  # of what runs, installed or not
     parser.add_argument("--version", action="version", version=f"penstock {version}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True)
     _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
     dlq_options(commands.add_parser("dlq", help=_DLQ_HELP, description=_DLQ), _count())
     tune_options(commands.add_parser("tune", help=_TUNE_HELP, description=_TUNE), _count())
@@ -121,18 +133,21 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="spoil a copy of one flight in N; 0 spoils none (default: 2000)",
     )
-    parser.add_argument(
-        "--no-spark",
+    scene = parser.add_mutually_exclusive_group()
+    scene.add_argument(
+        "--spark",
         action="store_true",
-        help="skip the last scene, a pipeline on Spark whose executor is killed",
+        help="require the last scene, a pipeline on Spark whose executor is killed; it needs "
+        "penstock[demo-spark] and Java (default: play it if both are installed)",
     )
+    scene.add_argument("--no-spark", action="store_true", help="skip that scene")
     parser.add_argument(
         "--plain", action="store_true", help="print progress as plain lines, also on a terminal"
     )
 
 
 def _pipeline_options(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(dest="action", required=True)
     helps = {
         "run": "run a pipeline to its end",
         "validate": "report every error of a pipeline",

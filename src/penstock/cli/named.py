@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .._core.sink import Sink, SinkLike
+
+
+_MOST = 5
 
 
 class UseError(Exception):
@@ -39,9 +43,21 @@ def named(name: str) -> Any:
         raise UseError(f"{name!r}: importing {module} failed: {_reason(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
-            raise UseError(f"{name!r}: {module} has no {path}")
+            raise UseError(f"{name!r}: {module} has no {path}{_alternatives(found, part)}")
         found = getattr(found, part)
     return found
+
+
+def _alternatives(found: object, part: str) -> str:
+    """The public names that there are, similar ones first."""
+    own = getattr(found, "__name__", None)
+    names = [
+        name
+        for name, value in vars(found).items()
+        if not name.startswith("_") and getattr(value, "__module__", own) == own
+    ]
+    ordered = dict.fromkeys((*get_close_matches(part, names), *names))
+    return f"; it has {', '.join([*ordered][:_MOST])}" if ordered else ""
 
 
 def named_sink(name: str) -> Sink[Any]:

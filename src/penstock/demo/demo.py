@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 import asyncpg
 
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ConfigError, DrainTimeout, PenstockError
+from .._core.errors import ConfigError, DrainTimeout, MissingExtra, PenstockError
 from .._core.runtime.run import run
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
@@ -51,15 +51,18 @@ INTERRUPTED = 130
 FAILED = 1
 BAD_USE = 2
 
-_BAD_USE = (ConfigError, NoFlights, EmbeddedUnavailable)
+_BAD_USE = (ConfigError, MissingExtra, NoFlights, EmbeddedUnavailable)
 _FAILED = (PenstockError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 def demo(options: argparse.Namespace) -> int:
     """Run the demo; return 0 only if every flight is proven to be in the table exactly once."""
     try:
+        reason = unavailable_reason() if options.spark else None
+        if reason is not None:
+            raise MissingExtra(f"--spark: {reason}")
         with closing(make_view(plain=options.plain)) as view, _errors_shown():
-            code = run(Demo(options, view).main())
+            code = _interruptible(Demo(options, view))
         return INTERRUPTED if code is None else code
     except (*_BAD_USE, *_FAILED, ExceptionGroup) as raised:
         error = _first(raised)
@@ -73,6 +76,16 @@ def demo(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return BAD_USE if isinstance(error, _BAD_USE) else FAILED
+
+
+def _interruptible(demo: Demo) -> int | None:
+    """Run it; `None` if a signal ended it, whether or not everything inside could be written."""
+    try:
+        return run(demo.main())
+    except DrainTimeout:
+        if not demo.was_interrupted:
+            raise
+        return None
 
 
 def _first(error: Exception | ExceptionGroup[Exception]) -> Exception:
@@ -113,6 +126,7 @@ class Demo:
         self._batcher: Batcher[Flight] | None = None
         self._added = 0
         self._half_way = asyncio.Event()
+        self.was_interrupted = False
 
     async def main(self) -> int:
         """Read, write, prove and report; return the exit code."""
@@ -127,6 +141,7 @@ class Demo:
             finally:
                 reading.cancel()
         except asyncio.CancelledError:
+            self.was_interrupted = True
             self._report_remaining()
             raise
 

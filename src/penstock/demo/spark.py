@@ -84,8 +84,8 @@ executor.
 def unavailable_reason() -> str | None:
     """The reason why the scene cannot run here; `None` if it can."""
     if importlib.util.find_spec("pyspark") is None:
-        return 'PySpark is not installed (pip install "penstock[spark]")'
-    return None if has_java() else "there is no Java"
+        return 'PySpark is not installed: pip install "penstock[demo-spark]"'
+    return None if has_java() else "Spark needs Java: no `java` on the PATH, no JAVA_HOME"
 
 
 class SparkScene:

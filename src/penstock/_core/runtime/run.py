@@ -8,8 +8,9 @@ import signal
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import checks
-from ..errors import ConfigError
+from ..errors import ConfigError, DrainTimeout
 from .exits import Exit
+from .incomplete import collect_reports
 from .loops import refuse_in_a_loop
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R
 
     A second signal cancels again, which means now. A task that raises `SystemExit` or
     `KeyboardInterrupt` cancels `main` too, and `run` raises it in the end. Returns the result of
-    `main`; `None` if a signal ended it. Unlike `asyncio.run` it ends although a task swallows its
+    `main`; `None` if a signal ended it and every batcher drained. Otherwise raises `DrainTimeout`
+    with the report of the first that did not, so that the exit code is 1, not 0. Unlike `asyncio.run` it ends although a task swallows its
     cancellation: tasks that still run after `patience` seconds are left behind and logged. Blocks
     the calling thread, which must be the main one to catch signals. Raises `ConfigError` for
     anything but a coroutine, and in a thread with a running event loop.
@@ -85,6 +87,7 @@ def _completed(
 
 async def _with_signals(main: Coroutine[Any, Any, R]) -> R | None:
     loop = asyncio.get_running_loop()
+    reports = collect_reports()  # before the task copies the context
     task = loop.create_task(main, name="penstock main")
     received: list[str] = []
 
@@ -95,14 +98,24 @@ async def _with_signals(main: Coroutine[Any, Any, R]) -> R | None:
 
     caught = [sign for sign in (signal.SIGTERM, signal.SIGINT) if _catch(loop, sign, on_signal)]
     try:
-        return await task
+        result: R | None = await task
     except asyncio.CancelledError:
         if not received:
             raise
-        return None
+        result = None
     finally:
         for sign in caught:
             loop.remove_signal_handler(sign)
+    if received and reports:
+        raise _not_drained(reports)
+    return result
+
+
+def _not_drained(reports: list[object]) -> DrainTimeout:
+    error = DrainTimeout(reports[0])
+    for report in reports[1:]:
+        error.add_note(str(report))
+    return error
 
 
 def _catch(loop: asyncio.AbstractEventLoop, sign: signal.Signals, handler: Any) -> bool:

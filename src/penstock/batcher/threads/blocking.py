@@ -15,6 +15,7 @@ from ..._core import checks
 from ..._core.errors import BatcherBroken, ClosedError, ConfigError, DrainTimeout
 from ..._core.keywords import takes
 from ..._core.runtime import at_exit, process_fork
+from ..._core.runtime.incomplete import note_incomplete
 from ..._core.runtime.loops import refuse_in_a_loop, running_loop
 from ..item_mistakes import several
 from ..receipt import BlockingReceipt
@@ -148,7 +149,7 @@ class BlockingBatcher(Generic[T]):
             return
         if error is None:
             raise DrainTimeout(report)
-        error.add_note(str(report))
+        note_incomplete(error, report)
 
     def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False

@@ -19,7 +19,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
     """Declare the sub-commands and their arguments."""
-    commands = parser.add_subparsers(dest="dlq_command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="dlq_command", required=True)
     texts = {
         "list": "print one line per letter",
         "show": "print all fields of some letters, as JSON",

@@ -25,6 +25,7 @@ from .output import (
     json_of,
     line_of,
     say,
+    say_reasons,
     say_repr_only,
     say_stops,
     say_unreadable,
@@ -142,6 +143,7 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
         return INCOMPLETE
     if not replay.endings and not replay.order.held_back:
         await say_why_none(selection, store)
+    say_reasons(replay)
     say_stops(replay.order)
     return (
         OK

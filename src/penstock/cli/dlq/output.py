@@ -93,6 +93,13 @@ def say_repr_only(replay: Replay) -> None:
         )
 
 
+def say_reasons(replay: Replay) -> None:
+    """Print why letters were rejected, unless their keys' stops say so."""
+    if not replay.order.relevant_stops:
+        for reason, number in replay.reasons.most_common():
+            say(f"{number} rejected: {reason}")
+
+
 def say_stops(order: ReplayOrder) -> None:
     """Print which keys have stopped, and where."""
     stops = order.relevant_stops

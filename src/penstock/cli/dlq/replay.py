@@ -44,7 +44,7 @@ from ..._core.send import send
 from ..._core.sink import capabilities_of, classifier_of
 from ..._core.verdict import outcome_of
 from ...letters.letter import INTERRUPTED, PENDING, Selection
-from ...letters.store import Ending
+from ...letters.store import MOST_TOLD, Ending
 from .order import ReplayOrder
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class Replay:
         self.order = ReplayOrder(any_order=rules.any_order)
         self.endings: Counter[str] = Counter()
         """Number of letters by outcome, or `undecodable` or `repr_only`."""
+        self.reasons: Counter[str] = Counter()
+        """The errors of rejected letters, without values of items; the first ones only."""
         self.stopped_by: BaseException | None = None
         """The error of a destination that accepts nothing now."""
 
@@ -218,6 +220,9 @@ class Replay:
         tries = delivery.tries(index)
         if outcome is not Outcome.REJECTED or error is None or tries is None:
             return Ending(key=letter.key, outcome=outcome.value, state=state)
+        reason = told.for_log(error)
+        if reason in self.reasons or len(self.reasons) < MOST_TOLD:
+            self.reasons[reason] += 1
         return Ending(
             key=letter.key,
             outcome=outcome.value,

@@ -52,9 +52,15 @@ def pipeline(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return BAD_USE
     except (MissingExtra, OSError, UnicodeDecodeError) as error:
-        print(f"penstock pipeline: {error}", file=sys.stderr)
+        print(f"penstock pipeline: {_told(error)}", file=sys.stderr)
         return BAD_USE
     return OK
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _need_java() -> None:

@@ -153,7 +153,7 @@ async def _create_topic(
         from aiokafka.errors import for_code  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
         raise EmbeddedUnavailable(
-            'the package aiokafka is not installed: pip install "penstock[kafka]"'
+            'the package aiokafka is not installed: pip install "penstock[testing-kafka]"'
         ) from error
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()

