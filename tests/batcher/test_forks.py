@@ -115,6 +115,58 @@ def test_a_batcher_used_in_a_forked_child_says_so() -> None:
     ]
 
 
+@pytest.mark.parametrize("mode", ["lazy", "eager"])
+def test_a_fork_while_the_sink_is_being_opened_leaves_that_to_the_parent(mode: str) -> None:
+    """The child opens nothing, and may use the same sink in a batcher of its own."""
+    out = script(
+        PARENT
+        + f"""
+    class Down(Shown):
+        is_down = True
+
+        async def _open(self, stack):
+            if self.is_down:
+                asyncio.get_running_loop().call_soon(down.set)
+                raise ConnectionRefusedError("down")
+            await super()._open(stack)
+
+    async def main():
+        global down
+        down, sink = asyncio.Event(), Down()
+        batcher = Batcher(sink, name="audit", open="{mode}", open_timeout=20.0)
+        entering = asyncio.create_task(batcher.__aenter__())
+        await down.wait()
+        sink.is_down = False
+
+        async def child():
+            try:
+                await batcher.add("child")
+            except ForkedError:
+                pass
+            else:
+                raise AssertionError
+            assert batcher.stats().state == "forked"
+            async with Batcher(sink) as mine:
+                await mine.add("mine")
+
+        in_child(lambda: asyncio.run(child()))
+        await entering
+        await batcher.add("after")
+        await batcher.shutdown()
+
+    import logging
+    logging.getLogger("penstock").setLevel(logging.CRITICAL)
+    asyncio.run(main())
+    """
+    )
+    assert out.splitlines() == [
+        "wrote by the child mine",
+        "closed by the child",
+        "wrote by the parent after",
+        "closed by the parent",
+    ]
+
+
 @pytest.mark.parametrize("start", ["pass", "batcher.start()"])
 def test_a_sink_is_opened_again_by_the_child_of_a_threaded_program(start: str) -> None:
     """batcher/4b.14: the connection of the parent is neither used nor closed. The first call opens

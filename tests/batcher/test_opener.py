@@ -395,6 +395,42 @@ def test_a_batcher_for_threads_opens_lazily_as_well() -> None:
         assert batcher.deliver(1) is Outcome.DELIVERED
 
 
+def test_threads_get_back_what_a_lazy_batcher_could_not_open_for() -> None:
+    sink = Destination(down=FOREVER)
+    with (
+        pytest.raises(DrainTimeout) as raised,
+        BlockingBatcher(sink, open="lazy", open_timeout=0.2) as batcher,
+    ):
+        receipts = [batcher.submit(number) for number in range(10)]
+        batcher.add_many(range(10, 1000))
+        for receipt in receipts:
+            with pytest.raises(ItemFailed):
+                receipt.result()
+        with pytest.raises(BatcherBroken):
+            batcher.add(1000)
+    report: Any = raised.value.report
+    report.verify()
+    assert report.unsent == tuple(range(1000))
+    assert "ConnectionRefusedError" in report.never_opened
+
+
+async def test_a_lazy_batcher_that_fails_in_its_shutdown_does_not_wait_for_the_deadline(
+    fake_clock: FakeClock,
+) -> None:
+    sink, last = Destination(down=FOREVER), Destination()
+    batcher = Batcher(
+        sink, open="lazy", open_timeout=5.0, last_resort=last, clock=fake_clock, name="audit"
+    )
+    await batcher.__aenter__()
+    await batcher.add_many([1, 2])
+    await fake_clock.advance(1.0)
+    report = await batcher.shutdown(60.0)
+    assert report.seconds < 5.0
+    assert "the failure that had broken the batcher" in report.ended_by
+    assert last.rows == [1, 2]
+    assert report.tally.dead_lettered == 2
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

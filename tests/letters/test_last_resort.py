@@ -151,7 +151,7 @@ def test_a_table_of_an_earlier_release_is_replayed(
         "    return WriteResult.failed(batch, {1: PermanentError('again')})",
     )
     cli("replay", dsn, "--to", "replayed:sink", code=1)
-    assert cli.err == "replayed: 1 delivered, 1 rejected\n"
+    assert cli.err.startswith("replayed: 1 delivered, 1 rejected\n")
     (letter,) = cli.letters(dsn)
     assert (letter["key"], letter["attempts"], letter["cause_type"]) == ("key-2", 2, "")
     assert (letter["error_type"], letter["message"]) == ("PermanentError", "again")

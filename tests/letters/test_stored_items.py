@@ -130,6 +130,29 @@ class Other:
     pass
 
 
+class Anything:
+    """As a mock."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: Any) -> Any:
+        return self
+
+    def __repr__(self) -> str:
+        return "<anything>"
+
+
+class Raising:
+    __slots__ = ("value",)
+
+    def __getattribute__(self, name: str) -> Any:
+        raise LookupError(name)
+
+    def __repr__(self) -> str:
+        return "<raising>"
+
+
 ODD: dict[str, tuple[Any, Any]] = {
     "an object without attributes": (Unshown(), "<Unshown, whose repr raised SystemError>"),
     "one within": ({"a": 1, "b": [Unshown()]}, None),
@@ -142,6 +165,8 @@ ODD: dict[str, tuple[Any, Any]] = {
     "a very deep list": (deep(sys.getrecursionlimit() * 3), None),
     "a list that changes": (Growing(), "[]"),
     "a complex number": (1j, "1j"),
+    "an object with any attribute": (Anything(), "<anything>"),
+    "an object whose attribute raises": (Raising(), "<raising>"),
     "a long repr": (SimpleNamespace, None),
 }
 

@@ -8,11 +8,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 from tests.sinks.postgres_help import batch_of, database, outcomes, written
 
-from penstock import Outcome, PermanentError, send
+from penstock import ArrowBatch, Outcome, PermanentError, send
 from penstock._core import told
 from penstock.sinks.postgres import PostgresSink
 
@@ -127,6 +128,26 @@ async def test_a_value_without_json_fails_alone_and_logs_hold_no_value(
         assert not any("secret" in told.for_log(error) for error in errors.values())
         assert "column 'word'" in str(errors[1])
         assert [row[0] for row in await db.rows("1")] == [0, 2, 5, 8, 10]
+
+
+@pytest.mark.parametrize("way", ["columns", "row", "returning"])
+async def test_nested_values_of_a_record_batch(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
+) -> None:
+    """They have no form as columns, and so they go as rows."""
+    options: dict[str, dict[str, Any]] = {
+        "columns": {},
+        "row": {"row": lambda item: (item["id"], item["word"])},
+        "returning": {"returning": ("id",)},
+    }
+    nested = [{"a": [1, None], "t": "x"}, None, {"a": [], "t": "a\0b"}]
+    batch = ArrowBatch(pa.record_batch({"id": [1, 2, 3], "word": pa.array(nested)}))
+    async with (
+        database(embedded_postgres.dsn, "id int PRIMARY KEY, word jsonb") as db,
+        db.sink(**options[way]) as sink,
+    ):
+        assert {*await send(sink, batch)} == {2}
+        assert await db.rows("1") == [(1, '{"a": [1, null], "t": "x"}'), (2, None)]
 
 
 async def test_objects_are_resent_after_an_unknown_outcome(

@@ -388,9 +388,9 @@ class Batcher(Generic[T]):
             _warn(message, ResourceWarning, source=self)
 
     def __repr__(self) -> str:
-        tally = self.tally()
+        tally, state = self.tally(), self._lifecycle.shown_state
         return (
-            f"Batcher(name={self.name!r}, state={self._lifecycle.state!r}, queue={tally.queued}, "
+            f"Batcher(name={self.name!r}, state={state!r}, queue={tally.queued}, "
             f"enq={tally.enqueued}, ok={tally.flushed_ok}, fail={tally.flushed_fail}, "
             f"drop={tally.dropped + tally.unsent})"
         )

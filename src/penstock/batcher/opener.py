@@ -120,8 +120,9 @@ class Opener:
         try:
             await self._until_open()
         except Exception as error:
-            if self._lifecycle.stopping:
-                return  # the shutdown says so
+            cut = self._lifecycle.deadline
+            if self._lifecycle.stopping and cut is not None and cut <= self._until:
+                return  # the shutdown's deadline comes first, and its report says why
             dispatcher.break_down(error)
         except Exit as error:
             dispatcher.break_down(error)
@@ -160,11 +161,9 @@ class Opener:
         """Open the sink once, within `flush_timeout` if a failed try is tried again."""
         self._tries += 1
         limit = min(self._until, now + self._setup.limits.stretch) if self._repeats else None
+        timeout = self._lifecycle.clock.timeout_at(limit)
         try:
-            async with (
-                self._lifecycle.clock.timeout_at(limit) as timeout,
-                AsyncExitStack() as fresh,
-            ):
+            async with timeout, AsyncExitStack() as fresh:
                 await fresh.enter_async_context(opened(self._setup.sink))
                 self._stack.push_async_callback(fresh.pop_all().aclose)
         except TimeoutError as error:

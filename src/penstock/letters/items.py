@@ -83,7 +83,7 @@ class _Copying:
         return self._value(own or item)
 
     def _value(self, value: Any) -> Any:
-        if value is None or isinstance(value, bool):
+        if value is None or value is True or value is False:
             return value
         try:
             if isinstance(value, (str, int, float, bytes, bytearray, memoryview)):
@@ -147,7 +147,8 @@ class _Copying:
 def _hides(model: Any) -> bool:
     """Whether a pydantic model has asterisks in its form in place of a secret."""
     try:
-        return hasattr(model, "model_dump") and _has_secret(model.model_dump(warnings=False))
+        dumps = hasattr(cast("object", type(model)), "model_dump")
+        return dumps and _has_secret(model.model_dump(warnings=False))
     except Exception:  # it dumps itself as JSON only, and what it hides is unknown
         return True
 
