@@ -63,7 +63,8 @@ _LOGIN = (
 _REPAIRS = {
     "unsupported startup parameter": "leave the parameter out of the DSN and of connect_options "
     "(set it by ALTER ROLE ... SET, or in the pooler's connect_query), or name it in the "
-    "pooler's ignore_startup_parameters if it may be ignored",
+    "pooler's ignore_startup_parameters if it may be ignored; statement_timeout= needs "
+    'prepared_statements="auto" or False',
     "unsupported options startup parameter": "leave options out of the DSN",
     "statement pooling mode": "set pool_mode = transaction or session for the database in the "
     "pooler: each write is a transaction",
