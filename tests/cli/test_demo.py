@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import re
@@ -13,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 
 from penstock.testing import EmbeddedUnavailable, skip_or_fail
@@ -148,6 +150,29 @@ def test_a_given_database_is_used_and_left_alive(
         assert "no chaos is possible" in captured.out
         assert PROVEN in captured.out
         assert embedded_postgres.dsn.split(":")[2].split("@")[0] not in captured.out + captured.err
+
+
+def test_a_schema_of_its_name_that_is_not_the_demos_stays(
+    embedded_postgres: EmbeddedPostgres, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It would be dropped with all that is in it."""
+
+    async def execute(sql: str) -> Any:
+        connection = await asyncpg.connect(embedded_postgres.dsn)
+        try:
+            return await connection.execute(sql)
+        finally:
+            await connection.close()
+
+    asyncio.run(execute("DROP SCHEMA IF EXISTS penstock_demo CASCADE"))
+    asyncio.run(execute("CREATE SCHEMA penstock_demo CREATE TABLE precious (n int)"))
+    try:
+        arguments = ["--rows", "500", "--plain", "--no-spark", "--dsn", embedded_postgres.dsn]
+        assert main(["demo", *arguments]) == 2
+        assert "the schema penstock_demo exists and is none of an earlier" in capfd.readouterr().err
+        asyncio.run(execute("SELECT * FROM penstock_demo.precious"))
+    finally:
+        asyncio.run(execute("DROP SCHEMA penstock_demo CASCADE"))
 
 
 def test_a_row_that_is_lost_is_a_failure(

@@ -113,6 +113,10 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("A method that is not async", "class Client:\n    def write(self, batch):\n        ...\n\nasync with Batcher(Client()) as batcher:\n    await batcher.deliver(1)"),
         Mistake("A sink that blocks the event loop", "async def send(batch):\n    time.sleep(0.05)\n\nasync with Batcher(stack(send, Timeout(0.01))) as batcher:\n    await batcher.add(1)", "log", blocks=True),
     ],
+    "The end of a flush and of a batcher": [
+        Mistake("A flush after which an item is lost", 'async def send(batch):\n    raise ValueError("no such user")\n\nasync with Batcher(send) as batcher:\n    await batcher.add(1)\n    report = await batcher.flush()\n    assert report, report'),
+        Mistake("A destination that is down in the end", 'async def send(batch):\n    raise UnavailableError("the database is down")\n\nretry = Retry(backoff=Backoff(jitter="none"))\nasync with Batcher(stack(send, retry), shutdown_deadline=1.0) as batcher:\n    await batcher.add(1)'),
+    ],
     "Destinations": [
         Mistake("PostgreSQL: no scheme", 'PostgresSink("db.example.com/sales", table="orders", columns=("id",))'),
         Mistake("PostgreSQL: a URL of SQLAlchemy", 'PostgresSink("postgresql+asyncpg://app@db/sales", table="orders", columns=("id",))'),

@@ -19,8 +19,9 @@ import time
 from datetime import timedelta
 
 from penstock import (
-    Adaptive, Backoff, Batcher, BlockingBatcher, CircuitBreaker, DeadLetter, FanOut, Limits, Metrics,
-    Observer, RateLimit, Retry, Router, Split, Timeout, WriteResult, run, stack,
+    Backoff, Batcher, BlockingBatcher, CircuitBreaker, DeadLetter, FanOut, Limits, Observer,
+    RateLimit, Retry, Router, Split, Timeout, UnavailableError,
+    WriteResult, run, stack,
 )
 from penstock.sinks import ElasticsearchSink, FileSink, HttpSink, PostgresSink
 from penstock.testing import FakeClock

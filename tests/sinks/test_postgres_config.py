@@ -42,9 +42,8 @@ P, T, U, H, R = (
 
 
 def to_events(dsn: str | None = None, **options: Any) -> PostgresSink:
-    return PostgresSink(
-        dsn, **{"table": "events", "columns": ("user_id", "action", "ts"), **options}
-    )
+    usual: dict[str, Any] = {"table": "events", "columns": ("user_id", "action", "ts")}
+    return PostgresSink(dsn, **{**usual, **options})
 
 
 def server_error(state: str, **fields: str) -> asyncpg.PostgresError:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 async def opening_error(dsn: str, kind: type[Exception], secret: str, **options: Any) -> str:
-    sink = PostgresSink(dsn, **{"table": "events", "columns": ("id",), **options})
+    usual: dict[str, Any] = {"table": "events", "columns": ("id",)}
+    sink = PostgresSink(dsn, **{**usual, **options})
     with pytest.raises(kind) as caught:
         async with sink:
             pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from .checks import bad, is_async, shown
 from .function_sink import as_sink
@@ -19,9 +19,10 @@ def stack(base: SinkLike[T], *decorators: Decorator[T]) -> Sink[T]:
 
     `base` is a sink or a function of a batch. Raises `ConfigError` for a bad base or decorator.
     """
-    if isinstance(given := base, (list, tuple)):
-        rule = "is a list; pass the sink and its decorators one by one: stack(sink, Retry())"
-        raise bad("base", given, rule)
+    given = cast("object", base)
+    if isinstance(given, (list, tuple)):
+        instead = "is a list; pass the sink and its decorators one by one: stack(sink, Retry())"
+        raise bad("base", cast("object", given), instead)
     sink = as_sink(base, "base")
     for place, decorator in enumerate(decorators):
         name = f"decorators[{place}]"

@@ -171,7 +171,7 @@ def checked_handler(handler: str | FailureHandler) -> str | FailureHandler:
 
 def checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     """Check that all observers are instances."""
-    given: object = observers
+    given = cast("object", observers)
     if isinstance(given, (Observer, type, str)) or not isinstance(given, Iterable):
         raise checks.bad("observers", given, "must be a list of observers: observers=[observer]")
     watchers = tuple(observers)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ItemsT = TypeVar("ItemsT")
 
+_EMPTY = dict[object, object]()
 _STREAMS: frozenset[type] = frozenset(
     {
         GeneratorType,
@@ -30,9 +31,7 @@ _STREAMS: frozenset[type] = frozenset(
         filter,
         zip,
         enumerate,
-        type({}.keys()),
-        type({}.values()),
-        type({}.items()),
+        *map(type, (_EMPTY.keys(), _EMPTY.values(), _EMPTY.items())),
     }
 )
 """Types whose values hold items and are none: no sink could write one, let alone twice."""

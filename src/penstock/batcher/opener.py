@@ -161,11 +161,9 @@ class Opener:
         """Open the sink once, within `flush_timeout` if a failed try is tried again."""
         self._tries += 1
         limit = min(self._until, now + self._setup.limits.stretch) if self._repeats else None
+        timeout = self._lifecycle.clock.timeout_at(limit)
         try:
-            async with (
-                self._lifecycle.clock.timeout_at(limit) as timeout,
-                AsyncExitStack() as fresh,
-            ):
+            async with timeout, AsyncExitStack() as fresh:
                 await fresh.enter_async_context(opened(self._setup.sink))
                 self._stack.push_async_callback(fresh.pop_all().aclose)
         except TimeoutError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from .._core.errors import ConfigError
 from .flights import COLUMNS, MISSING
 
 if TYPE_CHECKING:
@@ -58,14 +59,27 @@ class Finding:
         )
 
 
+_MARK = "created by penstock demo"
+_MARK_OF = "SELECT COALESCE(obj_description(oid), '') FROM pg_namespace WHERE nspname = $1"
+
+
 async def create_table(dsn: str, schema: str) -> None:
-    """Create empty tables of flights and dead letters in a new schema, replacing an old one."""
+    """Create empty tables of flights and dead letters in a new schema, replacing that of an earlier
+    demo. Raises `ConfigError` for a schema of anyone else.
+    """
     columns = ", ".join(f"{column.name} {column.sql}" for column in COLUMNS)
     connection = await _connect(dsn)
     try:
         async with connection.transaction():
+            mark = await connection.fetchval(_MARK_OF, schema)
+            if mark not in {None, _MARK}:
+                raise ConfigError(
+                    f"the schema {schema} exists and is none of an earlier demo, which alone would "
+                    "be replaced: rename it, or name another database"
+                )
             await connection.execute(
-                f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}"
+                f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}; "
+                f"COMMENT ON SCHEMA {schema} IS '{_MARK}'"
             )
             await connection.execute(
                 f"CREATE TABLE {schema}.flights (line bigint PRIMARY KEY CHECK (line > 0), "

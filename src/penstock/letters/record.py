@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from .._clients.encoding import to_json
@@ -86,7 +86,7 @@ class DeadLetterRecord(MakesForm, Generic[T]):
     def as_dict(self) -> dict[str, Any]:
         """The record as a dictionary, with times in ISO 8601 and the item unchanged."""
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
-        return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, **times}
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, **times}
 
     def as_json(self) -> dict[str, Any]:
         """The record as a dictionary that JSON can encode, whatever the item is.

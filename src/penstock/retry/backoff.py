@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import tenacity
 
@@ -59,7 +59,7 @@ class Backoff:
         object.__setattr__(
             self, "longest", checks.seconds("longest", self.longest, usual=checks.LONG_TIMEOUT)
         )
-        factor: object = self.factor
+        factor = cast("object", self.factor)
         if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor >= 1:
             raise checks.bad("factor", factor, "must be a number of at least 1")
         checks.choice("jitter", self.jitter, ("full", "equal", "decorrelated", "none"))

@@ -88,7 +88,7 @@ async def stopped_and_started(folder: Path, dsn: str) -> tuple[list[int], list[s
     await installation.send(MANY)
     async with installation.worker() as first:
         tasks: set[str] = set()
-        await ended(first, tasks, 100)
+        await ended(first, tasks, 50)
         assert await first.terminate() == 0
         tasks |= {found[1] for line in first.lines if (found := re.search(ENDED, line))}
         assert len(tasks) < TASKS

@@ -311,5 +311,6 @@ async def test_writes_side_by_side_take_turns(
 
 @pytest.mark.parametrize("name", ["ledger", "ledger_schema", "ledger_versions"])
 def test_a_bad_ledger_is_refused(name: str) -> None:
+    arguments: dict[str, Any] = {"table": "t", "columns": ("id",), name: 0}
     with pytest.raises(ConfigError, match=f"{name}=0"):
-        PostgresSink(**{"table": "t", "columns": ("id",), name: 0})  # type: ignore[arg-type]
+        PostgresSink(**arguments)

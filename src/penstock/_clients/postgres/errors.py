@@ -332,7 +332,12 @@ def _made(kind: type[SinkErrorT], text: str, error: BaseException) -> SinkErrorT
 
 
 def shown(error: BaseException) -> str:
-    """An error's text for logs: its type, its SQLSTATE and the names that it gives."""
+    """An error's text for logs: its type, its SQLSTATE and the names that it gives.
+
+    A pooler's own message, which quotes no row, is shown whole.
+    """
+    if (pooler := pooler_error(error)) is not None:
+        return f"{type(pooler).__name__}: {message_of(pooler)}"
     fields = ("table_name", "column_name", "constraint_name", "data_type_name")
     names = [
         f"{field.removesuffix('_name')} {value!r}"

@@ -121,4 +121,5 @@ def for_opening(error: Exception, place: str) -> Exception:
 
 def _unsuccessful(kind: type[SinkError], error: Exception, place: str) -> SinkError:
     made = kind(f"no connection to {place}: {text_of(error) or type(error).__name__}")
-    return caused(made, error, summary=f"no connection to {place}: {for_log(error)}")
+    told = for_log(error) if pooler_error(error) is None else shown(error)
+    return caused(made, error, summary=f"no connection to {place}: {told}")

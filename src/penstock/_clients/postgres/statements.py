@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from .errors import is_gone, is_stale, message_of, pooler_error
 
@@ -129,7 +130,7 @@ class Statements:
     def _limited(self, options: Mapping[str, Any]) -> dict[str, Any]:
         if self._timeout is None:
             return dict(options)
-        settings = {
+        settings: dict[str, Any] = {
             _TIMEOUT: str(round(self._timeout * 1000)),
             **(options.get("server_settings") or {}),
         }
@@ -147,18 +148,22 @@ async def is_pooled(con: Connection[Any] | PoolConnectionProxy[Any]) -> bool:
 
 async def keeps_statements(con: PoolConnectionProxy[Any]) -> bool:
     """Whether a connection of the user's prepares statements under a name. Leaves none behind."""
+    probe = f"SELECT 1 AS penstock_{uuid4().hex}"
+    theirs = f"FROM pg_prepared_statements WHERE statement = '{probe}'"
     await con.execute("BEGIN")
     try:
-        name = (await con.prepare("SELECT")).get_name()
-        if name:
-            await con.execute(f'DEALLOCATE "{name}"')
+        await con.fetch(probe)
+        found = await con.execute(f"SELECT {theirs}") == "SELECT 1"
+        if found:
+            each = f"FOR r IN SELECT name {theirs} LOOP EXECUTE format('DEALLOCATE %I', r.name)"
+            await con.execute(f"DO $$ DECLARE r record; BEGIN {each}; END LOOP; END $$")
     except Exception as error:
         if not is_stale(error):
             raise
-        return True
+        found = True
     finally:
         await con.execute("ROLLBACK")
-    return bool(name)
+    return found
 
 
 def _is_limit_refused(error: Exception) -> bool:

@@ -45,8 +45,10 @@ NO_LOOP: RunsInThread = _NoLoop()
 def runs_in_thread(loop: asyncio.AbstractEventLoop) -> RunsInThread:
     """This loop, which runs in this thread, or a stand-in if it does not tell its thread."""
     known = cast("RunsInThread", loop)
-    tells = isinstance(loop, asyncio.BaseEventLoop) and known._thread_id == get_ident()  # noqa: SLF001
-    return known if tells else _OtherLoop(loop)
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        return _OtherLoop(loop)
+    thread = known._thread_id  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return known if thread == get_ident() else _OtherLoop(loop)
 
 
 def refuse_in_a_loop(call: str, instead: str) -> None:

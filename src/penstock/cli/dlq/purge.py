@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class _Found:
     """The letters to remove."""
 
-    keys: set[str] = field(default_factory=set)
-    states: Counter[str] = field(default_factory=Counter)
+    keys: set[str] = field(default_factory=set[str])
+    states: Counter[str] = field(default_factory=Counter[str])
 
     def __str__(self) -> str:
         counts = ", ".join(f"{self.states[each]} {each}" for each in STATES if self.states[each])

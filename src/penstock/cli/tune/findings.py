@@ -35,9 +35,9 @@ class Findings:
     """Its name on the command line."""
     needs: Needs
     item_bytes: int
-    sizes: list[Measured] = field(default_factory=list)
+    sizes: list[Measured] = field(default_factory=list["Measured"])
     """By batch size, with one worker."""
-    workers: list[Measured] = field(default_factory=list)
+    workers: list[Measured] = field(default_factory=list["Measured"])
     """By number of workers, with the recommended size."""
     refused: int | None = None
     """The batch size whose write failed, which ended the sizes."""

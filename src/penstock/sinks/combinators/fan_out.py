@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
 from ..._core import checks
 from ..._core.delivery.side_by_side import Line, side_by_side
@@ -82,7 +82,7 @@ class FanOut(Openable, Generic[T]):
     ) -> None:
         if not sinks:
             raise checks.bad("sinks", sinks, "must be at least one sink that is required")
-        given: object = best_effort
+        given = cast("object", best_effort)
         if (
             callable(getattr(given, "write", None))
             or isinstance(given, str)

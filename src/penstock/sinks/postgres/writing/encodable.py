@@ -80,7 +80,7 @@ async def refused_rows(
     """
     refused: dict[int, Exception] = {}
     beyond = len(plan.columns) + 1
-    statement = await con.prepare(plan.encode)
+    statement = await con.prepare(plan.encode, name="")
     for place, row in enumerate(rows):
         try:
             await statement.fetch(*row, _NEVER)

@@ -1,0 +1,270 @@
+"""What looks like a mistake and is none gets no answer; and what an answer must not break."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+import warnings
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+import penstock
+from penstock import (
+    Batch,
+    Batcher,
+    BlockingBatcher,
+    ConfigError,
+    DeadLetter,
+    ItemFunctionError,
+    Limits,
+    PenstockWarning,
+    Retry,
+    Timeout,
+    stack,
+)
+from penstock._core.checks import shown
+from penstock._core.known_names import _DECORATORS, _ELSEWHERE, _INSTEAD, right_name
+from penstock.batcher.item_mistakes import check_item, several
+from penstock.sinks import (
+    ElasticsearchSink,
+    FileSink,
+    FunctionSink,
+    HttpSink,
+    MemorySink,
+    PostgresSink,
+)
+
+if TYPE_CHECKING:
+    from penstock import LoopClock
+    from penstock.testing import FakeClock
+
+PUBLIC = [
+    *(getattr(penstock, name) for name in penstock.__all__),
+    ElasticsearchSink, FileSink, HttpSink, MemorySink, PostgresSink,
+]  # fmt: skip
+CHECKED = [
+    "Adaptive", "Backoff", "Batcher", "BlockingBatcher", "CircuitBreaker", "DeadLetter",
+    "ElasticsearchSink", "FanOut", "FileSink", "HttpSink", "Isolate", "Limits", "MemorySink",
+    "PostgresSink", "RateLimit", "Retry", "RetryBudget", "Router", "Split", "Tenants", "Timeout",
+]  # fmt: skip
+
+
+@dataclass
+class Order:
+    number: int
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+# -- items -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        [1, "a", None],
+        ["a", "b"],
+        [{"a": 1}],
+        [{"a": 1}, {"b": 1}],
+        [{}, {}],
+        [7, {"a": 1}, {"a": 2}],
+        [(1, 2), (3, 4)],
+        [],
+        ({"a": 1}, {"a": 2}),
+        {"a": [{"b": 1}, {"b": 2}]},
+        "text",
+        range(3),
+        Order(1),
+        None,
+    ],
+    ids=repr,
+)
+def test_an_item_that_may_be_a_row_is_taken_in_silence(item: object) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_item(item)
+
+
+@pytest.mark.parametrize(
+    "item", [[{"a": 1}, {"a": 2}], [Order(1), Order(2)], [Point(1, 2)] * 3], ids=repr
+)
+def test_a_list_of_records_is_warned_of_at_the_line_of_the_add(item: object) -> None:
+    with pytest.warns(PenstockWarning, match=r"add_many\(items\)") as caught:
+        check_item(item)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [iter_ := (n for n in range(2)), map(str, [1]), zip([1], [2], strict=True), {}.values()],
+)
+async def test_a_stream_is_refused_and_the_batcher_goes_on(
+    fake_clock: FakeClock, stream: object
+) -> None:
+    sink: MemorySink[Any] = MemorySink()
+    async with Batcher(sink) as batcher:
+        for call in (batcher.add, batcher.submit, lambda item: batcher.add_many([item])):
+            with pytest.raises(TypeError, match=r"^an item must not be a "):
+                await call(stream)
+        with pytest.raises(TypeError, match=r"^an item must not be a "):
+            batcher.try_add(stream)
+        assert batcher.tally().accepted == batcher.tally().inside == 0
+        await batcher.add("good")
+    assert sink.items == ["good"]
+
+
+def test_a_stream_is_refused_in_a_thread_and_the_batcher_goes_on() -> None:
+    sink: MemorySink[Any] = MemorySink()
+    with BlockingBatcher(sink) as batcher:
+        for call in (batcher.add, batcher.try_add, batcher.submit):
+            with pytest.raises(TypeError, match=r"^an item must not be a generator"):
+                call(n for n in range(2))
+            assert batcher.flush()
+        batcher.add("good")
+    assert sink.items == ["good"]
+    assert batcher.tally().accepted == 1
+
+
+def test_lists_of_items_of_every_kind_are_taken() -> None:
+    for items in ([1], (1,), {1}, {1: 2}.keys(), iter([1]), (n for n in [1]), range(1)):
+        assert several(items) is items
+
+
+@pytest.mark.parametrize(("name", "limits"), [("key", Limits()), ("size_of", Limits(max_bytes=9))])
+async def test_the_error_of_a_function_names_it_and_keeps_its_cause(
+    fake_clock: FakeClock, name: str, limits: Limits
+) -> None:
+    """Among several functions, the one that raised."""
+
+    def of(item: dict[str, int]) -> int:
+        return item["wanted"]
+
+    given: dict[str, Any] = {"tenant": lambda item: item.get("tenant"), name: of}
+    async with Batcher(MemorySink(), limits=limits, name="audit", **given) as batcher:
+        for _ in range(3):  # on either path
+            await batcher.add({"wanted": 1})
+            with pytest.raises(
+                ItemFunctionError, match=f"^batcher 'audit': {name}= raised Key"
+            ) as told:
+                await batcher.add({})
+            assert isinstance(told.value.__cause__, KeyError)
+        assert batcher.tally().accepted == 3
+
+
+# -- seconds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [99, 100.0, 3600.0, timedelta(hours=1)])
+def test_a_delay_that_is_meant_is_no_mistake(given: Any) -> None:
+    """Nor when the limits are copied."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        limits = replace(Limits(max_delay=given), workers=2)
+    assert limits.delay in {99.0, 100.0, 3600.0}
+
+
+@pytest.mark.parametrize("name", ["max_delay", "flush_timeout"])
+def test_milliseconds_are_warned_of_with_both_ways_to_go_on(name: str) -> None:
+    given: dict[str, Any] = {name: 30_000}
+    with pytest.warns(PenstockWarning) as caught:
+        Limits(**given)
+    assert caught[0].filename == __file__
+    assert str(caught[0].message) == (
+        f"{name}=30000 is 30000 seconds; if you mean milliseconds, write {name}=30, otherwise "
+        f"{name}=timedelta(seconds=30000)"
+    )
+
+
+# -- sinks and decorators --------------------------------------------------------------------------
+
+
+def test_one_try_around_dead_letters_is_no_mistake() -> None:
+    letters = DeadLetter(MemorySink())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stack(MemorySink(), letters, Retry(attempts=1))
+        stack(MemorySink(), Retry(), letters)
+        stack(MemorySink(), Retry(), letters, Timeout(1000.0))
+
+
+async def test_a_blocked_loop_is_told_of_once(
+    real_clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not for a write that ends in time."""
+
+    async def write(batch: Batch[float]) -> None:
+        time.sleep(batch[0])  # noqa: ASYNC251  # that is the mistake
+
+    caplog.set_level(logging.WARNING)
+    async with Batcher(stack(write, Timeout(0.01)), limits=Limits(max_items=1)) as batcher:
+        for seconds in (0.0, 0.03, 0.03):
+            assert (await batcher.deliver(seconds)).is_success
+    assert [record.name for record in caplog.records] == ["penstock.timeout"]
+    assert "the event loop was blocked" in caplog.text
+
+
+def test_callables_of_every_kind_are_sinks() -> None:
+    class Called:
+        def __call__(self, batch: Batch[int]) -> None: ...
+
+    functions: list[Any] = [
+        print, [].append, Called(), lambda batch, more=1: None, lambda *all: None,
+    ]  # fmt: skip
+    for function in functions:
+        assert isinstance(stack(function), FunctionSink)
+
+
+# -- arguments -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_an_unknown_argument_is_refused_by_name(name: str) -> None:
+    """A sink's and a decorator's even before one that is missing. Its signature stays what it is."""
+    kind: Any = next(each for each in PUBLIC if getattr(each, "__name__", "") == name)
+    needed = [print] if name in {"Batcher", "BlockingBatcher"} else []
+    with pytest.raises(ConfigError, match=rf"^colour=1: {name} has no such argument; "):
+        kind(*needed, colour=1)
+    with pytest.raises(ConfigError, match=rf"^colour=\.\.\.: {name} has no such argument; ") as hid:
+        kind(*needed, colour="secret")
+    assert "secret" not in str(hid.value)
+    assert "args" not in inspect.signature(kind).parameters
+
+
+def test_every_name_of_the_table_is_one_of_ours() -> None:
+    """An entry that is out of date would suggest what does not exist."""
+    ours = {name for kind in PUBLIC if callable(kind) for name in _parameters(kind)}
+    assert {name for name in _ELSEWHERE if name not in ours} == set()
+    assert {each.partition("=")[0] for each in _INSTEAD} <= ours
+    assert {each.partition("(")[0] for each in _DECORATORS} <= set(penstock.__all__)
+
+
+def _parameters(kind: Any) -> list[str]:
+    try:
+        return list(inspect.signature(kind).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def test_an_own_name_that_is_nearly_right_is_found() -> None:
+    assert right_name("max_item", ["workers", "max_items"]) == "max_items="
+    assert right_name("colour", ["workers", "max_items"]) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("postgresql://us:secret@h/db?password=secret", "'postgresql://...'"),
+        (["https://us:secret@h", 1], "['https://...', 1]"),
+        (print, "<built-in function print>"),
+        ("x" * 1000, f"'{'x' * 99}...{'x' * 99}'"),
+    ],
+)
+def test_a_value_is_shown_without_secrets_and_in_few_words(value: object, text: str) -> None:
+    assert shown(value) == text
