@@ -157,7 +157,7 @@ class Chaos(Observer):
             if self.patient:
                 await disturbing
                 await asyncio.wait(tasks)
-                assert await batcher.flush()
+                assert (await batcher.flush()).complete
                 report = await batcher.shutdown()
             else:
                 report = await self._shut_down_in_the_middle(batcher)

@@ -142,7 +142,7 @@ class Run(Observer):
             for item in range(ITEMS):
                 self.receipts.append(await self.batcher.submit(item))
             if deadline is None:
-                assert await self.batcher.flush()
+                assert (await self.batcher.flush()).complete
             else:
                 await clock.sleep(1.0)
             report = await self.batcher.shutdown()

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
     from penstock.testing import EmbeddedPostgres
 
-PACKAGES = ("pgbouncer", "libc-ares2", "libevent-2.1-7")
+PACKAGE = "pgbouncer"
+LIBRARIES = ("libc-ares2", "libcares2", "libevent-2.1-7", "libevent-2.1-7t64")
+"""Its libraries, by their names in different releases; some may be installed."""
+PROGRAM = "usr/sbin/pgbouncer"
 FETCH_SECONDS = 120
 START_SECONDS = 20
 SETTINGS = {
@@ -58,13 +61,24 @@ def unpacked() -> Path:
 
 
 def _fetch(aside: Path) -> Path:
-    _run(["apt-get", "download", *PACKAGES], aside)
+    """Fetch and unpack the packages below `aside`; check that the program can be run."""
+    _run(["apt-get", "download", PACKAGE], aside)
+    for library in LIBRARIES:
+        with contextlib.suppress(EmbeddedUnavailable):
+            _run(["apt-get", "download", library], aside)
+    unpacked = aside / "unpacked"
     for package in aside.glob("*.deb"):
-        _run(["dpkg-deb", "-x", str(package), str(aside / "unpacked")], aside)
-    return aside / "unpacked"
+        _run(["dpkg-deb", "-x", str(package), str(unpacked)], aside)
+    _run([str(unpacked / PROGRAM), "--version"], aside, **_libraries(unpacked))
+    return unpacked
 
 
-def _run(command: list[str], folder: Path) -> None:
+def _libraries(packages: Path) -> dict[str, str]:
+    """The environment in which the program finds its libraries."""
+    return {"LD_LIBRARY_PATH": os.pathsep.join(map(str, packages.glob("usr/lib/*-linux-gnu")))}
+
+
+def _run(command: list[str], folder: Path, **environment: str) -> None:
     try:
         done = subprocess.run(
             command,
@@ -74,6 +88,7 @@ def _run(command: list[str], folder: Path) -> None:
             text=True,
             check=False,
             timeout=FETCH_SECONDS,
+            env={**os.environ, **environment},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EmbeddedUnavailable(f"PgBouncer's package cannot be had: {error}") from error
@@ -112,7 +127,7 @@ class PgBouncer:
         self._configure(settings)
         user = self._user
         self._process = subprocess.Popen(
-            [str(self._programs / "usr/sbin/pgbouncer"), "pgbouncer.ini"],
+            [str(self._programs / PROGRAM), "pgbouncer.ini"],
             cwd=self._folder.path,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -120,7 +135,7 @@ class PgBouncer:
             user=None if user is None else user.pw_uid,
             group=None if user is None else user.pw_gid,
             extra_groups=None if user is None else [],
-            env={**os.environ, "LD_LIBRARY_PATH": self._libraries()},
+            env={**os.environ, **_libraries(self._programs)},
         )
         is_up = threading.Event()
         threading.Thread(target=self._read, args=(self._process.stdout, is_up), daemon=True).start()
@@ -136,10 +151,6 @@ class PgBouncer:
                 if b"process up" in line:
                     is_up.set()
         is_up.set()
-
-    def _libraries(self) -> str:
-        found = self._programs.glob("usr/lib/*-linux-gnu")
-        return os.pathsep.join(map(str, found))
 
     def _configure(self, settings: dict[str, str]) -> None:
         server, folder = self._server, self._folder.path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from tests.pooler.pgbouncer import running
-from tests.sinks.postgres_help import database, until_blocked, written
+from tests.sinks.postgres_help import database, until_blocked, whole, written
 
 from penstock import (
     Batcher,
@@ -255,6 +255,38 @@ async def test_prepared_statements_that_get_lost_are_refused_with_the_option(
                     assert isinstance(only(errors), RefusedError)
                     assert "prepared_statements=" in str(only(errors))
         assert len(await db.rows()) == stored
+
+
+LOSES = """
+    CREATE FUNCTION {0}_lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF EXISTS (SELECT FROM pg_prepared_statements) THEN RAISE EXCEPTION 'prepared statement "x" does not exist' USING ERRCODE = '26000'; END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER one BEFORE INSERT ON {0} FOR EACH ROW EXECUTE FUNCTION {0}_lose()
+"""
+
+
+@pytest.mark.parametrize("options", [{"statement": "insert"}, {"on_conflict": "ignore"}], ids=str)
+async def test_statements_that_keep_getting_lost_are_not_prepared_any_more(
+    embedded_postgres: EmbeddedPostgres,
+    real_clock: LoopClock,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+) -> None:
+    """A pooler that the test at the connection does not notice. A trigger stands in for it: it
+    fails in a session that has a prepared statement.
+    """
+    caplog.set_level(logging.INFO, "penstock.postgres")
+    async with database(embedded_postgres.dsn) as db:
+        await db.con.execute(LOSES.format(db.table))
+        async with db.sink(**options) as sink:
+            for start in range(0, 600, 200):
+                assert await written(sink, rows(start, 60)) == {}
+        assert len(await db.rows()) == 180
+        (line,) = caplog.messages
+        assert "a prepared statement was lost" in line
+        async with db.sink(prepared_statements=True, **options) as sink:
+            assert "prepared_statements=" in whole(await written(sink, rows(1000)), 20).repair
 
 
 # -- a DSN that leads elsewhere --------------------------------------------------------------------
