@@ -50,6 +50,8 @@ NODES = dict.fromkeys(
 STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.at_exit", "_register_atexit"): "no public hook runs this early",
     ("penstock._core.runtime.loops", "_get_running_loop"): "the public twin raises without a loop",
+    ("penstock._core.runtime.task_groups", "_parent_cancel_requested"): "nothing public tells it",
+    ("penstock._core.runtime.task_groups", "_parent_task"): "nothing public tells it",
     ("penstock._clients.postgres.connections", "_loop"): "asyncpg does not tell a pool's loop",
     ("penstock.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
     ("penstock.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",

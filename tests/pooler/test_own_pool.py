@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import signal
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +101,33 @@ async def test_a_sink_that_is_cut_off_ends_only_its_own_connections(
             assert len(await write) == 60
         assert await theirs.fetchval("SELECT 1") == 1
         assert await pool.fetchval("SELECT 1") == 1
+
+
+async def test_a_sink_whose_closing_is_cut_off_leaves_no_connection_lent(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """The server stands still, so a cancelled write has not returned its connection by then."""
+    async with database(embedded_postgres.dsn) as db, pool_of(db.dsn, max_size=1) as pool:
+        pid = await pool.fetchval("SELECT pg_backend_pid()")
+        sink = on(pool, db.table)
+        async with db.con.transaction():
+            await db.con.execute(f"LOCK TABLE {db.table}")
+            await sink.__aenter__()
+            write = asyncio.ensure_future(written(sink, rows(0)))
+            await until_blocked(db.con, db.table)
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                write.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await write
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await sink.__aexit__(None, None, None)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        async with asyncio.timeout(10):
+            assert await pool.fetchval("SELECT 1") == 1
+        assert await db.rows() == []
 
 
 @pytest.mark.parametrize(

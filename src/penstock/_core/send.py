@@ -27,6 +27,7 @@ from .errors import ResultMismatch, SinkError, UnknownOutcomeError
 from .order.stopped import stopped_behind
 from .outcome import Outcome
 from .result import WriteResult, checked_result
+from .runtime.task_groups import take_back
 from .sink import capabilities_of
 from .text import repr_of
 from .told import for_log
@@ -81,8 +82,10 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     except UnreadableRows as error:
         return await _without_unreadable(sink, batch, error)
     except SinkError as error:
+        take_back(task, error)
         errors = dict.fromkeys(batch.unsettled(), error)
     except BaseException as error:  # handed to the caller, one per unsettled item
+        take_back(task, error)
         raised = _of_a_cut(error) if task.cancelling() else error
         errors = dict.fromkeys(batch.unsettled(), raised)
         if delivery.closed and not errors:

@@ -231,9 +231,9 @@ class Batcher(Generic[T]):
 
         `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it ends,
         `ClosedError` once the batcher is closed, `ItemTooLarge` for an item that can never fit,
-        `KeyFailedError` for a key that failed (`on_key_failure="fail"`); in each case, and on
-        cancellation, the item was not accepted. Usually returns without suspending; now and then it
-        lets other tasks run first.
+        `KeyFailedError` for a key that failed (`on_key_failure="fail"`), `ItemFunctionError` if a
+        function of the item raised; in each case, and on cancellation, the item was not accepted.
+        Usually returns without suspending; now and then it lets other tasks run first.
         """
         known: tuple[Hashable, ...] = ()
         window = self._window

@@ -47,7 +47,7 @@ class Connections:
         self._place = access.place
         self._close_timeout = close_timeout
         self._lent: set[PoolConnectionProxy[Any]] = set()
-        self._returning: set[asyncio.Task[None]] = set()
+        self._returning: dict[asyncio.Task[None], PoolConnectionProxy[Any]] = {}
 
     @classmethod
     async def to(cls, access: Access, close_timeout: float) -> Connections:
@@ -159,8 +159,8 @@ class Connections:
 
     def _give_back_later(self, con: PoolConnectionProxy[Any]) -> None:
         task = asyncio.get_running_loop().create_task(self._reset(con))
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
+        self._returning[task] = con
+        task.add_done_callback(self._returning.pop)
 
     async def _reset(self, con: PoolConnectionProxy[Any]) -> None:
         """Wait for the end of the cancelled statement, then return the connection."""
@@ -182,18 +182,19 @@ class Connections:
         """Close every connection within `close_timeout`, then terminate the rest."""
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
-                await asyncio.gather(*self._returning, return_exceptions=True)
+                if self._returning:  # not cancelled with this: each has to return its connection
+                    await asyncio.wait(self._returning)
                 if self._access.closes_pool:
                     await self.pool.close()
         except Exception:
             self.terminate()
 
     def terminate(self) -> None:
-        """End every connection at once; of a shared pool only those that are lent."""
+        """End every connection at once; of a shared pool only those that are not returned yet."""
         if self._access.closes_pool:
             self.pool.terminate()
             return
-        for con in self._lent:
+        for con in (*self._lent, *self._returning.values()):
             if not is_gone(con):
                 con.terminate()
 
