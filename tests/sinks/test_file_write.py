@@ -71,7 +71,7 @@ async def test_what_cannot_be_encoded_fails_alone(fake_clock: FakeClock, tmp_pat
     circle.append(circle)
     async with FileSink(tmp_path / "a") as sink:
         errors = await written(
-            sink, ["ü\n", {1, 2}, float("nan"), circle, {"k": None}, object(), b"raw"]
+            sink, ["ü\n", 1j, float("nan"), circle, {"k": None}, object(), b"raw"]
         )
         assert {index: type(error) for index, error in errors.items()} == dict.fromkeys(
             [1, 2, 3, 5, 6], PermanentError

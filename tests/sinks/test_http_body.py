@@ -112,7 +112,7 @@ def test_an_item_that_imitates_what_stands_between_items_stays_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "item", [float("nan"), float("inf"), object(), b"bytes", {"a": {1}}, "\ud800", Point]
+    "item", [float("nan"), float("inf"), object(), b"bytes", {"a": {1j}}, "\ud800", Point]
 )
 def test_an_item_that_cannot_be_encoded_fails_alone(item: Any) -> None:
     """batcher/4a.3, B-T26"""
