@@ -86,7 +86,9 @@ async def hammered(calls: int, **given: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"key": lambda item: item}, {"tenant": lambda item: item}], ids=str
+    "given",
+    [{}, {"key": lambda item: item}, {"tenant": lambda item: item}],
+    ids=["plain", "keys", "tenants"],
 )
 def test_no_item_of_another_thread_gets_in(given: dict[str, Any]) -> None:
     """While the batcher's own thread adds all the time, and its counts stay exact."""
