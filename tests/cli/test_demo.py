@@ -87,7 +87,7 @@ def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
 ) -> None:
     monkeypatch.setattr("penstock.demo.spark.has_java", lambda: False)
     assert main(["demo", "--rows", "100", "--plain", "--dsn", embedded_postgres.dsn]) == 0
-    assert "no scene on Spark: there is no Java" in capfd.readouterr().out
+    assert "no scene on Spark: Spark needs Java" in capfd.readouterr().out
 
 
 @pytest.mark.soak

@@ -43,7 +43,7 @@ class Database:
         return self.ask(
             "SELECT column_name::text, data_type::text, is_nullable::text, is_identity::text, "
             "column_default::text FROM information_schema.columns "
-            "WHERE table_name = 'dead_letters' ORDER BY 1"
+            "WHERE table_schema = 'public' AND table_name = 'dead_letters' ORDER BY 1"
         )
 
     def keep(self, *numbers: int, schema: str | None = None) -> None:

@@ -32,7 +32,7 @@ class TestFileSink(SinkConformance[Any]):
         return {"n": number}
 
     def bad_item(self, number: int) -> Any:
-        return {number}
+        return complex(number)
 
     async def stored(self) -> list[Any]:
         return [line for path in (*archives(self.path), self.path) for line in lines(path)]

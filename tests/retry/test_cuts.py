@@ -10,6 +10,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import tenacity
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -40,6 +41,9 @@ from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:a DeadLetter inside a Retry")
 
 
 class Truth:
