@@ -75,8 +75,12 @@ async def service(
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
+    made = Service(process)
     try:
-        yield Service(process)
+        yield made
+    except BaseException:
+        print(*made.lines[-100:], sep="\n")
+        raise
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -98,6 +98,7 @@ async def stopped_and_started(folder: Path, dsn: str) -> tuple[list[int], list[s
     return await query(dsn, "SELECT id FROM events ORDER BY id"), first.lines + second.lines
 
 
+@pytest.mark.soak  # a worker on this broker, a folder, once took minutes instead of seconds
 def test_every_task_ends_with_its_row_in_the_table(
     tmp_path: Path, embedded_postgres: EmbeddedPostgres
 ) -> None:
