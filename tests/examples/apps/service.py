@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import signal
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ async def service(
     try:
         yield made
     except BaseException:
-        print(*made.lines[-100:], sep="\n")
+        sys.stderr.write("\n".join(made.lines[-100:]))
         raise
     finally:
         with contextlib.suppress(ProcessLookupError):
