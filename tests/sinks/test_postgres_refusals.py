@@ -293,12 +293,13 @@ async def test_a_database_that_is_gone_is_refused_by_name(
         dsn = db.dsn.rpartition("/")[0] + "/gone"
         async with database(dsn) as there:
             table = there.table
-        async with PostgresSink(dsn, table=table, columns=("id", "word")) as sink:
+        async with PostgresSink(dsn, table=table, columns=("id", "word"), pool_size=1) as sink:
             await db.con.execute("ALTER DATABASE gone ALLOW_CONNECTIONS false")
             await db.con.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = "
                 "'gone'"
             )
+            await written(sink, [(1, "x")])  # may be what notices that the connection is gone
             whole(await written(sink, [(1, "x")]), 1)
             await db.con.execute("DROP DATABASE gone")
             assert "create the database" in whole(await written(sink, [(1, "x")]), 1).repair
