@@ -67,7 +67,7 @@ async def hammered(calls: int, **given: Any) -> None:
     rows = Rows()
     batcher = Batcher[str](rows, limits=Limits(max_items=100, max_delay=60.0), **given)
     start = threading.Barrier(THREADS)
-    own = 0
+    own = full = 0
     async with batcher:
         with ThreadPoolExecutor(THREADS) as pool:
             intruders: list[Future[int]] = [
@@ -75,14 +75,16 @@ async def hammered(calls: int, **given: Any) -> None:
             ]
             while not all(intruder.done() for intruder in intruders):
                 await batcher.add("own")
-                own += batcher.try_add("own") + 1
+                got_in = batcher.try_add("own")
+                own += 1 + got_in
+                full += not got_in
             assert [intruder.result() for intruder in intruders] == [0] * THREADS
         await batcher.flush()
         tally = batcher.tally()
     tally.verify()
     assert rows.rows == {"own": own}
     assert tally.accepted == tally.delivered == own
-    assert tally.refused == 0
+    assert tally.refused == full
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ class Cli:
 
 
 def module(folder: Path, name: str, text: str) -> None:
+    """Write a module; one of this name that another test has imported is forgotten."""
     (folder / f"{name}.py").write_text(text)
+    sys.modules.pop(name, None)
 
 
 def process(folder: Path, *arguments: str) -> subprocess.Popen[str]:
