@@ -59,7 +59,8 @@ class DecimalValues(FixedValues):
 
 def _absolute(words: Any) -> tuple[Any, list[Any]]:
     """Which numbers are negative, and the words of their absolute values, the highest first."""
-    low, high = words[:, 0], words[:, 1]
+    low: Any = words[:, 0]
+    high: Any = words[:, 1]
     negative = high >> np.uint64(63) != 0
     if negative.any():
         low = np.where(negative, ~low + np.uint64(1), low)
