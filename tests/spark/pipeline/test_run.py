@@ -226,6 +226,28 @@ def test_a_stream_ends_between_two_micro_batches(spark: Any, here: Path) -> None
     assert written(here) == [0, 2, 4, 6, 8]
 
 
+def test_a_micro_batch_that_begins_too_late_writes_nothing(spark: Any, here: Path) -> None:
+    """Its rows are those of the next run; none is written without being counted."""
+    for name in "abc":
+        put(here, name, range(ord(name) * 10, ord(name) * 10 + 10))
+    stop = threading.Event()
+    lines = Source(
+        format="csv",
+        path="${HERE}/in",
+        schema="id BIGINT, at TIMESTAMP",
+        options={"maxFilesPerTrigger": 1},
+    )
+    streamed = pipeline(sources={"lines": lines}, stream=Stream(checkpoint="${HERE}/checkpoint"))
+    environment = {"HERE": str(here)}
+    first = streamed.run(spark, environment=environment, on_report=lambda _: stop.set(), stop=stop)
+    assert (first.writes, first.rows, len(written(here))) == (1, 5, 5)
+    rest = pipeline(
+        sources={"lines": lines},
+        stream=Stream(checkpoint="${HERE}/checkpoint", trigger="available_now"),
+    ).run(spark, environment=environment)
+    assert (rest.rows, len(set(written(here)))) == (10, 15)
+
+
 def refuse(batch: Batch[Any]) -> WriteResult:
     return WriteResult.failed(batch, dict.fromkeys(range(len(batch)), PermanentError("no")))
 

@@ -4,7 +4,8 @@
    mistake with its place, like any other.
 2. A given session stays open, with its views and settings unchanged: the pipeline runs in a new
    session beside it.
-3. A stream ends between two micro-batches, unless it fails.
+3. A stream ends between two micro-batches, unless it fails. A micro-batch that begins after the
+   stream was told to end writes nothing: it fails, and its rows are those of the next run.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _PASSED_ON = (
     "patience",
     "unit_buffer_bytes",
 )
-_CHOSEN = ("dead_letters", "delivery", "mode", "on_key_failure", "check")
+_CHOSEN = ("dead_letters", "delivery", "mode", "on_key_failure", "latest_only", "check")
 
 
 def run(
@@ -233,6 +234,10 @@ def _options(pipeline: Declared) -> dict[str, Any]:
     return options
 
 
+class _StreamOverError(Exception):
+    """A micro-batch began after the stream was told to end."""
+
+
 class _Running:
     """One run and its counts."""
 
@@ -265,6 +270,8 @@ class _Running:
 
         def write_or_tell(rows: DataFrame, number: int) -> None:
             try:
+                if stop is not None and stop.is_set():
+                    raise _StreamOverError
                 write(rows, number)
             except BaseException as error:
                 self._error = error  # Spark keeps only its text
@@ -281,6 +288,8 @@ class _Running:
                 if stop is not None and stop.is_set() and not query.status["isTriggerActive"]:
                     return
         except StreamingQueryException as error:
+            if isinstance(self._error, _StreamOverError):
+                return
             if self._error is not None:
                 raise self._error from error
             raise

@@ -1,0 +1,1 @@
+"""Rows and columns in the binary format of `COPY`."""
