@@ -14,10 +14,10 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
 from penstock import ArrowBatch, send  # noqa: E402
+from penstock._clients.postgres.copying.columns import NoEncoder  # noqa: E402
 from penstock.sinks import PostgresSink  # noqa: E402
 from penstock.sinks.postgres.plan.table import read_table  # noqa: E402
-from penstock.sinks.postgres.rows.binary import NoEncoder, encoded  # noqa: E402
-from penstock.sinks.postgres.rows.columns import refused  # noqa: E402
+from penstock.sinks.postgres.rows.columns import encoded, refused  # noqa: E402
 
 if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
@@ -80,10 +80,11 @@ async def round_trip(dsn: str, kind: str, values: Any) -> list[Any]:
         )
         table = await read_table(connection, "one_column", None, ["v"])
         batch = pa.record_batch({"v": values, "n": pa.array(range(len(values)), pa.int64())})
-        data = encoded(batch, [table.column("v"), table.column("n")])
+        pieces = encoded(batch, [table.column("v"), table.column("n")])
 
         async def source() -> Any:
-            yield bytes(data)
+            for piece in pieces:
+                yield piece
 
         await connection.copy_to_table(
             "one_column", source=source(), columns=["v", "n"], format="binary"

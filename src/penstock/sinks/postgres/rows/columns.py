@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
+from ...._clients.postgres.copying.columns import NoEncoder, binary_copy
 from ...._core.arrow import TIME_ZONE
 from ...._core.arrow_rows import refusal
-from .binary import NoEncoder, encoded
 from .casts import fitted
 from .faults import faults, objects
 from .latest import are_distinct, latest
 from .lazy import LazyRows
+from .types import takes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,13 +94,14 @@ class ColumnRows(LazyRows):
             else ColumnRows(self._batch.take(pa.array(places)), self._columns, places)
         )
 
-    def encoded(self, *, places: bool) -> memoryview | None:
-        """The rows as binary COPY; `None` if a column has no encoder."""
+    def encoded(self, *, places: bool) -> Iterator[memoryview] | None:
+        """The rows as pieces of binary COPY; `None` if a column has no encoder."""
+        in_order = self._places is None
         try:
             return encoded(
                 self._values,
                 self._columns,
-                self._places if self._places is not None or not places else np.arange(len(self)),
+                np.arange(len(self)) if places and in_order else self._places,
             )
         except NoEncoder:
             return None
@@ -128,6 +130,20 @@ class ColumnRows(LazyRows):
                     self._unreadable.setdefault(index, refusal(column.name, why))
             self._rows = list(zip(*columns, strict=True))
         return self._rows
+
+
+def encoded(batch: Any, columns: Sequence[TableColumn], places: Any = None) -> Iterator[memoryview]:
+    """The rows as pieces of binary COPY, with their places in front if given.
+
+    Raises `NoEncoder`.
+    """
+    fields: list[tuple[Any, str]] = [] if places is None else [(pa.array(places), "integer")]
+    for column in columns:
+        values = batch.column(column.name)
+        if not takes(column, values.type):  # bytes of a number may be those of a date as well
+            raise NoEncoder(column.name)
+        fields.append((values, column.loose))
+    return binary_copy(fields)
 
 
 def refused(batch: Any, columns: Sequence[TableColumn]) -> dict[int, PermanentError]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,5 +48,8 @@ class LazyRows(Sequence[Row], ABC):
         """The place in the write of the row sent as number `line`."""
 
     @abstractmethod
-    def encoded(self, *, places: bool) -> memoryview | None:
-        """All rows as binary COPY, optionally with their places in front; `None` if impossible."""
+    def encoded(self, *, places: bool) -> Iterator[memoryview] | None:
+        """All rows as pieces of binary COPY, optionally with their places in front.
+
+        `None` if impossible.
+        """

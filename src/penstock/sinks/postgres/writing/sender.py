@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from .remaining import Remaining
     from .scope import Scope
 
-SENT_AT_ONCE = 1 << 18
-"""Bytes of columns handed to the connection in one piece."""
-
 
 class Sender:
     """Sends the remaining rows of one batch by a plan."""
@@ -103,14 +100,14 @@ class Sender:
         await self._copy(table.name, table.schema, self.plan.columns, self.remaining.rows)
 
     async def copy_binary(
-        self, table: str, schema: str, columns: Sequence[str], data: memoryview
+        self, table: str, schema: str, columns: Sequence[str], pieces: Iterator[memoryview]
     ) -> None:
-        """`COPY` rows that are encoded already."""
+        """`COPY` rows that are encoded while they are sent."""
         self.copying = table
 
         async def source() -> AsyncIterator[Any]:
-            for start in range(0, len(data), SENT_AT_ONCE):
-                yield data[start : start + SENT_AT_ONCE]
+            for piece in pieces:
+                yield piece
             if not self._explicit:
                 self.sealed = True
 
@@ -123,10 +120,10 @@ class Sender:
         """Send the rows into a staging table."""
         rows = self.remaining.rows
         if isinstance(rows, LazyRows):
-            data = rows.encoded(places=True)
-            if data is not None:
+            pieces = rows.encoded(places=True)
+            if pieces is not None:
                 self.place_of = int
-                return await self.copy_binary(table, SCHEMA, staged_columns(self.plan), data)
+                return await self.copy_binary(table, SCHEMA, staged_columns(self.plan), pieces)
             self.as_tuples()
         numbered = [(place, *row) for place, row in enumerate(self.remaining.rows)]
         if not self.plan.copies:
@@ -164,16 +161,16 @@ class Sender:
         staged = plan.mode != "error" or not plan.table.takes_copy
         key = plan.target if plan.mode == "update" and plan.target else ()
         sent = rows.latest(key, plan.version) if key else rows
-        data = sent.encoded(places=staged)
-        if data is None:
+        pieces = sent.encoded(places=staged)
+        if pieces is None:
             return False
         if not staged:
             self.place_of = int
-            await self.copy_binary(plan.table.name, plan.table.schema, plan.columns, data)
+            await self.copy_binary(plan.table.name, plan.table.schema, plan.columns, pieces)
             return True
         await self.begin_staging()
         self.place_of = sent.place
-        await self.copy_binary(EXACT, SCHEMA, staged_columns(plan), data)
+        await self.copy_binary(EXACT, SCHEMA, staged_columns(plan), pieces)
         await self.merge(plan.merge_distinct if key and sent.tells_apart(key) else plan.merge)
         await self.commit()
         return True
