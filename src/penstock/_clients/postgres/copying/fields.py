@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -28,7 +28,7 @@ _EPOCH_ORDINAL = date(1970, 1, 1).toordinal() + EPOCH_DAYS
 
 GIVEN: dict[str, Any] = {
     "EPOCH": datetime(2000, 1, 1),  # noqa: DTZ001  # of columns without a time zone
-    "EPOCH_UTC": datetime(2000, 1, 1, tzinfo=timezone.utc),
+    "EPOCH_UTC": datetime(2000, 1, 1, tzinfo=UTC),
     "EARLIEST": -63_082_281_600_000_000,
     "LATEST": 252_455_615_999_999_999,
     "EPOCH_ORDINAL": _EPOCH_ORDINAL,
@@ -48,7 +48,7 @@ asyncpg takes for infinity, as it does the first and the last day.
 """
 
 
-class Declined(Exception):  # noqa: N818  # a signal, not an error
+class Declined(Exception):  # a signal, not an error
     """These rows must be sent by asyncpg, which takes or refuses them."""
 
 

@@ -55,8 +55,6 @@ class RowEncoder:
                     yield piece
                     size = max(1, PIECE * size // len(piece))
                     out = []
-        except GeneratorExit:
-            raise
         except Exception as error:
             raise Declined from error
         out.append(TRAILER)
@@ -86,7 +84,7 @@ class _Function:
         self.names: dict[str, Any] = {"head": len(fields).to_bytes(2, "big")}
         self._fields = fields
         columns = ", ".join(f"v{place}" for place in range(len(fields)))
-        lines = [f"def pack_rows(rows, append):", f"    for {columns}, in rows:"]
+        lines = ["def pack_rows(rows, append):", f"    for {columns}, in rows:"]
         for number, group in enumerate(_groups(fields)):
             lines += [f"        {line}" for line in self._group(number, group)]
         singles = [line for place in range(len(fields)) for line in self._single(place)]
