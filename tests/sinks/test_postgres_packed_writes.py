@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
+from tests.sinks.postgres_help import batch_of, database, outcomes, proxied
 
-asyncpg = pytest.importorskip("asyncpg")
-from tests.sinks.postgres_help import batch_of, database, outcomes, proxied  # noqa: E402
-
-from penstock import Outcome, PermanentError, TransientError, UnknownOutcomeError, send  # noqa: E402
-from penstock.sinks.postgres.writing.packing import PAUSE  # noqa: E402
+from penstock import Outcome, PermanentError, TransientError, UnknownOutcomeError, send
+from penstock.sinks.postgres.writing.packing import PAUSE
 
 if TYPE_CHECKING:
     from penstock import LoopClock

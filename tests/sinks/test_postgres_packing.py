@@ -89,7 +89,7 @@ class Word(enum.StrEnum):
 class Text(str):
     __slots__ = ()
 
-    def encode(self, *_: object) -> bytes:
+    def encode(self, encoding: str = "", errors: str = "") -> bytes:
         return b"other"
 
 
@@ -184,7 +184,11 @@ def test_every_type_is_compared() -> None:
 
 
 @pytest.mark.parametrize("kind", DECLARED)
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 def test_values_are_stored_as_asyncpg_stores_them(pair: Pair, kind: str, data: Any) -> None:
     values = data.draw(st.lists(st.none() | VALUES[kind], min_size=1, max_size=40))

@@ -69,7 +69,7 @@ class Field:
     gain: int = 0
     """Nanoseconds that asyncpg needs more for a value; negative where it is the faster."""
 
-    def whole(self, value: Any) -> bytes:
+    def whole(self, value: object) -> bytes:
         """The field of a value that the templates do not pack. Raises `Declined`."""
         if value is None:
             return NULL

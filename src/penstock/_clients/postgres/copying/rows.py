@@ -71,7 +71,7 @@ def row_encoder(kinds: tuple[str, ...]) -> RowEncoder | None:
 
 def _generated(fields: Sequence[Field]) -> Callable[[Sequence[Any], Callable[[bytes], Any]], None]:
     made = _Function(fields)
-    namespace = {**GIVEN, "Declined": Declined, **made.names}
+    namespace: dict[str, Any] = {**GIVEN, "Declined": Declined, **made.names}
     exec(made.text, namespace)  # noqa: S102  # made of the templates above only
     found: Callable[[Sequence[Any], Callable[[bytes], Any]], None] = namespace["pack_rows"]
     return found
