@@ -8,7 +8,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...harness import US_PER_ITEM, Case, placed
+from ...harness import NS_PER_ITEM, Case, placed
 from ...peers.spark import jdbc
 from .facts import COLUMNS, KEYED_TABLE, PLAIN_TABLE, TASKS, facts
 
@@ -97,7 +97,7 @@ CASE = Case(
     prepare=prepare,
     items=2_000_000,
     quick_items=2_000,
-    unit=US_PER_ITEM,
+    unit=NS_PER_ITEM,
     peers=(MERGE,),
     along="rows per key",
 )

@@ -9,7 +9,7 @@ import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...harness import US_PER_ITEM, Case, Contender, Target
+from ...harness import NS_PER_ITEM, Case, Contender, Target
 from ...peers.spark import jdbc, jvm_copy
 from .facts import PLAIN_TABLE, TASKS, facts
 
@@ -126,7 +126,7 @@ CASE = Case(
     prepare=prepare,
     items=2_000_000,
     quick_items=2_000,
-    unit=US_PER_ITEM,
+    unit=NS_PER_ITEM,
     peers=(JDBC_BEST, PSQL),
     targets=(Target(STACK, OURS, 0.9),),
 )
