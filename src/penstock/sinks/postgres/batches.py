@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
+from .plan.strategy import Chooser
 from .repair.judge import Judge
 from .rows.items import RowMaker
 from .write import TableWrite
@@ -14,6 +15,7 @@ from .writing.scope import ALONE
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
+    from ..._clients.postgres.access import Access
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
     from .plan.plan import TablePlan
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
 class TableWriter:
     """Makes rows of batches, and writes them on the given connection by the given plan."""
 
-    def __init__(self, target: Target, place: str, row: RowFunction | None) -> None:
-        self.judge = Judge(target, place)
-        self._strategy = target.strategy
+    def __init__(self, target: Target, access: Access, row: RowFunction | None) -> None:
+        self.judge = Judge(target, access.place)
+        self._chooser = Chooser(target.strategy, access.statement_cache)
         self._maker = RowMaker(target.columns, row)
         self._takes_columns = row is None
 
@@ -61,5 +63,5 @@ class TableWriter:
         """Write the rows of a batch; return the answer, and a new plan if the table was changed."""
         remaining = Remaining(given, maybe=maybe, keys=batch.keys)
         write = TableWrite(con, plan, self.judge, remaining, scope)
-        await write.run(self._strategy)
+        await write.run(self._chooser)
         return remaining.answer(len(batch)), write.plan

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from .plan.plan import TablePlan
-    from .plan.strategy import WriteStrategy
+    from .plan.strategy import Chooser
     from .repair.judge import Judge
     from .writing.remaining import Remaining
     from .writing.scope import Scope
@@ -81,14 +81,14 @@ class TableWrite:
         """The plan that the rows were written by; a new one if the table was changed."""
         return self._sender.plan
 
-    async def run(self, strategy: WriteStrategy) -> None:
+    async def run(self, chooser: Chooser) -> None:
         """Write every row; the `Remaining` then holds the answers.
 
         Raises errors of the batch as a whole. Cancellation leaves the connection busy or in a
         transaction: it must be reset.
         """
         try:
-            await self._run(strategy)
+            await self._run(chooser)
         except Exception as error:
             if is_refusal(error):
                 raise await self._judge.refuses(self._sender, error)  # noqa: B904  # it has its cause
@@ -100,7 +100,7 @@ class TableWrite:
                 raise self._judge.locked(error, self.plan)  # noqa: B904  # it has its cause
             raise
 
-    async def _run(self, strategy: WriteStrategy) -> None:
+    async def _run(self, chooser: Chooser) -> None:
         remaining, blame = self._remaining, self._blame
         if remaining.stop_keys():
             remaining.keep()
@@ -111,9 +111,9 @@ class TableWrite:
         hints = 0
         while remaining.rows:
             try:
-                await self._changes.before_sending(strategy)
+                await self._changes.before_sending(chooser)
                 if not is_resent:
-                    await send(self._sender, strategy)
+                    await send(self._sender, chooser)
                     await self._sender.finish()
                 elif not await resend(self._sender):
                     await self._sifting.run()
