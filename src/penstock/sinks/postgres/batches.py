@@ -9,6 +9,7 @@ from .plan.strategy import Chooser
 from .repair.judge import Judge
 from .rows.items import RowMaker
 from .write import TableWrite
+from .writing.direct import write_directly
 from .writing.remaining import Remaining
 from .writing.scope import ALONE
 
@@ -61,7 +62,14 @@ class TableWriter:
         scope: Scope = ALONE,
     ) -> tuple[WriteResult | None, TablePlan]:
         """Write the rows of a batch; return the answer, and a new plan if the table was changed."""
+        failed: Exception | None = None
+        if not maybe:
+            try:
+                if await write_directly(con, plan, given, self._chooser, scope):
+                    return None, plan
+            except Exception as error:
+                failed = error
         remaining = Remaining(given, maybe=maybe, keys=batch.keys)
-        write = TableWrite(con, plan, self.judge, remaining, scope)
+        write = TableWrite(con, plan, self.judge, remaining, scope, failed=failed)
         await write.run(self._chooser)
         return remaining.answer(len(batch)), write.plan

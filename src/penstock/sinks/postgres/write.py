@@ -1,12 +1,13 @@
 """One write of one batch on one connection.
 
-1. The fast path comes first: pipelined `INSERT`s below the threshold, `COPY` from it on; with
-   `ignore` and `update`, or where rows are returned, one `INSERT` from an array per column. Each is
-   a transaction of its own that the server ends by itself. That saves the two round trips of
-   `BEGIN` and `COMMIT`; in return a connection that breaks after the last row was handed over
-   leaves an unknown outcome, which the next try repairs (4). Very large batches of the latter kind
-   go by `COPY` into a staging table, which takes some milliseconds to create. A statement chosen by
-   the user is used at any size; repairs choose their own.
+1. The fast path comes first: one `INSERT` with a parameter per value below the threshold, `COPY`
+   from it on; with `ignore` and `update`, or where rows are returned, one `INSERT` from an array per
+   column. Each is a transaction of its own that the server ends by itself. That saves the two round
+   trips of `BEGIN` and `COMMIT`; in return a connection that breaks after the last row was handed
+   over leaves an unknown outcome, which the next try repairs (4). Very large batches of the latter
+   kind go by `COPY` into a staging table, which takes some milliseconds to create. A statement
+   chosen by the user is used at any size; repairs choose their own. Most small batches need no more
+   than their `INSERT` and get here only after its error (`write_directly`).
 2. A bad row is named by asyncpg (it could not encode it) or by the server (`COPY events, line 2`).
    It fails alone and the rest is written again, up to `MAX_HINTS` times. All rows that asyncpg
    cannot encode are found at once, without the server.
@@ -68,10 +69,14 @@ class TableWrite:
         judge: Judge,
         remaining: Remaining,
         scope: Scope = ALONE,
+        *,
+        failed: Exception | None = None,
     ) -> None:
         self._remaining = remaining
         self._judge = judge
-        self._sender = Sender(con, plan, remaining, scope)
+        self._failed = failed
+        """The error of a try that was made before, if any."""
+        self._sender = Sender(con, plan, remaining, scope, has_sent=failed is not None)
         self._changes = TableChanges(self._sender, judge)
         self._blame = Blame(self._sender, judge, self._changes)
         self._sifting = Sifting(self._sender, judge, self._blame)
@@ -111,6 +116,9 @@ class TableWrite:
         hints = 0
         while remaining.rows:
             try:
+                if (failed := self._failed) is not None:
+                    self._failed = None
+                    raise failed
                 await self._changes.before_sending(chooser)
                 if not is_resent:
                     await send(self._sender, chooser)

@@ -85,6 +85,16 @@ class PlanFacts:
         return {place: kind for place, kind in enumerate(kinds) if kind in _CUTTING}
 
     @cached_property
+    def has_dates(self) -> bool:
+        """Whether there is a column of dates, for which asyncpg would cut the time of day."""
+        return "date" in self.cutting_places.values()
+
+    @cached_property
+    def is_converted(self) -> bool:
+        """Whether values are encoded as JSON, or columns of the stored row are noted."""
+        return bool(self.json_places or self.returning)
+
+    @cached_property
     def json_places(self) -> dict[int, bool]:
         """The places of JSON columns' values in a row, and whether they hold arrays; none for types
         that a codec of the user's encodes.

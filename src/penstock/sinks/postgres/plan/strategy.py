@@ -63,7 +63,7 @@ class WriteStrategy:
                 )
         return cls(
             statement,
-            copy_threshold or VALUES_BELOW,
+            copy_threshold or min(VALUES_BELOW, staging_threshold or VALUES_BELOW),
             copy_threshold or COPY_FROM,
             staging_threshold or STAGING_FROM,
         )

@@ -31,7 +31,13 @@ class Sender:
     """Sends the remaining rows of one batch by a plan."""
 
     def __init__(
-        self, con: PoolConnectionProxy[Any], plan: TablePlan, remaining: Remaining, scope: Scope
+        self,
+        con: PoolConnectionProxy[Any],
+        plan: TablePlan,
+        remaining: Remaining,
+        scope: Scope,
+        *,
+        has_sent: bool = False,
     ) -> None:
         self.con = con
         self.plan = plan
@@ -41,7 +47,7 @@ class Sender:
         """The table of the latest `COPY`; `None` after another statement."""
         self.place_of: Callable[[int], int] = int
         """The place of the row that a line of the latest `COPY` holds."""
-        self.sealed = False
+        self.sealed = has_sent and not scope.is_block
         self.may_repeat_keys = False
         """Whether the server found one key in two rows, whatever Python says."""
         self.lost_statements = 0

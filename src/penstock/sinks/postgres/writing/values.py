@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 async def insert_values(sender: Sender) -> None:
     """Write the remaining rows."""
     rows = sender.remaining.rows
-    statement = _statement(sender.plan, rows, may_repeat=sender.may_repeat_keys)
+    statement = statement_for_values(sender.plan, rows, may_repeat=sender.may_repeat_keys)
     if statement is None:
         return await sender.insert_rows()
     return await sender.insert_at_once(statement, *chain.from_iterable(rows))
 
 
-def _statement(plan: TablePlan, rows: Sequence[Row], *, may_repeat: bool) -> str | None:
+def statement_for_values(
+    plan: TablePlan, rows: Sequence[Row], *, may_repeat: bool = False
+) -> str | None:
     """The statement; `None` if none could tell the returned rows' places."""
     replaces, count = plan.mode == "update", len(rows)
     if plan.returning:
