@@ -257,8 +257,7 @@ async def test_one_object_serves_many_writes_at_once_and_its_connections_come_ba
         assert len(await db.rows()) == 720
         table = sink._table  # pyright: ignore[reportPrivateUsage]  # nothing public tells how many are at rest
         assert table is not None
-        pool = table.connections.pool
-        assert pool.get_size() == pool.get_idle_size() <= 2
+        assert table.connections.idle == table.connections.pool.get_size() <= 2
 
 
 async def test_a_cancelled_write_gives_its_connection_back_clean(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PoolFactory = Callable[[], object]
 Prepared = Literal["auto"] | bool
 POOL_SIZE = 10
+LOANS = 100
+IDLE_SECONDS = 1.0
 
 
 def need_asyncpg() -> None:
@@ -81,6 +83,23 @@ class Access:
     def keeps_codecs(self) -> bool:
         """Whether connections have asyncpg's own codecs: no hook of the user's can change them."""
         return self.pool is None and not {"connect", "init", "setup"} & set(self.options)
+
+    @property
+    def loans(self) -> int:
+        """How many loans a connection serves before it passes through the pool again.
+
+        Each one does in a pool of the application's, whose other users must not wait for an idle
+        connection, and where `setup` or `reset` must run for each loan.
+        """
+        if self.pool is not None or {"setup", "reset"} & set(self.options):
+            return 0
+        return int(min(LOANS, self.options.get("max_queries", LOANS)))
+
+    @property
+    def idle_seconds(self) -> float:
+        """How long a connection stays idle, at least, before it goes back to the pool."""
+        lifetime = self.options.get("max_inactive_connection_lifetime")
+        return float(min(IDLE_SECONDS, lifetime or IDLE_SECONDS))
 
     def pool_options(self) -> dict[str, Any]:
         """The arguments of `asyncpg.create_pool` besides the DSN."""

@@ -2,13 +2,16 @@
 
 1. A connection returns to the pool outside any transaction, within `close_timeout`, or is
    terminated.
-2. After a cancellation it is reset in the background, since the server must end the statement
+2. The connection of a write without an error stays with the sink for the next write (`Lending`),
+   since acquiring and releasing cost as much as writing a few rows. Connections that no write used
+   for about a second return to the pool. No timer is set as long as none is idle.
+3. After a cancellation it is reset in the background, since the server must end the statement
    first.
-3. After a refusal every connection of the pool is replaced before its next use: a session keeps
+4. After a refusal every connection of the pool is replaced before its next use: a session keeps
    the role, the settings and the server that it began with, and after a failover or a repair a new
    one has others.
-4. A pool that the user closes serves other parts of the application. Only connections lent here are
-   ended, and the pool is never closed, terminated or expired.
+5. A pool that the user closes serves other parts of the application. Only connections lent here are
+   ended, none is kept, and the pool is never closed, terminated or expired.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, RefusedError
 from .errors import is_gone
+from .lending import Lending
 from .refusals import for_connecting, for_opening
 from .statements import Statements, is_pooled, keeps_statements
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Coroutine
 
     from asyncpg.pool import Pool, PoolConnectionProxy
 
+    from ..._core.clock import TimerHandle
     from .access import Access
 
 
@@ -48,6 +53,10 @@ class Connections:
         self._close_timeout = close_timeout
         self._lent: set[PoolConnectionProxy[Any]] = set()
         self._returning: dict[asyncio.Task[None], PoolConnectionProxy[Any]] = {}
+        self._lending: Lending[PoolConnectionProxy[Any]] = Lending(
+            pool.get_max_size(), access.loans
+        )
+        self._timer: TimerHandle | None = None
 
     @classmethod
     async def to(cls, access: Access, close_timeout: float) -> Connections:
@@ -101,9 +110,14 @@ class Connections:
         """
         if again or await is_pooled(con):
             self.statements.switch("a prepared statement was lost")
-            await self.pool.expire_connections()
+            await self._expire()
         else:
             await con.reload_schema_state()
+
+    @property
+    def idle(self) -> int:
+        """The number of connections that are not lent."""
+        return self._lending.idle + self.pool.get_idle_size()
 
     @property
     def may_switch(self) -> bool:
@@ -111,10 +125,12 @@ class Connections:
         return self._access.pool is None and self.statements.may_switch
 
     @asynccontextmanager
-    async def lent(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
-        """Lend a connection for the context. Entering raises errors as `for_connecting` does."""
-        con = await self._acquired()
-        self._lent.add(con)
+    async def lent(self, *, keep: bool = False) -> AsyncGenerator[PoolConnectionProxy[Any]]:
+        """Lend a connection for the context. Entering raises errors as `for_connecting` does.
+
+        `keep`: it may serve the next loan without a reset, as no reference to it remains.
+        """
+        con = await self._borrowed()
         try:
             yield con
         except asyncio.CancelledError:
@@ -127,76 +143,144 @@ class Connections:
             raise
         finally:
             self._lent.discard(con)
-        await self._give_back(con)
+        if keep and not is_gone(con) and not con.is_in_transaction() and self._lending.keep(con):
+            self._watch_idle()
+        else:
+            await self._give_back(con)
 
-    async def _acquired(self) -> PoolConnectionProxy[Any]:
+    async def _borrowed(self) -> PoolConnectionProxy[Any]:
+        con = await self._lending.turn()
+        if con is None or is_gone(con):
+            con = await self._acquired(con)
+        self._lent.add(con)
+        return con
+
+    async def _acquired(self, broken: PoolConnectionProxy[Any] | None) -> PoolConnectionProxy[Any]:
+        """Acquire a connection, in place of one that broke while it was idle."""
         try:
-            return await self.pool.acquire()
-        except Exception as error:
+            if broken is not None:
+                self._lending.forget(broken)
+                await self.pool.release(broken)
+            con = await self.pool.acquire()
+        except BaseException as error:
+            self._lending.free()
+            if not isinstance(error, Exception):
+                raise
             if not self._access.closes_pool and self.pool.is_closing():
                 raise _closed_early(error) from error
             raise for_connecting(error, self._place)  # noqa: B904  # it has its cause
+        self._lending.acquired(con)
+        return con
 
     async def _replace(self, con: PoolConnectionProxy[Any]) -> None:
         """Have the sessions replaced after a refusal: all, or this one of a shared pool."""
         if self._access.closes_pool:
-            await self.pool.expire_connections()
+            await self._expire()
         elif not is_gone(con):
             con.terminate()
+
+    async def _expire(self) -> None:
+        """Have every connection replaced before its next loan."""
+        await self.pool.expire_connections()
+        for con in self._lending.expire():
+            self._in_background(con, self._give_back(con))
+
+    def _watch_idle(self) -> None:
+        """Return unused connections to the pool from time to time, as long as any is idle."""
+        if self._timer is None and self._lending.idle:
+            when = LOOP_CLOCK.now() + self._access.idle_seconds
+            self._timer = LOOP_CLOCK.call_at(when, self._return_unused)
+
+    def _return_unused(self) -> None:
+        self._timer = None
+        for con in self._lending.unused():
+            self._in_background(con, self._give_back(con))
+        self._watch_idle()
 
     async def _give_back(self, con: PoolConnectionProxy[Any]) -> None:
         """Return a connection outside any transaction; terminate it if that takes too long."""
         try:
-            if not is_gone(con) and con.is_in_transaction():
-                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
-                    await con.execute("ROLLBACK")
-            await self.pool.release(con, timeout=self._close_timeout)
+            if is_gone(con) or not con.is_in_transaction():
+                await self.pool.release(con, timeout=self._close_timeout)
+            else:
+                await self._roll_back(con)
         except asyncio.CancelledError:
             self._give_back_later(con)
             raise
         except Exception:
             await self._drop(con)
+        else:
+            self._returned(con)
 
     def _give_back_later(self, con: PoolConnectionProxy[Any]) -> None:
-        task = asyncio.get_running_loop().create_task(self._reset(con))
+        """Wait in the background for the end of a cancelled statement, then return the connection.
+
+        Outside a transaction the server answers a ROLLBACK with a notice only.
+        """
+        self._in_background(con, self._reset(con))
+
+    def _in_background(
+        self, con: PoolConnectionProxy[Any], returning: Coroutine[Any, Any, None]
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(returning)
         self._returning[task] = con
         task.add_done_callback(self._returning.pop)
 
     async def _reset(self, con: PoolConnectionProxy[Any]) -> None:
-        """Wait for the end of the cancelled statement, then return the connection."""
         try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
-                # waits for the statement; outside a transaction the server only sends a notice
-                await con.execute("ROLLBACK")
-            await self.pool.release(con, timeout=self._close_timeout)
+            await self._roll_back(con)
         except Exception:
             await self._drop(con)
+        else:
+            self._returned(con)
+
+    async def _roll_back(self, con: PoolConnectionProxy[Any]) -> None:
+        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+            await con.execute("ROLLBACK")
+        await self.pool.release(con, timeout=self._close_timeout)
 
     async def _drop(self, con: PoolConnectionProxy[Any]) -> None:
         """Terminate a connection; the pool replaces it."""
-        if not is_gone(con):
-            con.terminate()
-        await self.pool.release(con)
+        try:
+            if not is_gone(con):
+                con.terminate()
+            await self.pool.release(con)
+        finally:
+            self._returned(con)
+
+    def _returned(self, con: PoolConnectionProxy[Any]) -> None:
+        self._lending.forget(con)
+        self._lending.free()
 
     async def close(self) -> None:
         """Close every connection within `close_timeout`, then terminate the rest."""
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+                for con in self._lending.expire():
+                    self._in_background(con, self._give_back(con))
                 if self._returning:  # not cancelled with this: each has to return its connection
                     await asyncio.wait(self._returning)
                 if self._access.closes_pool:
                     await self.pool.close()
         except Exception:
             self.terminate()
+        finally:
+            self._stop_watching()
 
     def terminate(self) -> None:
         """End every connection at once; of a shared pool only those that are not returned yet."""
+        self._stop_watching()
         if self._access.closes_pool:
             self.pool.terminate()
             return
         for con in (*self._lent, *self._returning.values()):
             if not is_gone(con):
                 con.terminate()
+
+    def _stop_watching(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 async def _made(access: Access, statements: Statements) -> Pool[Any]:

@@ -89,7 +89,7 @@ class OpenTable:
         while True:
             plan = self.plan
             given = self._writer.rows_of(batch, plan)
-            async with self.connections.lent() as con:
+            async with self.connections.lent(keep=True) as con:
                 try:
                     answer, written_by = await self._writer.run(
                         con, plan, batch, given, maybe=batch.maybe_applied, scope=self._scope()
