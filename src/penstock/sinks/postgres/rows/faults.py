@@ -33,7 +33,6 @@ _FIRST_MOMENT = _FIRST_DAY * DAY
 _LAST_DAY_OF_MOMENTS = 106_751_990
 """The last whole day that 64 bits of microseconds reach."""
 _BEYOND_ASCII = 0x80
-_BEYOND_ASCII = 0x80
 _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"})
 
 
