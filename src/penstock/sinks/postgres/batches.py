@@ -8,6 +8,7 @@ from ..._core.arrow import ArrowBatch
 from .repair.judge import Judge
 from .rows.items import RowMaker
 from .write import TableWrite
+from .writing.packing import Packing
 from .writing.remaining import Remaining
 from .writing.scope import ALONE
 
@@ -28,6 +29,7 @@ class TableWriter:
     def __init__(self, target: Target, place: str, row: RowFunction | None) -> None:
         self.judge = Judge(target, place)
         self._strategy = target.strategy
+        self._packing = Packing()
         self._maker = RowMaker(target.columns, row)
         self._takes_columns = row is None
 
@@ -60,6 +62,6 @@ class TableWriter:
     ) -> tuple[WriteResult | None, TablePlan]:
         """Write the rows of a batch; return the answer, and a new plan if the table was changed."""
         remaining = Remaining(given, maybe=maybe, keys=batch.keys)
-        write = TableWrite(con, plan, self.judge, remaining, scope)
+        write = TableWrite(con, plan, self.judge, remaining, scope, packing=self._packing)
         await write.run(self._strategy)
         return remaining.answer(len(batch)), write.plan

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .plan.plan import TablePlan
     from .plan.strategy import WriteStrategy
     from .repair.judge import Judge
+    from .writing.packing import Packing
     from .writing.remaining import Remaining
     from .writing.scope import Scope
 
@@ -68,10 +69,12 @@ class TableWrite:
         judge: Judge,
         remaining: Remaining,
         scope: Scope = ALONE,
+        *,
+        packing: Packing,
     ) -> None:
         self._remaining = remaining
         self._judge = judge
-        self._sender = Sender(con, plan, remaining, scope)
+        self._sender = Sender(con, plan, remaining, scope, packing)
         self._changes = TableChanges(self._sender, judge)
         self._blame = Blame(self._sender, judge, self._changes)
         self._sifting = Sifting(self._sender, judge, self._blame)
