@@ -17,8 +17,9 @@ from .pages import write_goals, write_page, write_plot
 from .tables import aligned, for_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from .goals.judging import GoalTable
     from .harness import Results
 
 ROUNDS = 5
@@ -29,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     and changes nothing else.
     """
     options = _parser().parse_args(arguments)
-    names = [*(options.case or ()), *(goals.NEEDS if options.goals else ())]
+    tables = _chosen_tables(options)
+    names = [*(options.case or ()), *(name for table in tables for name in table.cases)]
     chosen = [case for case in CASES if not names or case.name in names]
     machine = describe()
     print(machine, flush=True)
@@ -49,19 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if case.is_drawn:
                 write_plot(results)
             write_page(results, machine)
-    if found.keys() >= goals.NEEDS:
-        _judge_goals([found[name] for name in sorted(goals.NEEDS)], machine, options)
+    for table in goals.TABLES:
+        if found.keys() >= table.cases:
+            _judge(table, {name: found[name] for name in sorted(table.cases)}, machine, options)
     if not names or flame.NAME in names:
         _draw_flame_graph(options)
     return 0
 
 
-def _judge_goals(found: Sequence[Results], machine: str, options: argparse.Namespace) -> None:
-    rows = goals.table(found)
-    print("\ngoals:")
-    print("\n".join(aligned(rows)), flush=True)
+def _chosen_tables(options: argparse.Namespace) -> list[GoalTable]:
+    if options.goals is None:
+        return []
+    return [table for table in goals.TABLES if not options.goals or table.name in options.goals]
+
+
+def _judge(
+    table: GoalTable, found: Mapping[str, Results], machine: str, options: argparse.Namespace
+) -> None:
+    print(f"\ngoals, {table.name}:")
+    print("\n".join(aligned(table.rows(found))), flush=True)
     if _writes_docs(options):
-        write_goals(rows, found, machine)
+        write_goals(table, found, machine)
 
 
 def _draw_flame_graph(options: argparse.Namespace) -> None:
@@ -91,7 +101,10 @@ def _parser() -> argparse.ArgumentParser:
         help="only this one; may be repeated",
     )
     parser.add_argument(
-        "--goals", action="store_true", help="the cases that the goals are judged by"
+        "--goals",
+        nargs="*",
+        choices=[table.name for table in goals.TABLES],
+        help="the cases that these goals are judged by; default: all of them",
     )
     parser.add_argument(
         "--rounds", type=positive(int), help=f"timed rounds after one warm-up (default {ROUNDS})"

@@ -12,31 +12,29 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .destination import Table
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-COLUMNS = (
-    "year",
-    "month",
-    "day",
-    "dep_time",
-    "dep_delay",
-    "arr_delay",
-    "carrier",
-    "flight",
-    "tailnum",
-    "origin",
-    "dest",
-    "distance",
-    "time_hour",
+FLIGHTS = Table(
+    "flights",
+    {
+        "year": "integer",
+        "month": "integer",
+        "day": "integer",
+        "dep_time": "integer",
+        "dep_delay": "integer",
+        "arr_delay": "integer",
+        "carrier": "text",
+        "flight": "integer",
+        "tailnum": "text",
+        "origin": "text",
+        "dest": "text",
+        "distance": "integer",
+        "time_hour": "timestamp",
+    },
 )
-TABLE = """
-CREATE TABLE flights (
-  year integer, month integer, day integer, dep_time integer, dep_delay integer, arr_delay integer, carrier text,
-  flight integer, tailnum text, origin text, dest text, distance integer, time_hour timestamp
-)
-"""
-_TEXT = {"carrier", "tailnum", "origin", "dest"}
 
 
 def load(count: int) -> tuple[list[dict[str, Any]], str]:
@@ -64,15 +62,15 @@ def _archive() -> Path | None:
 def _read(archive: Path) -> Iterator[dict[str, Any]]:
     with zipfile.ZipFile(archive) as packed, packed.open("flights.csv") as raw:
         for line in csv.DictReader(io.TextIOWrapper(raw, "utf-8")):
-            yield {column: _typed(column, line[column]) for column in COLUMNS}
+            yield {column: _typed(column, line[column]) for column in FLIGHTS.types}
 
 
 def _typed(column: str, text: str) -> Any:
     if text in {"", "NA"}:
         return None
-    if column in _TEXT:
+    if FLIGHTS.types[column] == "text":
         return text
-    if column == "time_hour":
+    if FLIGHTS.types[column] == "timestamp":
         return datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=None)
     return int(float(text))
 

@@ -155,6 +155,10 @@ class Case:
     """
     by: Clock = Clock.WALL
     """The clock that ratios and targets go by, where turns return both times."""
+    fastest: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """Peers that are no contenders: the least of some lines at each point, in each round. They have
+    ratios, but no column and no curve of their own.
+    """
     along: str | None = None
     """What the contenders' places differ in. Rows of the table are then the points, and columns the
     lines.
@@ -204,6 +208,10 @@ class Results:
     def points(self) -> list[int | str]:
         """The points at which they are."""
         return list(dict.fromkeys(place.at for place in self.places.values()))
+
+    def by(self, clock: Clock) -> Mapping[str, Sequence[float]]:
+        """The rounds by that clock, of contenders whose turns return both."""
+        return self.figures if clock is self.case.by else self.beside
 
     def is_ours(self, line: str) -> bool:
         """Whether a line is one of ours."""
@@ -275,24 +283,44 @@ def measure(case: Case, *, items: int, rounds: int) -> Results:
             for name, took in _round(contenders, case.turns):
                 if number:
                     turns[name].append(took)
-        other = Clock.WALL if case.by is Clock.PROCESSOR else Clock.PROCESSOR
         counts = {each.name: each.items or items for each in contenders}
+        places = {each.name: each.place for each in contenders if each.place is not None}
+        figures = {
+            name: [_scaled(took, case, counts[name], case.by) for took in each]
+            for name, each in turns.items()
+        }
+        beside = {
+            name: [_scaled(took, case, counts[name], _other(case.by)) for took in each]
+            for name, each in turns.items()
+            if all(isinstance(took, Took) for took in each)
+        }
         return Results(
             case=case,
             items=items,
             rounds=rounds,
-            figures={
-                name: [_scaled(took, case, counts[name], case.by) for took in each]
-                for name, each in turns.items()
-            },
+            figures=figures | _fastest(case, places, figures),
             ours=frozenset(each.name for each in contenders if each.ours),
-            places={each.name: each.place for each in contenders if each.place is not None},
-            beside={
-                name: [_scaled(took, case, counts[name], other) for took in each]
-                for name, each in turns.items()
-                if all(isinstance(took, Took) for took in each)
-            },
+            places=places,
+            beside=beside | _fastest(case, places, beside),
         )
+
+
+def _other(clock: Clock) -> Clock:
+    return Clock.WALL if clock is Clock.PROCESSOR else Clock.PROCESSOR
+
+
+def _fastest(
+    case: Case, places: Mapping[str, Place], figures: Mapping[str, Sequence[float]]
+) -> dict[str, list[float]]:
+    """The case's `fastest`, by one clock."""
+    points = dict.fromkeys(place.at for place in places.values())
+    found: dict[str, list[float]] = {}
+    for line, others in case.fastest.items():
+        for at in points:
+            names = [name_of(other, at) for other in others]
+            if rounds := [figures[name] for name in names if name in figures]:
+                found[name_of(line, at)] = [min(each) for each in zip(*rounds, strict=True)]
+    return found
 
 
 def _round(contenders: Sequence[Contender], turns: int) -> Iterator[tuple[str, Took | float]]:

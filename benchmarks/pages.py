@@ -13,8 +13,9 @@ from . import plots
 from .tables import for_markdown, ruled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
+    from .goals.judging import GoalTable
     from .harness import Results
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -31,12 +32,12 @@ def write_page(results: Results, machine: str, docs: Path = DOCS) -> Path:
 
 
 def write_goals(
-    rows: list[list[str]], found: Sequence[Results], machine: str, docs: Path = DOCS
+    table: GoalTable, found: Mapping[str, Results], machine: str, docs: Path = DOCS
 ) -> Path:
-    """Replace the table of goals in the page."""
-    rounds = min(results.rounds for results in found)
-    table = "\n".join(ruled(rows))
-    return write_between_marks("goals", f"\n{machine}; {rounds} rounds.\n\n{table}\n\n", docs)
+    """Replace a table of goals in the page."""
+    rounds = min(results.rounds for results in found.values())
+    rows = "\n".join(ruled(table.rows(found)))
+    return write_between_marks(table.marks, f"\n{machine}; {rounds} rounds.\n\n{rows}\n\n", docs)
 
 
 def write_between_marks(name: str, figures: str, docs: Path = DOCS) -> Path:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from . import (
     accept,
     decorators,
+    drivers,
     growth,
     http,
     interpreters,
@@ -43,9 +44,8 @@ CASES: tuple[Case, ...] = (
     waits.CASE,
     shutdown.CASE,
     postgres.CASE,
-    statements.CASE,
-    statements.CONFLICTS_CASE,
+    drivers.CASE,
+    *statements.CASES,
     *http.CASES,
-    spark.CASE,
-    spark.UPSERT_CASE,
+    *spark.CASES,
 )

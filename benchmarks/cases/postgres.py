@@ -1,125 +1,102 @@
-"""Flights into a PostgreSQL of our own, with its default durability: a batcher with a COPY sink
-beside a loop written by hand.
+"""Flights into a PostgreSQL of our own, with its default durability: a batcher with a `PostgresSink`
+beside loops written by hand.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock import Batcher, Limits
 
-from ..flights import COLUMNS, TABLE, load
-from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, Contender, Target
-from ..peers.asyncpg_loop import copy_rows
+from ..destination import Destination, installed, postgres_server
+from ..flights import FLIGHTS, load
+from ..harness import NS_PER_ITEM, Case, Contender, Target
+from ..peers.batch_loop import write_in_batches
+from ..peers.postgres import by_adbc, by_asyncpg, by_psycopg, by_sqlalchemy
 from ..stopwatch import Stopwatch, Took
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from ..destination import Opener
 
 SIZE = 500
 BY_HAND = "asyncpg COPY loop by hand"
 OURS = "Batcher + PostgresSink"
 
-row: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(*COLUMNS)
-"""The same conversion for both."""
+row: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(*FLIGHTS.columns)
+"""The same conversion for all."""
 
 
-def _ours(dsn: str, items: Sequence[dict[str, Any]]) -> Took:
+def _ours(to: Destination, items: Sequence[dict[str, Any]]) -> Took:
     from penstock.sinks.postgres import PostgresSink
 
     async def turn() -> Took:
-        await _empty(dsn)
-        sink = PostgresSink(dsn, table="flights", columns=COLUMNS, row=row)
+        await to.make_empty("CHECKPOINT")
+        sink = PostgresSink(to.dsn, table=to.table.name, columns=to.table.columns, row=row)
         async with Batcher(sink, limits=Limits(max_items=SIZE, workers=1)) as batcher:
             watch = Stopwatch()
             for item in items:
                 await batcher.add(item)
             await batcher.flush()
             took = watch.read()
-        await _check(dsn, len(items))
+        await to.check(len(items))
         return took
 
     return asyncio.run(turn())
 
 
-def _by_hand(dsn: str, items: Sequence[dict[str, Any]]) -> Took:
-    import asyncpg
-
+def _by_hand(opener: Opener, to: Destination, items: Sequence[dict[str, Any]]) -> Took:
     async def turn() -> Took:
-        await _empty(dsn)
-        connection = await asyncpg.connect(dsn)
-        try:
+        await to.make_empty("CHECKPOINT")
+        async with opener(to) as write:
             watch = Stopwatch()
-            await copy_rows(connection, items, table="flights", columns=COLUMNS, row=row, size=SIZE)
+            await write_in_batches(write, items, row=row, size=SIZE)
             took = watch.read()
-        finally:
-            await connection.close()
-        await _check(dsn, len(items))
+        await to.check(len(items))
         return took
 
     return asyncio.run(turn())
 
 
-async def _empty(dsn: str) -> None:
-    """An empty table, and no writing left over from the turn before."""
-    await _execute(dsn, "DROP TABLE IF EXISTS flights", TABLE, "CHECKPOINT")
-
-
-async def _check(dsn: str, count: int) -> None:
-    import asyncpg
-
-    connection = await asyncpg.connect(dsn)
-    try:
-        found = await connection.fetchval("SELECT count(*) FROM flights")
-    finally:
-        await connection.close()
-    if found != count:
-        raise AssertionError(f"{found} of {count} rows arrived")
-
-
-async def _execute(dsn: str, *statements: str) -> None:
-    import asyncpg
-
-    connection = await asyncpg.connect(dsn)
-    try:
-        for statement in statements:
-            await connection.execute(statement)
-    finally:
-        await connection.close()
+def _loops() -> Mapping[str, Opener]:
+    """The loops whose libraries are installed."""
+    found: dict[str, Opener] = {BY_HAND: by_asyncpg.copy}
+    if installed(*by_psycopg.REQUIRES):
+        found["psycopg binary COPY loop by hand"] = by_psycopg.binary_copy
+        found["psycopg executemany loop by hand"] = by_psycopg.executemany
+    if installed(*by_adbc.REQUIRES):
+        found["ADBC ingest loop by hand"] = by_adbc.ingest
+    if installed(*by_sqlalchemy.REQUIRES):
+        found["SQLAlchemy insert loop by hand"] = by_sqlalchemy.executemany
+    return found
 
 
 @contextlib.contextmanager
 def prepare(count: int) -> Iterator[Sequence[Contender]]:
-    try:
-        import asyncpg  # noqa: F401
-
-        from penstock.sinks.postgres import PostgresSink  # noqa: F401
-        from penstock.testing import EmbeddedUnavailable, embedded_postgres
-    except ImportError as missing:
-        raise CaseUnavailableError(str(missing)) from missing
     items, _ = load(count)
-    with contextlib.ExitStack() as opened:
-        try:
-            server = opened.enter_context(embedded_postgres())
-        except EmbeddedUnavailable as missing:
-            raise CaseUnavailableError(str(missing)) from missing
-        dsn = server.dsn
-        yield (
-            Contender(OURS, lambda: _ours(dsn, items), ours=True),
-            Contender(BY_HAND, lambda: _by_hand(dsn, items)),
-        )
+    with postgres_server() as dsn:
+        to = Destination(dsn, FLIGHTS)
+        yield [
+            Contender(OURS, lambda: _ours(to, items), ours=True),
+            *(
+                Contender(name, partial(_by_hand, opener, to, items))
+                for name, opener in _loops().items()
+            ),
+        ]
 
 
 CASE = Case(
     name="postgres",
-    title="Flights into PostgreSQL by COPY, batches of 500, one connection",
+    title="Flights into PostgreSQL, batches of 500, one connection",
     prepare=prepare,
     items=100_000,
     quick_items=2_000,
     unit=NS_PER_ITEM,
     peers=(BY_HAND,),
-    targets=(Target(OURS, BY_HAND, 0.9),),
+    targets=(Target(OURS, BY_HAND, 0.95),),
 )

@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.__main__ import main
+from benchmarks.cases import CASES
 from benchmarks.cases.work import IMPORTS_CASE, WORK_CASE, line_of
-from benchmarks.goals import GOALS, Goal, added, faster, table, times
-from benchmarks.harness import Place, Results, name_of
+from benchmarks.goals import TABLES, batcher
+from benchmarks.goals.batcher import GOALS, added, faster, interpreters, times
+from benchmarks.goals.judging import Goal, GoalTable
+from benchmarks.goals.ratios import as_fast, clocks
+from benchmarks.harness import Contender, Place, Results, measure, name_of
+from benchmarks.stopwatch import Took
 from benchmarks.workloads import WORKLOADS
+from tests.benchmarks.made import a_case
 
 from benchmarks import pages, tables
 
@@ -41,8 +47,12 @@ SOME = results(
 )
 
 
-def row(goal: Goal, found: Results = SOME) -> list[str]:
-    head, first = table([found], [goal])
+def table_of(*goals: Goal) -> GoalTable:
+    return GoalTable("batcher", frozenset({WORK_CASE.name}), goals, interpreters)
+
+
+def row(goal: Goal) -> list[str]:
+    head, first = table_of(goal).rows({WORK_CASE.name: SOME})
     assert head == ["work", "goal", "ambitious", HERE]
     return first
 
@@ -76,7 +86,7 @@ def test_a_row_says_what_is_wanted() -> None:
 def test_every_goal_is_about_work_that_is_measured() -> None:
     rounds = [1.0, 1.0, 1.0]
     found = results({(line, work): rounds for line in (HERE, BEFORE) for work in WORKLOADS})
-    rows = table([found])
+    rows = batcher.TABLE.rows({WORK_CASE.name: found})
     assert len(rows) == 1 + len(GOALS)
     assert not [row for row in rows if "not measured" in row]
 
@@ -84,18 +94,52 @@ def test_every_goal_is_about_work_that_is_measured() -> None:
 def test_the_goals_are_written_into_the_page(tmp_path: Path) -> None:
     page = tmp_path / pages.PAGE
     page.parent.mkdir(parents=True)
-    page.write_text("before\n<!-- figures: goals -->\nold\n<!-- end: goals -->\nafter\n")
-    rows = table([SOME], [Goal("a batch", times("ours", "peer"), 2.5, 2)])
-    pages.write_goals(rows, [SOME], "a machine", tmp_path)
+    page.write_text(
+        "before\n<!-- figures: goals-batcher -->\nold\n<!-- end: goals-batcher -->\nafter\n"
+    )
+    goals = table_of(Goal("a batch", times("ours", "peer"), 2.5, 2))
+    found = {WORK_CASE.name: SOME}
+    pages.write_goals(goals, found, "a machine", tmp_path)
     text = page.read_text()
     assert "old" not in text
-    assert "a machine; 3 rounds.\n\n" + "\n".join(tables.ruled(rows)) in text
+    assert "a machine; 3 rounds.\n\n" + "\n".join(tables.ruled(goals.rows(found))) in text
     assert "| a batch | at most 2.5 x | 2 x | 3.00 x (2.00 to 9.00): **missed** |" in text
 
 
-def test_the_page_has_a_place_for_the_goals() -> None:
+def test_a_ratio_is_judged_by_either_clock() -> None:
+    contenders = [
+        Contender("ours", lambda: Took(wall=4.0, processor=3.0), ours=True),
+        Contender("peer", lambda: Took(wall=8.0, processor=1.5)),
+    ]
+    case = a_case(*contenders)
+    goals = GoalTable(
+        "made",
+        frozenset({"made"}),
+        [Goal("work", as_fast(case, "ours", "peer"), 1.0, at_least=True)],
+        clocks,
+    )
+    assert goals.rows({"made": measure(case, items=1, rounds=2)}) == [
+        ["work", "goal", "ambitious", "wall time", "processor time"],
+        [
+            "work",
+            "at least 1 x",
+            "",
+            "2.00 x (2.00 to 2.00): met",
+            "0.50 x (0.50 to 0.50): **missed**",
+        ],
+    ]
+
+
+@pytest.mark.parametrize("goals", TABLES, ids=[goals.name for goals in TABLES])
+def test_the_page_has_a_place_for_the_goals(goals: GoalTable) -> None:
     text = (pages.DOCS / pages.PAGE).read_text()
-    assert text.count("<!-- figures: goals -->") == text.count("<!-- end: goals -->") == 1
+    assert text.count(f"<!-- figures: {goals.marks} -->") == 1
+    assert text.count(f"<!-- end: {goals.marks} -->") == 1
+
+
+@pytest.mark.parametrize("goals", TABLES, ids=[goals.name for goals in TABLES])
+def test_the_cases_of_the_goals_exist(goals: GoalTable) -> None:
+    assert goals.cases <= {case.name for case in CASES}
 
 
 def test_the_goals_are_judged_after_their_cases(
@@ -103,7 +147,7 @@ def test_the_goals_are_judged_after_their_cases(
 ) -> None:
     found = {WORK_CASE.name: SOME, IMPORTS_CASE.name: SOME}
     monkeypatch.setattr("benchmarks.__main__.measure", lambda case, **_: found[case.name])
-    assert main(["--goals", "--quick"]) == 0
+    assert main(["--goals", "batcher", "--quick"]) == 0
     printed = capsys.readouterr().out
-    assert "goals:\n" in printed
+    assert "goals, batcher:\n" in printed
     assert all(goal.work in printed for goal in GOALS)

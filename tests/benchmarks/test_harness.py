@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import re
 import subprocess
 import sys
@@ -28,25 +28,17 @@ from benchmarks.harness import (
     measure,
     placed,
 )
+from benchmarks.processes import FamilyStopwatch
 from benchmarks.stopwatch import Clock, Stopwatch, Took
+from tests.benchmarks.made import a_case
 
 from benchmarks import flame, pages, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from benchmarks.harness import Aim
-
-
-def a_case(*contenders: Contender, targets: Sequence[Aim] = (), unavailable: str = "") -> Case:
-    @contextlib.contextmanager
-    def prepare(_: int) -> Iterator[Sequence[Contender]]:
-        if unavailable:
-            raise CaseUnavailableError(unavailable)
-        yield contenders
-
-    return Case("made", "A made-up case", prepare, 10, 10, NS_PER_ITEM, ("peer",), targets)
 
 
 def some_results(targets: Sequence[Aim] = ()) -> Results:
@@ -134,6 +126,24 @@ def test_processor_time_is_that_of_this_process() -> None:
     assert took + took == Took(2 * took.wall, 2 * took.processor)
 
 
+def test_processor_time_of_the_family_is_that_of_its_processes_too() -> None:
+    """Of one that still runs, and of one that has ended."""
+    pytest.importorskip("psutil")
+    spin = "sum(range(3_000_000)); print(flush=True)"
+    watch = FamilyStopwatch()
+    alone = Stopwatch()
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    ended = watch.read().processor - alone.read().processor
+    command = [sys.executable, "-c", f"{spin}; input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        both = watch.read().processor - alone.read().processor
+        running.communicate(b"\n")
+    assert ended > 0.02
+    assert both > ended + 0.02
+
+
 def test_bytes_have_no_rate() -> None:
     case = replace(a_case(), unit=BYTES_PER_ITEM)
     results = Results(case, 10, 1, {"ours": [1.0], "peer": [2.0]}, frozenset())
@@ -201,6 +211,29 @@ def test_a_line_is_flat_if_no_point_takes_much_longer_or_shorter_than_the_first(
 ) -> None:
     results = along_sizes(targets=[Flat("ours", factor)])
     assert [verdict.met for verdict in results.verdicts()] == [met]
+
+
+def test_the_fastest_of_some_lines_in_each_round_is_a_peer_without_a_column() -> None:
+    rounds = itertools.cycle([1e-9, 4e-9, 2e-9])
+    contenders = [
+        placed("ours", 10, lambda: Took(wall=6e-9, processor=6e-9), ours=True, items=1),
+        placed("first", 10, lambda: Took(wall=(n := next(rounds)), processor=3 * n), items=1),
+        placed("second", 10, lambda: Took(wall=3e-9, processor=3e-9), items=1),
+        placed("other", 10, lambda: Took(wall=0.5e-9, processor=0.5e-9), items=1),
+    ]
+    case = replace(
+        a_case(*contenders),
+        along="items",
+        peers=("the best",),
+        fastest={"the best": ("first", "second", "third")},
+    )
+    results = measure(case, items=1, rounds=2)
+    assert results.figures["the best, 10"] == pytest.approx([3.0, 2.0])
+    assert results.beside["the best, 10"] == pytest.approx([3.0, 3.0])
+    text = tables.for_markdown(results)
+    assert "the best, ns" not in text
+    assert "| x the best | ours | first | second | other |" in text
+    assert "| 10 | 0.42 (0.33 to 0.50) |" in text
 
 
 @pytest.mark.parametrize("words", [False, True])
@@ -283,7 +316,7 @@ def test_a_case_that_cannot_run_says_why_and_the_others_go_on(
     assert "1.00 (1.00 to 1.00)" in printed
 
 
-ALWAYS = {"imports", "accept", "decorators", "postgres", "http", "keyed"}
+ALWAYS = {"imports", "accept", "decorators", "postgres", "drivers", "http", "keyed"}
 """One of each kind; the others run in the soak. P-T1, P-T2: there it is seen that those on Spark
 run, each with a Spark of its own; what they measure stands on the page of the benchmarks.
 """

@@ -175,7 +175,7 @@ class SinkSource(DataSource):
             )
         plan = self.plan(schema)
         if plan.settings.check:
-            try_out(plan.sink, schema)
+            try_out(plan.sink, lambda opened: check_types(opened, schema))
         return BatchWriter(self.name(), plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802

@@ -34,6 +34,7 @@ def write_dataframe(
     key: str | Sequence[str] | None = None,
     order_by: str | Sequence[str] | None = None,
     buckets: int | None = None,
+    latest_only: bool = False,
     chunk_rows: int = CHUNK_ROWS,
     chunk_bytes: int = CHUNK_BYTES,
     max_in_flight: int = WINDOW,
@@ -68,6 +69,14 @@ def write_dataframe(
         order_by: the columns that order the rows of a key; maps and variants are not possible.
         buckets: partitions to spread the keys over; default: `spark.sql.shuffle.partitions`. Only
             with `key`.
+        latest_only: only the last row of each key by `order_by` is written, NULL being first and
+            NaN last; the earlier rows are counted as `superseded`, and not sent. For a destination
+            that replaces rows by `key`, and keys of several rows: it costs an aggregation, and
+            saves the transport of the earlier rows. Needs `key`, which must have all columns of the
+            destination's key, and `order_by`; of several last rows one is written. Rows with NULL
+            in their key are all written. The earlier rows never reach the destination: not its
+            triggers, not columns that an update leaves unchanged, and not even if the last row of
+            their key turns out to be a dead letter.
         chunk_rows: maximum number of rows in a batch; default 50,000.
         chunk_bytes: approximate maximum size of a batch in bytes; default 8 MiB.
         max_in_flight: batches that a task writes concurrently; default 4. With `key`, no two of
@@ -134,7 +143,12 @@ def write_dataframe(
     sink = as_sink(sink)
     check_names(df)
     keys = KeySettings.of(
-        df, key, order_by=order_by, buckets=buckets, on_key_failure=on_key_failure
+        df,
+        key,
+        order_by=order_by,
+        buckets=buckets,
+        latest_only=latest_only,
+        on_key_failure=on_key_failure,
     )
     job = WriteJob(
         sink=sink,

@@ -244,6 +244,14 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
             ["steps.1st: is no name for a view: *"],
         ),
         (
+            {"write": Write(view="even", sink="memory", latest_only=True)},
+            ["write.latest_only: has no meaning without key and order_by"],
+        ),
+        (
+            {"write": Write(view="even", sink="memory", key="value", latest_only=True)},
+            ["write.latest_only: needs order_by, which says what the last row of a key is"],
+        ),
+        (
             {"write": Write(view="even", sink="memory", delivery="bucket")},
             [
                 "write.delivery: 'bucket' needs key: *",

@@ -10,6 +10,7 @@ from .repair.judge import Judge
 from .rows.items import RowMaker
 from .write import TableWrite
 from .writing.direct import write_directly
+from .writing.packing import Packing
 from .writing.remaining import Remaining
 from .writing.scope import ALONE
 
@@ -31,6 +32,7 @@ class TableWriter:
     def __init__(self, target: Target, access: Access, row: RowFunction | None) -> None:
         self.judge = Judge(target, access.place)
         self._chooser = Chooser(target.strategy, access.statement_cache)
+        self._packing = Packing()
         self._maker = RowMaker(target.columns, row)
         self._takes_columns = row is None
 
@@ -70,6 +72,8 @@ class TableWriter:
             except Exception as error:
                 failed = error
         remaining = Remaining(given, maybe=maybe, keys=batch.keys)
-        write = TableWrite(con, plan, self.judge, remaining, scope, failed=failed)
+        write = TableWrite(
+            con, plan, self.judge, remaining, scope, packing=self._packing, failed=failed
+        )
         await write.run(self._chooser)
         return remaining.answer(len(batch)), write.plan

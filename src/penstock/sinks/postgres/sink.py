@@ -210,6 +210,14 @@ class PostgresSink(Openable):
         table = None if self._table is None else self._table.plan.table
         return refused_columns(schema, self._settings.target.columns, table)
 
+    @property
+    def replaces_by(self) -> tuple[str, ...] | None:
+        """The conflict columns of an update, as far as known before opening; otherwise `None`."""
+        target = self._settings.target
+        if target.mode != "update" or self._settings.row is not None:
+            return None
+        return target.conflict if self._table is None else self._table.plan.target
+
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row, atomically.
 

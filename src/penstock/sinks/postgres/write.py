@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .plan.plan import TablePlan
     from .plan.strategy import Chooser
     from .repair.judge import Judge
+    from .writing.packing import Packing
     from .writing.remaining import Remaining
     from .writing.scope import Scope
 
@@ -70,13 +71,14 @@ class TableWrite:
         remaining: Remaining,
         scope: Scope = ALONE,
         *,
+        packing: Packing,
         failed: Exception | None = None,
     ) -> None:
         self._remaining = remaining
         self._judge = judge
         self._failed = failed
         """The error of a try that was made before, if any."""
-        self._sender = Sender(con, plan, remaining, scope, has_sent=failed is not None)
+        self._sender = Sender(con, plan, remaining, scope, packing, has_sent=failed is not None)
         self._changes = TableChanges(self._sender, judge)
         self._blame = Blame(self._sender, judge, self._changes)
         self._sifting = Sifting(self._sender, judge, self._blame)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+BINARY = "UTF8_BINARY"
+"""The collation under which only equal bytes are equal."""
+
 
 def check_names(df: DataFrame) -> None:
     """Raise `ConfigError` if two columns of `df` have one name, as Spark compares names."""
@@ -92,6 +95,11 @@ def _unordered(kind: DataType, *, nested: bool) -> str | None:
         found = (_unordered(field.dataType, nested=nested) for field in kind.fields)
         return next((each for each in found if each is not None), None) if nested else "a struct"
     return {"map": "a map", "variant": "a variant"}.get(kind.typeName())
+
+
+def is_collated(df: DataFrame, name: str) -> bool:
+    """Whether Spark may treat two different values of the column as equal."""
+    return getattr(df.schema[name].dataType, "collation", BINARY) != BINARY
 
 
 def column_of(name: str) -> Column:

@@ -69,25 +69,38 @@ class Content:
         """The columns and their types, as stored in the ledger."""
         return typed(self.df, self.columns)
 
+    @property
+    def hashed(self) -> tuple[str, ...]:
+        """The column of the hashes, if there are any."""
+        return (CONTENT,) if self.columns else ()
+
     def beside(self, rows: DataFrame) -> DataFrame:
-        """Add the hash of each row as a column."""
-        return rows.withColumn(CONTENT, self._hash()) if self.columns else rows
+        """Add the hash of each row as a column, unless it is there."""
+        if not self.columns or CONTENT in rows.columns:
+            return rows
+        return rows.withColumn(CONTENT, row_hash(self.df, self.columns))
 
     def counted(self) -> Counts:
         """Count and hash the rows in a job that writes nothing; blocks."""
         # a decimal, since a sum of longs overflows, which is an error in ANSI mode
-        sums = [functions.sum(self._hash().cast("decimal(20,0)"))] if self.columns else []
+        sums = (
+            [functions.sum(row_hash(self.df, self.columns).cast("decimal(20,0)"))]
+            if self.columns
+            else []
+        )
         rows, *found = self.df.agg(functions.count(functions.lit(1)), *sums).collect()[0]
         content = [wrapped(int(total or 0)) for total in found]
         return Counts(rows=rows, content=next(iter(content), None), content_of=self.text)
 
-    def _hash(self) -> Column:
-        types = {field.name: field.dataType for field in self.df.schema.fields}
-        parts: list[Column] = []
-        for name in self.columns:
-            column = column_of(name)
-            parts += [column.isNull(), _hashed(column, types[name])]
-        return functions.xxhash64(*parts)
+
+def row_hash(df: DataFrame, columns: Sequence[str]) -> Column:
+    """The hash of these columns of a row of `df`."""
+    types = {field.name: field.dataType for field in df.schema.fields}
+    parts: list[Column] = []
+    for name in columns:
+        column = column_of(name)
+        parts += [column.isNull(), _hashed(column, types[name])]
+    return functions.xxhash64(*parts)
 
 
 def _hashed(column: Column, kind: Any) -> Column:

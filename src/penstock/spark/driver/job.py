@@ -19,10 +19,12 @@ from ..values.types import check_types
 from ..values.zone import session_zone
 from .columns import plainly_named, typed
 from .keys import bucket_count, with_bucket
+from .latest import check_replaced, latest_rows
 from .trial import try_out
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from ..._core.sink import Sink
     from ..._core.staging import Epoch
@@ -85,11 +87,15 @@ class WriteJob:
             buffer_bytes=self.unit_buffer_bytes,
         )
         epoch, zone = self.level.epoch(), session_zone(df)
-        check_types(self.sink, df.schema)
+        schema = df.schema
+        self._check(self.sink, schema)
         shipped = description(self.sink)
         if check:
-            try_out(shipped, df.schema)
-        rows = self._arranged(df, has_units=units is not None)
+            try_out(shipped, lambda opened: self._check(opened, schema))
+        content, latest = self.content, self._latest(df)
+        if latest is not df:
+            content = replace(content, df=latest)
+        rows = self._arranged(latest, has_units=units is not None)
 
         def run() -> Ran:
             with watched(df.sparkSession, progress) as write:
@@ -103,7 +109,19 @@ class WriteJob:
 
         if epoch is None:
             return write_units(run)
-        return write_atomically(self.sink, epoch, self.content, run)
+        return write_atomically(self.sink, epoch, content, run)
+
+    def _check(self, sink: Sink[Any], schema: StructType) -> None:
+        """Raise `ConfigError` if `sink`, open or not, cannot write the columns."""
+        check_types(sink, schema)
+        if self.keys.latest_only:
+            check_replaced(sink, self.keys.columns)
+
+    def _latest(self, df: DataFrame) -> DataFrame:
+        keys, content = self.keys, self.content
+        if not keys.latest_only:
+            return df
+        return latest_rows(content.beside(df), keys.columns, keys.order_by, tie=content.hashed)
 
     def _arranged(self, df: DataFrame, *, has_units: bool) -> DataFrame:
         rows = self.keys.arranged(df)
@@ -137,7 +155,8 @@ class WriteJob:
             "sink": self.sink,
             "key": ", ".join(keys.columns) or None,
             "buckets": keys.buckets,
-            "order_by": keys.order_by,
+            "order_by": ", ".join(keys.order_by) or None,
+            "latest_only": True if keys.latest_only else None,
             "max_tasks": self.max_tasks,
             "delivery": self.level.delivery,
             "mode": self.level.mode,

@@ -10,7 +10,8 @@ from pyspark.sql import functions
 from ..._core import checks
 from ..levels.units import BUCKET
 from ..task.key_failure import POLICIES
-from .columns import check_columns, check_names, column_of
+from ..task.superseded import SUPERSEDED
+from .columns import check_columns, check_names, column_of, is_collated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,17 +20,15 @@ if TYPE_CHECKING:
 
     from ..task.key_failure import OnKeyFailure
 
-_BINARY = "UTF8_BINARY"
-"""The collation under which only equal bytes are equal."""
-
 
 @dataclass(frozen=True, slots=True)
 class KeySettings:
     """The checked key, order and buckets of one write; no columns without a key."""
 
     columns: tuple[str, ...]
-    order_by: str | Sequence[str] | None
+    order_by: tuple[str, ...]
     buckets: int | None
+    latest_only: bool
     on_key_failure: OnKeyFailure
     is_collated: bool
     """Whether Spark may treat two different values of the key as equal."""
@@ -42,6 +41,7 @@ class KeySettings:
         *,
         order_by: str | Sequence[str] | None,
         buckets: int | None,
+        latest_only: bool,
         on_key_failure: OnKeyFailure,
     ) -> KeySettings:
         """Check the arguments. Raises `ConfigError`."""
@@ -54,26 +54,37 @@ class KeySettings:
             )
         if checks.choice("on_key_failure", on_key_failure, POLICIES) != "skip" and key is None:
             raise checks.bad("on_key_failure", on_key_failure, "has no meaning without key")
-        check_columns(df, "order_by", order_by)
-        collated = _is_collated(df, columns)
+        order = check_columns(df, "order_by", order_by)
+        if latest_only:
+            _check_latest(df, latest_only, columns, order)
+        collated = any(is_collated(df, name) for name in columns)
         if collated and on_key_failure != "skip":
             rule = (
                 "needs a key of which only equal bytes are equal, and this one has a collation; "
                 "key by a column such as lower(key)"
             )
             raise checks.bad("on_key_failure", on_key_failure, rule)
-        return cls(columns, order_by, buckets, on_key_failure, collated)
+        return cls(columns, order, buckets, latest_only, on_key_failure, collated)
 
     def arranged(self, df: DataFrame) -> DataFrame:
         """`df` with the rows of each key together and in order; unchanged without a key."""
         if not self.columns:
             return df
-        return keyed(df, self.columns, order_by=self.order_by, buckets=self.buckets)
+        return keyed(df, self.columns, order_by=self.order_by or None, buckets=self.buckets)
 
 
-def _is_collated(df: DataFrame, key: Sequence[str]) -> bool:
-    kinds = (df.schema[name].dataType for name in key)
-    return any(getattr(kind, "collation", _BINARY) != _BINARY for kind in kinds)
+def _check_latest(
+    df: DataFrame, latest_only: object, key: Sequence[str], order: Sequence[str]
+) -> None:
+    if latest_only is not True:
+        raise checks.bad("latest_only", latest_only, "must be True or False")
+    if not key or not order:
+        raise checks.bad(
+            "latest_only", True, "needs key and order_by, which say what the last row of a key is"
+        )
+    if SUPERSEDED in df.columns:
+        rule = "is reserved for the number of rows that a row supersedes; rename the column"
+        raise checks.bad("df", SUPERSEDED, rule)
 
 
 def keyed(

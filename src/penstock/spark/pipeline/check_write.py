@@ -44,6 +44,8 @@ class WriteCheck:
         self._check_ends()
         if not names(self._write.key):
             self._check_without_key()
+        elif self._write.latest_only and not names(self._write.order_by):
+            self._say("latest_only", "needs order_by, which says what the last row of a key is")
         self._check_level()
         self._check_version()
         self._check_columns()
@@ -66,6 +68,8 @@ class WriteCheck:
         for name in ("order_by", "buckets"):
             if getattr(write, name):
                 self._say(name, "has no meaning without key")
+        if write.latest_only:
+            self._say("latest_only", "has no meaning without key and order_by")
         if write.on_key_failure != "skip":
             self._say("on_key_failure", "has no meaning without key")
         for name in ("app_id", "version") if write.delivery != "atomic" else ():

@@ -130,6 +130,8 @@ class Write:
     """The columns that order the rows of a key."""
     buckets: int | None = None
     """Partitions to spread the keys over."""
+    latest_only: bool = False
+    """Whether only the last row of each key is written."""
     delivery: Literal["at_least_once", "bucket", "atomic"] = "at_least_once"
     """The guarantee over repeated attempts."""
     mode: Literal["append", "overwrite"] = "append"

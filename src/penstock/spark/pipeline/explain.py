@@ -77,6 +77,8 @@ def _write(pipeline: Declared) -> Iterator[str]:
             f", in the order of {', '.join(names(write.order_by))}" if names(write.order_by) else ""
         )
         yield f"          rows of one {', '.join(names(write.key))} by one task{order}"
+        if write.latest_only:
+            yield f"          only the last row of each {', '.join(names(write.key))}"
     for name, sink in pipeline.sinks.items():
         yield f"  sink    {name}: {_sink(sink)}"
         for layer in sink.stack if isinstance(sink, Destination) else ():

@@ -54,7 +54,7 @@ _PASSED_ON = (
     "patience",
     "unit_buffer_bytes",
 )
-_CHOSEN = ("dead_letters", "delivery", "mode", "on_key_failure", "check")
+_CHOSEN = ("dead_letters", "delivery", "mode", "on_key_failure", "latest_only", "check")
 
 
 def run(

@@ -47,6 +47,8 @@ class UnitReport:
     """Dead-lettered and failed rows that were skipped behind a failed row of their key
     (`on_key_failure`).
     """
+    superseded: int = 0
+    """Earlier rows of the keys, which `latest_only` left out; not among `rows`."""
     began_at: float = field(default=0.0, compare=False)
     """Start of the unit, in seconds since 1970 by the executor's clock."""
     marks: tuple[tuple[float, int], ...] = field(default=(), compare=False)
@@ -93,6 +95,11 @@ class WriteCounts:
         return sum(unit.stopped for unit in self.units)
 
     @property
+    def superseded(self) -> int:
+        """Earlier rows of their keys, which `latest_only` left out; not among `rows`."""
+        return sum(unit.superseded for unit in self.units)
+
+    @property
     def retries(self) -> int:
         """Retries inside tasks."""
         return sum(unit.retries for unit in self.units)
@@ -128,7 +135,8 @@ class WriteCounts:
             f"letters, {self.retries:,} retries"
         )
         behind = f", {self.stopped:,} behind a failed row" if self.stopped else ""
-        return f"{text}{behind}, in {len(self.units)} tasks{rate}"
+        earlier = f", {self.superseded:,} superseded" if self.superseded else ""
+        return f"{text}{behind}{earlier}, in {len(self.units)} tasks{rate}"
 
     def table(self) -> list[tuple[str, ...]]:
         """A heading and one line for each unit, as text."""

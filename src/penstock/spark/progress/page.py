@@ -227,6 +227,8 @@ def _told(report: WriteCounts) -> list[tuple[str, str]]:
     ]
     if report.stopped:
         told.insert(3, ("behind a failed row", f"{report.stopped:,}"))
+    if report.superseded:
+        told.append(("superseded", f"{report.superseded:,}"))
     if report.skipped_units:
         told.append(("committed before", f"{report.skipped_units:,}"))
     return told

@@ -21,6 +21,7 @@ from ..values.zone import in_zone
 from .dead_rows import DeadRowBuffer, TooManyDead
 from .lines import to_json
 from .retries import transaction_retries
+from .superseded import SupersededRows
 from .task import Task
 from .unit_task import UnitTask, check_refused
 from .worker import worker
@@ -90,7 +91,7 @@ class Partition(Traveller):
         here = worker()
         with here.using(self._description) as sink:
             for number, rows in units:
-                unit = _UnitInput(here, sink, number, iter(rows), self._dead_rows(number))
+                unit = _UnitInput(here, sink, number, SupersededRows(rows), self._dead_rows(number))
                 lines += self._lines(unit, attempt)
         return lines
 
@@ -104,7 +105,8 @@ class Partition(Traveller):
             report, further = self._written(unit)
             if self._done is not None:
                 self._done.add((report.rows, report.dead_lettered + report.failed))
-            yield "unit", to_json(asdict(replace(report, attempt=attempt)))
+            counted = replace(report, attempt=attempt, superseded=unit.rows.total)
+            yield "unit", to_json(asdict(counted))
             yield from further
         except TooManyDead:
             for _ in unit.rows:  # the next unit follows
@@ -157,7 +159,7 @@ class _UnitInput:
     here: Worker
     sink: Sink[Any]
     number: int
-    rows: Iterator[pa.RecordBatch]
+    rows: SupersededRows
     dead_rows: DeadRowBuffer
 
     def add(self, row: dict[str, Any], error: BaseException) -> None:

@@ -64,6 +64,15 @@ class PlanFacts:
         return tuple(self.columns.index(name) for name in self.key or ())
 
     @cached_property
+    def packed_types(self) -> tuple[str, ...]:
+        """The columns' types as rows are packed for `COPY`; none if a codec of the user's may encode
+        them.
+        """
+        found = (self.table.column(name) for name in self.columns)
+        types = tuple("text" if column.is_enum else column.loose for column in found)
+        return types if self.reads_text else ()
+
+    @cached_property
     def numeric_places(self) -> tuple[int, ...]:
         """The places of numeric columns' values in a row; none if a codec of the user's may encode
         them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...._clients.postgres.copying.fields import Declined
 from ...._clients.postgres.errors import (
     blames_row,
     copy_row,
@@ -72,6 +73,9 @@ class Blame:
             return True
         if sqlstate(error) == _REPLACED_TWICE and not sender.may_repeat_keys:
             sender.expect_repeated_keys()
+            return True
+        if sender.is_packed and (isinstance(error, Declined) or sqlstate(error) == _BAD_BINARY):
+            sender.pack_no_more()
             return True
         table = sender.plan.table
         if (

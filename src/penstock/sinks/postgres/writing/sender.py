@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..plan.plan import TablePlan
     from ..rows.lazy import Row
+    from .packing import Packing
     from .remaining import Remaining
     from .scope import Scope
 
@@ -36,6 +37,7 @@ class Sender:
         plan: TablePlan,
         remaining: Remaining,
         scope: Scope,
+        packing: Packing,
         *,
         has_sent: bool = False,
     ) -> None:
@@ -52,6 +54,9 @@ class Sender:
         """Whether the server found one key in two rows, whatever Python says."""
         self.lost_statements = 0
         """How often a prepared statement was gone."""
+        self.is_packed = False
+        """Whether the rows of the latest `COPY` were packed here."""
+        self._packing: Packing | None = packing
         self._explicit = scope.is_block
 
     def use(self, plan: TablePlan) -> None:
@@ -70,6 +75,12 @@ class Sender:
     def as_tuples(self) -> None:
         """Turn the remaining rows into tuples."""
         self.remaining.as_tuples(self.plan)
+
+    def pack_no_more(self) -> None:
+        """Have asyncpg encode the rows from now on, and those of the next batches."""
+        if self._packing is not None:
+            self._packing.decline()
+        self._packing, self.is_packed = None, False
 
     async def forget_statements(self) -> None:
         """Drop the connection's prepared statements and types after one was gone."""
@@ -108,11 +119,12 @@ class Sender:
 
     async def copy_rows(self) -> None:
         """`COPY` the rows straight into the table."""
-        table = self.plan.table
-        await self._copy(table.name, table.schema, self.plan.columns, self.remaining.rows)
+        plan, table = self.plan, self.plan.table
+        rows, types = self.remaining.rows, plan.packed_types
+        await self._copy(table.name, table.schema, plan.columns, rows, types)
 
     async def copy_binary(
-        self, table: str, schema: str, columns: Sequence[str], pieces: Iterator[memoryview]
+        self, table: str, schema: str, columns: Sequence[str], pieces: Iterator[Any]
     ) -> None:
         """`COPY` rows that are encoded while they are sent."""
         self.copying = table
@@ -140,7 +152,9 @@ class Sender:
         numbered = [(place, *row) for place, row in enumerate(self.remaining.rows)]
         if not self.plan.copies:
             return await self._insert(self.plan.stage(table), numbered)
-        return await self._copy(table, SCHEMA, staged_columns(self.plan), numbered)
+        types = self.plan.packed_types if table == EXACT else ()
+        types = types and ("integer", *types)
+        return await self._copy(table, SCHEMA, staged_columns(self.plan), numbered, types)
 
     async def _insert(self, statement: str, rows: Sequence[Row]) -> None:
         self.copying = None
@@ -148,9 +162,20 @@ class Sender:
             await self.con.executemany(statement, self._feed(rows))
 
     async def _copy(
-        self, table: str, schema: str, columns: Sequence[str], rows: Sequence[Row]
+        self,
+        table: str,
+        schema: str,
+        columns: Sequence[str],
+        rows: Sequence[Row],
+        types: tuple[str, ...],
     ) -> None:
         self.copying, self.place_of = table, int
+        if self._packing is not None and types:
+            pieces = self._packing.pieces(self.con, types, rows)
+            self.is_packed = pieces is not None
+            if pieces is not None:
+                await self.copy_binary(table, schema, columns, pieces)
+                return
         async with Guard(self.con):
             await self.con.copy_records_to_table(
                 table, records=self._feed(rows), columns=columns, schema_name=schema

@@ -1,0 +1,130 @@
+"""The database, Spark and the rows that the cases on Spark share: two tasks, five columns, the rows
+cached before anything is timed. The table is made anew before each turn and counted after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...harness import CaseUnavailableError
+from ...peers.spark.psql import Psql
+from ...processes import FamilyStopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from ...stopwatch import Took
+
+TASKS = 2
+COLUMNS = ("id", "amount", "at", "rate", "note")
+PLAIN_TABLE = (
+    "CREATE TABLE facts (id bigint, amount integer, at timestamptz, rate double "
+    "precision, note text)"
+)
+KEYED_TABLE = PLAIN_TABLE.replace("id bigint", "id bigint PRIMARY KEY")
+
+
+class Facts:
+    """A table, and the DataFrames that are written to it."""
+
+    def __init__(self, spark: Any, dsn: str, folder: Path, count: int) -> None:
+        self.spark = spark
+        self.dsn = dsn
+        self.folder = folder
+        self.count = count
+        self.psql = Psql(dsn)
+        self._cached: dict[str, Any] = {}
+
+    def rows(self) -> Any:
+        """A row for each id."""
+        return self._made_once("id")
+
+    def history(self, keys: int) -> Any:
+        """The rows with that many ids: the versions of each spread over the partitions in no order.
+        `amount` tells the newest.
+        """
+        return self._made_once(f"(id * 7919) % {keys}")
+
+    def _made_once(self, key: str) -> Any:
+        if key not in self._cached:
+            self._cached[key] = self.made(self.count, TASKS, key).cache()
+            self._cached[key].count()
+        return self._cached[key]
+
+    def made(self, count: int, partitions: int, key: str = "id") -> Any:
+        """Rows that Spark makes up as it writes them."""
+        return self.spark.range(0, count, 1, partitions).selectExpr(
+            f"{key} id",
+            "cast(id as int) amount",
+            "timestamp_micros(1700000000000000 + id * 1000) at",
+            "id / 7 rate",
+            "concat('a note of thirty-three ', lpad(id, 10, '0')) note",
+        )
+
+    def sink(self, **options: Any) -> Any:
+        """The sink of the table."""
+        from penstock.sinks.postgres import PostgresSink
+
+        return PostgresSink(self.dsn, table="facts", columns=COLUMNS, **options)
+
+    def make(self, *statements: str) -> None:
+        """Make the tables anew, with no writing left over from the turn before."""
+        self.psql.run("DROP TABLE IF EXISTS facts, staging", *statements, "CHECKPOINT")
+
+    def contents(self) -> str:
+        """The number of rows in the table, and what tells them from others."""
+        return self.psql.run(
+            "SELECT count(*), sum(id), sum(amount), min(at), max(at), sum(rate::numeric), "
+            "sum(hashtext(note)) FROM facts"
+        )
+
+    def timed(self, work: Callable[[], object], *, expect: int) -> Took:
+        """Run it, and check how many rows the table then holds."""
+        watch = FamilyStopwatch()
+        work()
+        took = watch.read()
+        found = int(self.psql.run("SELECT count(*) FROM facts"))
+        if found != expect:
+            raise AssertionError(f"{found} of {expect} rows arrived")
+        return took
+
+
+@contextlib.contextmanager
+def facts(count: int, *more_jars: str) -> Generator[Facts]:
+    """A server and a Spark of our own."""
+    try:
+        from pyspark.sql import SparkSession
+
+        from penstock import MissingJars
+        from penstock.spark import connector_jars
+        from penstock.testing import EmbeddedUnavailable, embedded_postgres
+    except ImportError as missing:
+        raise CaseUnavailableError(str(missing)) from missing
+    if SparkSession.getActiveSession() is not None:
+        raise CaseUnavailableError(
+            "another Spark runs in this process; its settings are not this case's"
+        )
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with contextlib.ExitStack() as opened:
+        try:
+            server = opened.enter_context(embedded_postgres())
+            jars = connector_jars("postgresql")
+        except (EmbeddedUnavailable, MissingJars) as missing:
+            raise CaseUnavailableError(str(missing)) from missing
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        settings: dict[str, bool | float | int | str | None] = {
+            "spark.jars": ",".join((jars, *more_jars)),
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "3g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+        spark = SparkSession.builder.master(f"local[{TASKS}]").config(map=settings).getOrCreate()
+        opened.callback(spark.stop)
+        spark.sparkContext.setLogLevel("OFF")
+        yield Facts(spark, server.dsn, folder, count)

@@ -1,0 +1,12 @@
+"""The tables of goals, each judged by the figures of its cases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import batcher, postgres, spark
+
+if TYPE_CHECKING:
+    from .judging import GoalTable
+
+TABLES: tuple[GoalTable, ...] = (batcher.TABLE, postgres.TABLE, spark.TABLE)

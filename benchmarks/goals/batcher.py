@@ -1,0 +1,108 @@
+"""The goals for processor time, and what was measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..cases.work import CASES, is_before, line_of
+from ..harness import name_of
+from ..workloads import (
+    ADD,
+    BARE,
+    DECORATED,
+    FIVE_TENANTS,
+    GATHER,
+    IMPORT,
+    MANY_KEYS,
+    RETRIES,
+    SIZES,
+    SUBMIT,
+    add_of,
+    skeleton_of,
+)
+from .judging import Goal, GoalTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .judging import Found, Measure
+
+
+def times(work: str, peer: str, scale: float = 1.0) -> Measure:
+    """How many times as long as `peer` the work takes, round by round."""
+
+    def measure(found: Found, version: str) -> list[float]:
+        figures, line = _figures(found), line_of(version)
+        pairs = zip(figures[name_of(line, work)], figures[name_of(line, peer)], strict=True)
+        return [scale * own / other for own, other in pairs]
+
+    return measure
+
+
+def faster(work: str) -> Measure:
+    """How many times as fast as before the work is done, round by round."""
+
+    def measure(found: Found, version: str) -> list[float]:
+        figures = _figures(found)
+        now = figures[name_of(line_of(version), work)]
+        before = figures[name_of(line_of(version, before=True), work)]
+        return [old / new for old, new in zip(before, now, strict=True)]
+
+    return measure
+
+
+def added(work: str, base: str) -> Measure:
+    """How much more than `base` the work takes, round by round, in the case's unit."""
+
+    def measure(found: Found, version: str) -> list[float]:
+        figures, line = _figures(found), line_of(version)
+        pairs = zip(figures[name_of(line, work)], figures[name_of(line, base)], strict=True)
+        return [own - other for own, other in pairs]
+
+    return measure
+
+
+def interpreters(found: Found) -> Sequence[tuple[str, str]]:
+    """A column for each interpreter."""
+    lines = dict.fromkeys(line for results in found.values() for line in results.lines)
+    versions = [line.removeprefix("Python ") for line in lines if not is_before(line)]
+    return [(version, line_of(version)) for version in versions]
+
+
+def _figures(found: Found) -> Mapping[str, Sequence[float]]:
+    return {name: rounds for results in found.values() for name, rounds in results.figures.items()}
+
+
+PLAIN = 250.0
+"""Nanoseconds of a plain `add` on the machine that the goal of keys is for."""
+
+GOALS = (
+    *(
+        Goal(
+            f"`add`, batches of {size}, against the skeleton",
+            times(add_of(size), skeleton_of(size)),
+            goal,
+            ambitious,
+        )
+        for size, goal, ambitious in zip(
+            SIZES, (2.5, 2.5, 2.0, 1.5), (2.0, 2.0, 1.7, 1.3), strict=True
+        )
+    ),
+    Goal("`submit`, batches of 500, against before", faster(SUBMIT), 1.7, 2.0, at_least=True),
+    Goal("the same, receipts kept and gathered", faster(GATHER), 1.7, 2.0, at_least=True),
+    Goal("five tenants, against plain `add`", times(FIVE_TENANTS, ADD), 2.5, 2.0),
+    Goal(
+        f"1,000 keys, per item, where plain `add` takes {PLAIN:g} ns",
+        times(MANY_KEYS, ADD, scale=PLAIN),
+        400,
+        350,
+        " ns",
+    ),
+    Goal("four decorators, added per item", added(DECORATED, ADD), 80, 60, " ns"),
+    Goal(
+        "`Retry`, 500 items failing twice, against before", faster(RETRIES), 3.5, 6, at_least=True
+    ),
+    Goal("`import penstock`, above a bare interpreter", added(IMPORT, BARE), 170, 120, " ms"),
+)
+
+TABLE = GoalTable("batcher", frozenset(case.name for case in CASES), GOALS, interpreters)

@@ -1,0 +1,1 @@
+"""DataFrames into PostgreSQL without Penstock."""

@@ -1,0 +1,49 @@
+"""Wall and processor time of a stretch in which other processes work for this one."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from .stopwatch import Took
+
+if TYPE_CHECKING:
+    import psutil
+
+SERVER = "postgres"
+
+
+class FamilyStopwatch:
+    """Runs from its construction on. Its processor time is that of this process and of all that it
+    started, whether they still run or not, without PostgreSQL's.
+    """
+
+    def __init__(self) -> None:
+        self._wall = perf_counter()
+        self._processor = _processor_seconds()
+
+    def read(self) -> Took:
+        """The time until now."""
+        wall = perf_counter() - self._wall
+        return Took(wall, _processor_seconds() - self._processor)
+
+
+def _processor_seconds() -> float:
+    import psutil
+
+    this = psutil.Process()
+    return sum(map(_seconds, (this, *this.children(recursive=True))))
+
+
+def _seconds(process: psutil.Process) -> float:
+    """Of the process, and of its children that have ended."""
+    import psutil
+
+    try:
+        with process.oneshot():
+            if process.name() == SERVER:
+                return 0.0
+            used = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(used.user + used.system + used.children_user + used.children_system)
