@@ -21,25 +21,27 @@ if TYPE_CHECKING:
 __all__ = ["NoEncoder", "binary_copy"]
 
 PIECE = 1 << 18
-"""Bytes of rows that are encoded at once; a larger row is a piece of its own."""
+"""Bytes of rows that are encoded at once."""
 
 
-def binary_copy(columns: Sequence[tuple[Any, str]]) -> Iterator[memoryview]:
+def binary_copy(
+    columns: Sequence[tuple[Any, str]], *, piece_bytes: int = PIECE
+) -> Iterator[memoryview]:
     """Encode Arrow arrays, each with the type of its column, as pieces of binary `COPY`.
 
-    Raises `NoEncoder`, at once, for a column that must be sent as tuples.
+    A larger row is a piece of its own. Raises `NoEncoder`, at once, for a column that must be sent as tuples.
     """
     layout = Layout([field_values(values, kind) for values, kind in columns], counted=True)
-    return _pieces(layout)
+    return _pieces(layout, piece_bytes)
 
 
-def _pieces(layout: Layout) -> Iterator[memoryview]:
+def _pieces(layout: Layout, piece_bytes: int) -> Iterator[memoryview]:
     ends = layout.ends
     start, rows, sent = 0, len(ends), 0
     if not rows:
         yield memoryview(HEADER + TRAILER)
     while start < rows:
-        stop = max(start + 1, int(np.searchsorted(ends, sent + PIECE, "right")))
+        stop = max(start + 1, int(np.searchsorted(ends, sent + piece_bytes, "right")))
         before, after = HEADER if not start else b"", TRAILER if stop == rows else b""
         yield layout.encoded(start, stop, before, after).data
         start, sent = stop, int(ends[stop - 1])

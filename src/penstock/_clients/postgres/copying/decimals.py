@@ -6,6 +6,8 @@
    The server strips leading and trailing zeros.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from typing import Any

@@ -37,10 +37,8 @@ class FixedValues(FieldValues):
     def __init__(self, form: str, rows: int, valid: Any) -> None:
         self.form = form
         self.width = np.dtype(form).itemsize
-        super().__init__(
-            np.full(rows, self.width, np.int64) if valid is None else valid * np.int64(self.width),
-            valid,
-        )
+        width = np.int64(self.width)
+        super().__init__(np.broadcast_to(width, rows) if valid is None else valid * width, valid)
 
     @abstractmethod
     def array(self, start: int, stop: int) -> Any:

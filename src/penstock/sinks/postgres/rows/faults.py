@@ -32,6 +32,7 @@ _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
 _FIRST_MOMENT = _FIRST_DAY * DAY
 _LAST_DAY_OF_MOMENTS = 106_751_990
 """The last whole day that 64 bits of microseconds reach."""
+_BEYOND_ASCII = 0x80
 _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"})
 
 
@@ -75,13 +76,15 @@ def faults(values: Any, loose: str, exact: str) -> Iterator[tuple[str, Any]]:
 
 
 def _text_faults(values: Any, exact: str) -> list[tuple[str, Any]]:
-    broken = _not_utf8(values)
-    found = [
-        ("holds bytes that are not UTF-8", broken),
-        ("holds a NUL character, which text cannot", _mask(pc.match_substring(values, "\0"))),
-    ]
+    content, sizes = _content(values)
+    ascii_only = content.max(initial=0) < _BEYOND_ASCII
+    broken = np.zeros(len(values), bool) if ascii_only else _not_utf8(values)
+    found = [("holds bytes that are not UTF-8", broken)]
+    if content.min(initial=1) == 0:
+        nul = _mask(pc.match_substring(values, "\0"))
+        found.append(("holds a NUL character, which text cannot", nul))
     limit = re.fullmatch(r"character varying\((\d+)\)", exact)
-    if limit is not None:
+    if limit is not None and sizes.max(initial=0) > int(limit[1]):
         whole = (
             pc.if_else(pa.array(broken), pa.scalar(None, values.type), values)
             if broken.any()
@@ -90,6 +93,16 @@ def _text_faults(values: Any, exact: str) -> list[tuple[str, Any]]:
         long = pc.greater(pc.utf8_length(pc.utf8_rtrim_whitespace(whole)), int(limit[1]))
         found.append((f"is longer than {exact}", _mask(long)))
     return found
+
+
+def _content(values: Any) -> tuple[Any, Any]:
+    """All bytes of a column of text, and the sizes of its values; NULL may hold any bytes."""
+    offsets, data = values.buffers()[1:]
+    if not len(values) or data is None:
+        return np.empty(0, np.uint8), np.empty(0, np.int32)
+    form = np.dtype("<i8" if pa.types.is_large_string(values.type) else "<i4")
+    bounds = np.frombuffer(offsets, form, len(values) + 1, values.offset * form.itemsize)
+    return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]], np.diff(bounds)
 
 
 def _not_utf8(values: Any) -> Any:
