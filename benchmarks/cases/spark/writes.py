@@ -115,7 +115,11 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
             Contender(STACK, ways.turn(partial(ways.ours, full=True)), ours=True),
             Contender(JDBC, ways.turn(partial(ways.by_jdbc, size=1000, rewrite=False))),
             Contender(JDBC_BEST, ways.turn(partial(ways.by_jdbc, size=10_000, rewrite=True))),
-            *([Contender(JVM_COPY, ways.turn(ways.on_the_jvm))] if compiled else []),
+            *(
+                [Contender(JVM_COPY, ways.turn(ways.on_the_jvm))]
+                if jvm_copy.is_loaded(table.spark)
+                else []
+            ),
             Contender(PSQL, ways.turn(ways.by_psql)),
         ]
 

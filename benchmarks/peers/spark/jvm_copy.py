@@ -29,11 +29,23 @@ def jar() -> Generator[list[str]]:
         yield [str(_compiled(Path(folder)))]
 
 
+def is_loaded(spark: Any) -> bool:
+    """Whether Spark's JVM was started with that jar."""
+    from py4j.java_gateway import JavaClass
+
+    return isinstance(_writer(spark), JavaClass)
+
+
 def append(df: Any, dsn: str, table: str) -> None:
     """Append the rows, one COPY per partition."""
     options = jdbc_options(dsn)
-    writer = df.sparkSession._jvm.penstock.benchmarks.CopyWriter  # Java is reached in no other way
-    writer.append(df._jdf, options["url"], options["user"], options["password"], table)
+    _writer(df.sparkSession).append(
+        df._jdf, options["url"], options["user"], options["password"], table
+    )
+
+
+def _writer(spark: Any) -> Any:
+    return spark._jvm.penstock.benchmarks.CopyWriter  # Java is reached in no other way
 
 
 def _compiled(folder: Path) -> Path:
