@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("pyspark")
+from pyspark.sql import functions
 from tests.spark.sql import query
 
 from penstock import Batch, ConfigError, PermanentError, WriteResult
 from penstock.sinks import PostgresSink
 from penstock.spark import foreach_batch, write_dataframe
+from penstock.spark.driver import latest as driver_latest
 from penstock.spark.driver.latest import latest_rows
 
 if TYPE_CHECKING:
@@ -102,6 +104,30 @@ def test_several_columns_order_the_rows_and_make_the_key(spark: Any) -> None:
         ("a", 2, 1),
         ("b", 1, 0),
     ]
+
+
+@pytest.mark.parametrize("kind", ["int", "bigint", "string", "date", "boolean", "smallint"])
+def test_rows_without_a_key_are_kept_whatever_the_type_of_the_key(spark: Any, kind: str) -> None:
+    """Each of them, beside the last row of the only key."""
+    key = {"date": "DATE'2026-01-01'", "boolean": "true"}.get(kind, f"cast(7 AS {kind})")
+    rows = f"SELECT if(id < 3, NULL, {key}) AS id, id % 4 AS at, 'n' AS note FROM range(9)"
+    df = spark.sql(rows).repartition(3)
+    found = latest_rows(df, ("id",), ("at",)).collect()
+    assert sorted((row.id is None, row.at, row.penstock_superseded) for row in found) == [
+        (False, 3, 5),
+        (True, 0, 0),
+        (True, 1, 0),
+        (True, 2, 0),
+    ]
+
+
+def test_a_key_equal_to_the_hash_of_a_row_without_one_is_another_key(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_latest, "row_hash", lambda df, columns: functions.lit(7))
+    rows = [(None, 1.0, "a"), (None, 2.0, "b"), (7, 3.0, "c"), (7, 4.0, "d")]
+    found = latest(spark, rows, "id long, at double, note string")
+    assert sorted((note, more) for _, _, note, more in found) == [("a", 0), ("b", 0), ("d", 1)]
 
 
 def test_values_of_any_type_and_odd_names_are_kept(spark: Any) -> None:
