@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 _BAD_BINARY = "22P03"
+_REPLACED_TWICE = "21000"
 _NO_COPY = frozenset({"0A000", "42809"})
 """Row-level security applies to the role, or the table is a view."""
 
@@ -69,6 +70,9 @@ class Blame:
             return True
         if isinstance(sender.remaining.rows, LazyRows) and sqlstate(error) == _BAD_BINARY:
             sender.as_tuples()  # the encoding of columns is at fault, not a row
+            return True
+        if sqlstate(error) == _REPLACED_TWICE and not sender.may_repeat_keys:
+            sender.expect_repeated_keys()
             return True
         if sender.is_packed and (isinstance(error, Declined) or sqlstate(error) == _BAD_BINARY):
             sender.pack_no_more()

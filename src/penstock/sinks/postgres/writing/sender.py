@@ -38,6 +38,8 @@ class Sender:
         remaining: Remaining,
         scope: Scope,
         packing: Packing,
+        *,
+        has_sent: bool = False,
     ) -> None:
         self.con = con
         self.plan = plan
@@ -47,7 +49,9 @@ class Sender:
         """The table of the latest `COPY`; `None` after another statement."""
         self.place_of: Callable[[int], int] = int
         """The place of the row that a line of the latest `COPY` holds."""
-        self.sealed = False
+        self.sealed = has_sent and not scope.is_block
+        self.may_repeat_keys = False
+        """Whether the server found one key in two rows, whatever Python says."""
         self.lost_statements = 0
         """How often a prepared statement was gone."""
         self.is_packed = False
@@ -63,6 +67,10 @@ class Sender:
     def use_no_copy(self) -> None:
         """Send by a plan whose table takes no `COPY`."""
         self.plan = replace(self.plan, table=replace(self.plan.table, takes_copy=False))
+
+    def expect_repeated_keys(self) -> None:
+        """Rank the rows of each key from now on."""
+        self.may_repeat_keys = True
 
     def as_tuples(self) -> None:
         """Turn the remaining rows into tuples."""
@@ -92,10 +100,10 @@ class Sender:
             found = await self.con.fetchmany(self.plan.insert, self._feed(numbered))
         return self.remaining.note_returned(self.plan.returning, found)
 
-    async def insert_arrays(self, statement: str) -> None:
-        """One `INSERT` from an array per column."""
+    async def insert_at_once(self, statement: str, *arguments: object) -> None:
+        """One `INSERT` of all rows, by parameters or from arrays."""
         self.copying, self.sealed = None, not self._explicit
-        await self.merge(statement, *zip(*self.remaining.rows, strict=True))
+        await self.merge(statement, *arguments)
 
     async def merge(self, statement: str, *arguments: object) -> None:
         """Run one statement that inserts all rows, and record the columns that it returns."""
@@ -103,10 +111,10 @@ class Sender:
             await self.con.execute(statement, *arguments)
             return
         found = await self.con.fetch(statement, *arguments)
-        if self.plan.mode != "error":
+        if found and "o" in found[0]:
             self.remaining.note_returned(self.plan.returning, found)
         elif len(found) == len(self.remaining.rows):
-            # otherwise a trigger kept rows out, and the answer does not show which
+            # otherwise rows were kept out by a trigger, and the answer does not show which
             self.remaining.note_returned(self.plan.returning, found, range(len(found)))
 
     async def copy_rows(self) -> None:
