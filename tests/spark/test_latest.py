@@ -37,9 +37,13 @@ def table(embedded_postgres: Any) -> str:
     return str(embedded_postgres.dsn)
 
 
-def sink(dsn: str, **options: Any) -> PostgresSink:
+def sink(dsn: str, conflict_columns: Sequence[str] | None = None) -> PostgresSink:
     return PostgresSink(
-        dsn, table="states", columns=("id", "at", "note"), **{"on_conflict": "update", **options}
+        dsn,
+        table="states",
+        columns=("id", "at", "note"),
+        on_conflict="update",
+        conflict_columns=conflict_columns,
     )
 
 
@@ -163,7 +167,7 @@ def test_a_repeated_write_sends_the_same_rows_even_where_several_are_last(
 ) -> None:
     """Equal by their order, they differ otherwise, and come from other partitions."""
     rows = [(n % 50, 1.0, f"v{n}") for n in range(1_000)]
-    options = {**LATEST, "delivery": delivery, "app_id": "states"}
+    options: dict[str, Any] = {**LATEST, "delivery": delivery, "app_id": "states"}
     reports: list[SparkWriteReport] = []
     for version, partitions in ((1, 3), (1, 5), (2, 2)):
         df = spark.createDataFrame(rows, "id long, at double, note string").repartition(partitions)
