@@ -60,7 +60,7 @@ async def test_rows_with_moments_are_packed(
     embedded_postgres: EmbeddedPostgres, watched: type[Watched], real_clock: LoopClock, count: int
 ) -> None:
     async with database(embedded_postgres.dsn, TABLE) as db:
-        async with db.sink(COLUMNS, connect_options=watching(watched)) as sink:
+        async with db.sink(COLUMNS, copy_threshold=50, connect_options=watching(watched)) as sink:
             assert await send(sink, batch_of(map(list, rows(count)))) == {}
         assert watched.copies == ["packed"]
         assert await db.rows("1") == rows(count)
@@ -71,7 +71,10 @@ async def test_rows_are_packed_into_staging(
 ) -> None:
     async with database(embedded_postgres.dsn, TABLE) as db:
         async with db.sink(
-            COLUMNS, on_conflict="ignore", statement="copy", connect_options=watching(watched)
+            COLUMNS,
+            on_conflict="ignore",
+            statement="copy",
+            connect_options=watching(watched),
         ) as sink:
             assert await send(sink, batch_of(rows(60))) == {}
             assert await send(sink, batch_of(rows(100))) == {}
@@ -84,7 +87,7 @@ async def test_tables_that_asyncpg_encodes_faster_are_left_to_it(
 ) -> None:
     async with (
         database(embedded_postgres.dsn) as db,
-        db.sink(connect_options=watching(watched)) as sink,
+        db.sink(copy_threshold=50, connect_options=watching(watched)) as sink,
     ):
         assert await send(sink, batch_of((n, "a") for n in range(60))) == {}
     assert watched.copies == ["asyncpg"]
@@ -97,7 +100,7 @@ async def test_a_declined_value_is_stored_as_asyncpg_stores_it(
     async with database(embedded_postgres.dsn, TABLE) as db:
         given = rows(60)
         given[place] = (given[place][0], "local", LOCAL)
-        async with db.sink(COLUMNS, connect_options=watching(watched)) as sink:
+        async with db.sink(COLUMNS, copy_threshold=50, connect_options=watching(watched)) as sink:
             assert await send(sink, batch_of(given)) == {}
         assert watched.copies == ["asyncpg"], "nothing was sent before"
         stored = await db.rows("1")
@@ -107,25 +110,29 @@ async def test_a_declined_value_is_stored_as_asyncpg_stores_it(
         ]
 
 
-@pytest.mark.parametrize("options", [{}, {"on_conflict": "ignore", "statement": "copy"}])
+@pytest.mark.parametrize("mode", ["error", "ignore"])
 async def test_a_value_declined_in_the_middle_ends_the_copy_and_asyncpg_writes_all(
     embedded_postgres: EmbeddedPostgres,
     watched: type[Watched],
     real_clock: LoopClock,
-    options: dict[str, Any],
+    mode: str,
 ) -> None:
     async with database(embedded_postgres.dsn, TABLE) as db:
         given = rows(MANY)
         given[-2] = (given[-2][0], "local", LOCAL)
         async with db.sink(
-            COLUMNS, pool_size=1, connect_options=watching(watched), **options
+            COLUMNS,
+            pool_size=1,
+            on_conflict=mode,
+            statement="copy",
+            connect_options=watching(watched),
         ) as sink:
             batch = batch_of(given)
             assert await send(sink, batch) == {}
             assert watched.copies == ["packed", "asyncpg"]
             assert set(outcomes(batch)) == {Outcome.DELIVERED}
             assert len(await db.rows("1")) == MANY
-            assert await send(sink, batch_of(rows(60, MANY))) == {}, "the connection works"
+            assert await send(sink, batch_of(rows(200, MANY))) == {}, "the connection works"
         assert watched.copies[2:] == ["asyncpg"]
 
 
@@ -133,7 +140,7 @@ async def test_after_a_declined_batch_some_are_not_tried(
     embedded_postgres: EmbeddedPostgres, watched: type[Watched], real_clock: LoopClock
 ) -> None:
     async with database(embedded_postgres.dsn, TABLE) as db:
-        async with db.sink(COLUMNS, copy_threshold=1, connect_options=watching(watched)) as sink:
+        async with db.sink(COLUMNS, statement="copy", connect_options=watching(watched)) as sink:
             assert await send(sink, batch_of([(0, "local", LOCAL)])) == {}
             for number in range(1, PAUSE + 2):
                 assert await send(sink, batch_of(rows(1, number))) == {}
@@ -148,7 +155,7 @@ async def test_rows_that_the_server_refuses_fail_alone(
         given[7] = (7, "far too long for it", NOW)
         given[-1] = (given[-1][0], "a\0b", NOW)
         given[300] = (6, "again", NOW)
-        async with db.sink(COLUMNS, connect_options=watching(watched)) as sink:
+        async with db.sink(COLUMNS, copy_threshold=50, connect_options=watching(watched)) as sink:
             errors = await send(sink, batch_of(given))
         assert errors.keys() == {7, 300, MANY - 1}
         assert "value too long" in str(errors[7])
@@ -164,7 +171,7 @@ async def test_rows_that_asyncpg_refuses_fail_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, bad: tuple[Any, ...]
 ) -> None:
     async with database(embedded_postgres.dsn, TABLE) as db:
-        async with db.sink(COLUMNS) as sink:
+        async with db.sink(COLUMNS, copy_threshold=50) as sink:
             errors = await send(sink, batch_of([*rows(60, 10), bad]))
         assert {place: type(error) for place, error in errors.items()} == {60: PermanentError}
         assert await db.rows("1") == rows(60, 10)
@@ -176,7 +183,7 @@ async def test_text_for_a_client_encoding_other_than_utf8_is_left_to_asyncpg(
     async with database(embedded_postgres.dsn, TABLE) as db:
         given = [(number, "é", NOW) for number in range(60)]
         options = watching(watched, client_encoding="latin1")
-        async with db.sink(COLUMNS, connect_options=options) as sink:
+        async with db.sink(COLUMNS, copy_threshold=50, connect_options=options) as sink:
             assert await send(sink, batch_of(given)) == {}
         assert watched.copies == ["asyncpg"]
         assert await db.rows("1") == given
@@ -192,7 +199,9 @@ async def test_a_codec_of_the_users_encodes_its_values(
                 "varchar", schema="pg_catalog", encoder=str.upper, decoder=str, format="text"
             )
 
-        async with db.sink(COLUMNS, connect_options={**watching(watched), "init": init}) as sink:
+        async with db.sink(
+            COLUMNS, copy_threshold=50, connect_options={**watching(watched), "init": init}
+        ) as sink:
             assert await send(sink, batch_of([(n, "a", NOW) for n in range(60)])) == {}
         assert "packed" not in watched.copies
         assert {row[1] for row in await db.rows("1")} == {"A"}
@@ -202,7 +211,10 @@ async def test_a_lost_answer_is_unknown_and_repaired(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     async with database(embedded_postgres.dsn, TABLE) as db:
-        async with proxied(db.dsn) as (proxy, through), db.sink(COLUMNS, dsn=through) as sink:
+        async with (
+            proxied(db.dsn) as (proxy, through),
+            db.sink(COLUMNS, dsn=through, copy_threshold=50) as sink,
+        ):
             batch = batch_of(rows(MANY))
             proxy.cut_answer = "COPY"
             errors = await send(sink, batch)
@@ -216,7 +228,10 @@ async def test_a_connection_lost_among_the_pieces_stores_nothing(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     async with database(embedded_postgres.dsn, TABLE) as db:
-        async with proxied(db.dsn) as (proxy, through), db.sink(COLUMNS, dsn=through) as sink:
+        async with (
+            proxied(db.dsn) as (proxy, through),
+            db.sink(COLUMNS, dsn=through, copy_threshold=50) as sink,
+        ):
             batch = batch_of(rows(10 * MANY))
             proxy.cut_request = lambda kind, body: kind == b"d" and not body.startswith(b"PGCOPY")
             errors = await send(sink, batch)
@@ -236,7 +251,7 @@ async def test_a_column_that_was_altered_is_not_packed_by_its_old_type(
     """Eight bytes of a moment would be a number as well."""
     async with (
         database(embedded_postgres.dsn, "id bigint, word text, moment timestamptz") as db,
-        db.sink(COLUMNS) as sink,
+        db.sink(COLUMNS, copy_threshold=50) as sink,
     ):
         assert await send(sink, batch_of(rows(60))) == {}
         await db.con.execute(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SERIAL = "nr serial, id int PRIMARY KEY, word text"
 WAYS: dict[str, dict[str, Any]] = {
+    "at once": {"statement": "values"},
     "one by one": {"statement": "insert"},
     "arrays": {"statement": "unnest"},
     "staging": {"copy_threshold": 1, "staging_threshold": 1},

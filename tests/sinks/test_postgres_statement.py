@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock._core.clock import LoopClock
     from penstock.testing import EmbeddedPostgres
 
-STATEMENTS = ("insert", "unnest", "copy")
+STATEMENTS = ("values", "insert", "unnest", "copy")
 
 
 def to_words(dsn: str, **options: Any) -> PostgresSink:
@@ -34,8 +34,9 @@ def kinds_of(statements: list[str]) -> list[str]:
     for text in statements:
         word = text.partition(" ")[0].lower()
         if word == "insert":
-            word = "unnest" if "unnest(" in text else "insert" if "VALUES" in text else "merge"
-        if word in {"insert", "unnest", "copy", "merge"}:
+            values = "values" if "), (" in text else "insert"
+            word = "unnest" if "unnest(" in text else values if "VALUES" in text else "merge"
+        if word in {"values", "insert", "unnest", "copy", "merge"}:
             found.append(word)
     return found
 
@@ -53,16 +54,21 @@ async def test_the_statement_that_was_asked_for_is_used_at_any_size(
             assert await written(sink, words(size)) == {}
             assert await db.rows() == words(size)
             staged = ["copy"] if mode == "error" else ["copy", "merge"]
-            expected = {"insert": ["insert"] * size, "unnest": ["unnest"], "copy": staged}
+            expected = {
+                "values": ["insert" if size == 1 else "values"],
+                "insert": ["insert"] * size,
+                "unnest": ["unnest"],
+                "copy": staged,
+            }
             assert kinds_of(proxy.statements) == expected[statement]
 
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
-        ("error", ["insert", "copy", "copy"]),
-        ("ignore", ["insert", "unnest", "copy"]),
-        ("update", ["insert", "unnest", "copy"]),
+        ("error", ["values", "copy", "copy"]),
+        ("ignore", ["values", "unnest", "copy"]),
+        ("update", ["values", "unnest", "copy"]),
     ],
 )
 async def test_by_default_the_number_of_rows_decides(
@@ -127,7 +133,7 @@ async def test_the_same_batch_twice_and_bad_rows_whatever_was_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ({"statement": "values"}, "statement"),
+        ({"statement": "upsert"}, "statement"),
         ({"statement": "copy", "copy_threshold": 5}, "copy_threshold"),
         ({"statement": "unnest", "staging_threshold": 5}, "staging_threshold"),
         ({"statement": "copy", "returning": ("id",)}, "returning"),

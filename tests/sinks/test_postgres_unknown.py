@@ -132,20 +132,30 @@ async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_a
         assert len(await db.rows()) == 200
 
 
+@pytest.mark.parametrize(
+    ("statement", "unread"), [("values", UnknownOutcomeError), ("insert", TransientError)]
+)
 async def test_small_batches_that_lose_their_answer_are_unknown_and_repaired_alike(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+    embedded_postgres: EmbeddedPostgres,
+    real_clock: LoopClock,
+    statement: str,
+    unread: type[Exception],
 ) -> None:
+    """A pipeline hands its rows over when the statement is prepared, one statement before."""
     async with (
         database(embedded_postgres.dsn) as db,
         proxied(db.dsn) as (proxy, through),
-        db.sink(dsn=through) as sink,
+        db.sink(dsn=through, statement=statement) as sink,
     ):
         batch = batch_of(words(3))
         proxy.cut_request = lambda kind, body: kind == b"P" and b"INSERT" in body
         errors = await send(sink, batch)
-        assert {type(error) for error in errors.values()} == {TransientError}, (
-            "not a row had been read"
-        )
+        assert {type(error) for error in errors.values()} == {unread}
+        if statement == "values":
+            assert await send(sink, batch) == {}
+            assert set(outcomes(batch)) == {Outcome.DELIVERED}, "nothing had been there"
+            await db.con.execute(f"TRUNCATE {db.table}")
+            batch = batch_of(words(3))
         proxy.cut_answer = "INSERT"
         errors = await send(sink, batch)
         assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
@@ -278,12 +288,12 @@ async def test_a_server_that_is_gone_is_unavailable_and_comes_back(
         sink = db.sink(dsn=through, pool_size=1)
         async with sink:
             proxy.cut_request = lambda kind, body: kind == b"Q"
-            errors = await written(sink, words(60))
+            errors = await written(sink, words(200))
             assert {type(error) for error in errors.values()} == {UnknownOutcomeError}, (
                 "all was sent at once"
             )
             upstream, proxy.upstream = proxy.upstream, ("127.0.0.1", 1)
-            errors = await written(sink, words(60))
+            errors = await written(sink, words(200))
             assert {type(error) for error in errors.values()} <= {UnavailableError, TransientError}
             proxy.upstream = upstream
             assert await written(sink, words(60)) == {}

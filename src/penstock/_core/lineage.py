@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
-from uuid import uuid4
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ class _Facts:
 class Lineage(_Facts):
     """The common facts of a sealed batch and its derived batches. Times are monotonic seconds."""
 
-    id: str = field(default_factory=lambda: uuid4().hex)
+    id: str = field(default_factory=lambda: os.urandom(16).hex())
     reason: Reason = Reason.MANUAL
     name: str = ""
     oldest_at: float | None = None

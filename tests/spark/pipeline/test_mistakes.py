@@ -96,7 +96,7 @@ FOUND = """\
 :23: stream.trigger: 'often' is neither a duration such as '10 seconds' nor 'available_now'
 :27: sinks.aircraft.dsn: the environment variable NOT_SET_ANYWHERE is not set
 :28: sinks.aircraft.table: table=5: must be a name: text that is not empty, without NUL
-:29: sinks.aircraft.statement: statement='x': must be one of 'auto', 'insert', 'unnest', 'copy'
+:29: sinks.aircraft.statement: statement='x': must be one of 'auto', 'values', 'insert', 'unnest', 'copy'
 :30: sinks.aircraft.conflict_colums: is unknown to postgres; did you mean 'conflict_columns'?
 :31: sinks.aircraft.pool_size: pool_size=0: must be a whole number of at least 1
 :33: sinks.aircraft.stack[0].kind: 'timeot' is no decorator; did you mean 'timeout'?

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 PoolFactory = Callable[[], object]
 Prepared = Literal["auto"] | bool
 POOL_SIZE = 10
+STATEMENTS, LONGEST = 100, 15 * 1024
+"""Defaults of asyncpg's."""
 LOANS = 100
 IDLE_SECONDS = 1.0
 
@@ -30,6 +33,14 @@ def need_asyncpg() -> None:
     """Raise `MissingExtra` unless asyncpg is installed, without loading it."""
     if importlib.util.find_spec("asyncpg") is None:
         raise MissingExtra('pip install "penstock[postgres]"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementCache:
+    """How many statements a connection keeps prepared, and how many characters one may have."""
+
+    size: int
+    longest: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +94,13 @@ class Access:
     def keeps_codecs(self) -> bool:
         """Whether connections have asyncpg's own codecs: no hook of the user's can change them."""
         return self.pool is None and not {"connect", "init", "setup"} & set(self.options)
+
+    @property
+    def statement_cache(self) -> StatementCache:
+        """The prepared statements of a connection. Of a pool's options nothing is known."""
+        longest = self.options.get("max_cacheable_statement_size", LONGEST)
+        size = self.options.get("statement_cache_size", STATEMENTS)
+        return StatementCache(size=size or STATEMENTS, longest=longest or math.inf)
 
     @property
     def loans(self) -> int:

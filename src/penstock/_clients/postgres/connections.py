@@ -33,6 +33,7 @@ from .statements import Statements, is_pooled, keeps_statements
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine
+    from types import TracebackType
 
     from asyncpg.pool import Pool, PoolConnectionProxy
 
@@ -124,36 +125,41 @@ class Connections:
         """Whether the connections can be replaced by others that prepare nothing."""
         return self._access.pool is None and self.statements.may_switch
 
-    @asynccontextmanager
-    async def lent(self, *, keep: bool = False) -> AsyncGenerator[PoolConnectionProxy[Any]]:
-        """Lend a connection for the context. Entering raises errors as `for_connecting` does.
+    def lent(self, *, keep: bool = False) -> Loan:
+        """Lend a connection for a context. Entering raises errors as `for_connecting` does.
 
         `keep`: it may serve the next loan without a reset, as no reference to it remains.
         """
-        con = await self._borrowed()
-        try:
-            yield con
-        except asyncio.CancelledError:
-            self._give_back_later(con)
-            raise
-        except BaseException as error:
-            if isinstance(error, RefusedError):
-                await self._replace(con)
-            await self._give_back(con)
-            raise
-        finally:
-            self._lent.discard(con)
-        if keep and not is_gone(con) and not con.is_in_transaction() and self._lending.keep(con):
-            self._watch_idle()
-        else:
-            await self._give_back(con)
+        return Loan(self, keep=keep)
 
-    async def _borrowed(self) -> PoolConnectionProxy[Any]:
-        con = await self._lending.turn()
+    async def borrow(self) -> PoolConnectionProxy[Any]:
+        """Take a connection; `Loan` gives it back."""
+        con = self._lending.take() or await self._lending.turn()
         if con is None or is_gone(con):
             con = await self._acquired(con)
         self._lent.add(con)
         return con
+
+    def keep(self, con: PoolConnectionProxy[Any]) -> bool:
+        """Keep the connection of a write without an error, if it may serve another."""
+        if is_gone(con) or con.is_in_transaction() or not self._lending.keep(con):
+            return False
+        self._lent.discard(con)
+        if self._timer is None:
+            self._watch_idle()
+        return True
+
+    async def give_back(self, con: PoolConnectionProxy[Any], error: BaseException | None) -> None:
+        """Return a connection to the pool after the loan, which may have ended by an error."""
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                self._give_back_later(con)
+                return
+            if isinstance(error, RefusedError):
+                await self._replace(con)
+        finally:
+            self._lent.discard(con)
+        await self._give_back(con)
 
     async def _acquired(self, broken: PoolConnectionProxy[Any] | None) -> PoolConnectionProxy[Any]:
         """Acquire a connection, in place of one that broke while it was idle."""
@@ -187,7 +193,7 @@ class Connections:
 
     def _watch_idle(self) -> None:
         """Return unused connections to the pool from time to time, as long as any is idle."""
-        if self._timer is None and self._lending.idle:
+        if self._lending.idle:
             when = LOOP_CLOCK.now() + self._access.idle_seconds
             self._timer = LOOP_CLOCK.call_at(when, self._return_unused)
 
@@ -281,6 +287,31 @@ class Connections:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class Loan:
+    """A connection, lent for a context."""
+
+    __slots__ = ("_con", "_connections", "_keep")
+
+    _con: PoolConnectionProxy[Any]
+
+    def __init__(self, connections: Connections, *, keep: bool) -> None:
+        self._connections = connections
+        self._keep = keep
+
+    async def __aenter__(self) -> PoolConnectionProxy[Any]:
+        self._con = await self._connections.borrow()
+        return self._con
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None or not self._keep or not self._connections.keep(self._con):
+            await self._connections.give_back(self._con, error)
 
 
 async def _made(access: Access, statements: Statements) -> Pool[Any]:

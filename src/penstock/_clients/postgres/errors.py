@@ -231,12 +231,14 @@ def _is_refused_at_rest(error: BaseException) -> bool:
 
 def is_gone(con: PoolConnectionProxy[Any]) -> bool:
     """Whether a connection is closed; a broken one has left its pool already, and raises."""
-    from asyncpg import InterfaceError  # an optional dependency
-
     try:
         return con.is_closed()
-    except InterfaceError:
-        return True
+    except Exception as error:
+        from asyncpg import InterfaceError  # an optional dependency
+
+        if isinstance(error, InterfaceError):
+            return True
+        raise
 
 
 def is_about_items(error: BaseException) -> bool:

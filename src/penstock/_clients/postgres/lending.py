@@ -38,15 +38,21 @@ class Lending(Generic[ConT]):
         """The number of idle connections."""
         return len(self._idle)
 
+    def take(self) -> ConT | None:
+        """Take the idle connection that was returned last, if there is one."""
+        if not self._idle:
+            return None
+        con = self._idle.pop()
+        self._unused = min(self._unused, len(self._idle))
+        return con
+
     async def turn(self) -> ConT | None:
         """Take an idle connection, or the permit to acquire one (`None`); wait for one if needed.
 
         Cancellation takes neither.
         """
         if self._idle:
-            con = self._idle.pop()
-            self._unused = min(self._unused, len(self._idle))
-            return con
+            return self.take()
         if self._permits:
             self._permits -= 1
             return None

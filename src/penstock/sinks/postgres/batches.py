@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
+from .plan.strategy import Chooser
 from .repair.judge import Judge
 from .rows.items import RowMaker
 from .write import TableWrite
+from .writing.direct import write_directly
 from .writing.packing import Packing
 from .writing.remaining import Remaining
 from .writing.scope import ALONE
@@ -15,6 +17,7 @@ from .writing.scope import ALONE
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
+    from ..._clients.postgres.access import Access
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
     from .plan.plan import TablePlan
@@ -26,9 +29,9 @@ if TYPE_CHECKING:
 class TableWriter:
     """Makes rows of batches, and writes them on the given connection by the given plan."""
 
-    def __init__(self, target: Target, place: str, row: RowFunction | None) -> None:
-        self.judge = Judge(target, place)
-        self._strategy = target.strategy
+    def __init__(self, target: Target, access: Access, row: RowFunction | None) -> None:
+        self.judge = Judge(target, access.place)
+        self._chooser = Chooser(target.strategy, access.statement_cache)
         self._packing = Packing()
         self._maker = RowMaker(target.columns, row)
         self._takes_columns = row is None
@@ -61,7 +64,16 @@ class TableWriter:
         scope: Scope = ALONE,
     ) -> tuple[WriteResult | None, TablePlan]:
         """Write the rows of a batch; return the answer, and a new plan if the table was changed."""
+        failed: Exception | None = None
+        if not maybe:
+            try:
+                if await write_directly(con, plan, given, self._chooser, scope):
+                    return None, plan
+            except Exception as error:
+                failed = error
         remaining = Remaining(given, maybe=maybe, keys=batch.keys)
-        write = TableWrite(con, plan, self.judge, remaining, scope, packing=self._packing)
-        await write.run(self._strategy)
+        write = TableWrite(
+            con, plan, self.judge, remaining, scope, packing=self._packing, failed=failed
+        )
+        await write.run(self._chooser)
         return remaining.answer(len(batch)), write.plan

@@ -49,7 +49,7 @@ class OpenTable:
         self.settings = settings
         self.connections = connections
         self.plan = plan
-        self._writer = TableWriter(settings.target, settings.access.place, settings.row)
+        self._writer = TableWriter(settings.target, settings.access, settings.row)
         self._known_as = known_as
         """The target's qualified name, if this is a stage of it."""
         self._pruned: dict[str, int] = {} if pruned is None else pruned

@@ -67,15 +67,17 @@ class PostgresSink(Openable):
             item's receipt: its `detail` is then a dictionary of them. An item whose row was skipped
             or replaced by a later one of its batch has none. With `"ignore"` conflicts are then
             looked for in one key, as with `"update"`; an item whose key holds NULL may have none.
-        statement: `"auto"`: the fastest for the number of rows, by the thresholds. `"insert"`: one
-            `INSERT` per row, in a pipeline. `"unnest"`: one `INSERT` from an array per column; not
-            for columns that are arrays themselves. `"copy"`: `COPY`, into a staging table where
-            conflicts are handled. Each of them is one transaction. Repairs of bad rows or unknown
-            outcomes choose their own statement.
-        copy_threshold: number of rows from which they are sent together instead of one by one in a
-            pipeline; default 50. That is by `COPY`, unless a codec in text format keeps asyncpg
-            from using it, or, where conflicts are handled or rows returned, by one `INSERT` from
-            arrays.
+        statement: `"auto"`: the fastest for the number of rows, by the thresholds. `"values"`: one
+            `INSERT` with a parameter per value; a batch with more than 32,767 values is written as
+            by `"insert"`. `"insert"`: one `INSERT` per row, in a pipeline. `"unnest"`: one `INSERT`
+            from an array per column; not for columns that are arrays themselves. `"copy"`: `COPY`,
+            into a staging table where conflicts are handled. Each of them is one transaction.
+            Repairs of bad rows or unknown outcomes choose their own statement.
+        copy_threshold: number of rows from which they are sent by `COPY`, or, where conflicts are
+            handled, rows returned, or a codec in text format keeps asyncpg from using it, by one
+            `INSERT` from arrays; default 150. Fewer rows are one `INSERT` with a parameter per
+            value. Each number of rows has its own prepared statement; numbers beyond the first 32
+            are written one by one in a pipeline, or as above from 50 rows on.
         staging_threshold: number of rows from which `COPY` into a staging table replaces the
             `INSERT` from arrays; default 10,000.
         pool: an asyncpg pool of the application's, or a function, async or not, that makes or
@@ -131,7 +133,7 @@ class PostgresSink(Openable):
         version_column: str | None = None,
         row: RowFunction | None = None,
         returning: Sequence[str] | None = None,
-        statement: Literal["auto", "insert", "unnest", "copy"] = "auto",
+        statement: Literal["auto", "values", "insert", "unnest", "copy"] = "auto",
         copy_threshold: int | None = None,
         staging_threshold: int | None = None,
         pool: Pool[Any] | PoolFactory | None = None,

@@ -1,12 +1,13 @@
 """One write of one batch on one connection.
 
-1. The fast path comes first: pipelined `INSERT`s below the threshold, `COPY` from it on; with
-   `ignore` and `update`, or where rows are returned, one `INSERT` from an array per column. Each is
-   a transaction of its own that the server ends by itself. That saves the two round trips of
-   `BEGIN` and `COMMIT`; in return a connection that breaks after the last row was handed over
-   leaves an unknown outcome, which the next try repairs (4). Very large batches of the latter kind
-   go by `COPY` into a staging table, which takes some milliseconds to create. A statement chosen by
-   the user is used at any size; repairs choose their own.
+1. The fast path comes first: one `INSERT` with a parameter per value below the threshold, `COPY`
+   from it on; with `ignore` and `update`, or where rows are returned, one `INSERT` from an array per
+   column. Each is a transaction of its own that the server ends by itself. That saves the two round
+   trips of `BEGIN` and `COMMIT`; in return a connection that breaks after the last row was handed
+   over leaves an unknown outcome, which the next try repairs (4). Very large batches of the latter
+   kind go by `COPY` into a staging table, which takes some milliseconds to create. A statement
+   chosen by the user is used at any size; repairs choose their own. Most small batches need no more
+   than their `INSERT` and get here only after its error (`write_directly`).
 2. A bad row is named by asyncpg (it could not encode it) or by the server (`COPY events, line 2`).
    It fails alone and the rest is written again, up to `MAX_HINTS` times. All rows that asyncpg
    cannot encode are found at once, without the server.
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from .plan.plan import TablePlan
-    from .plan.strategy import WriteStrategy
+    from .plan.strategy import Chooser
     from .repair.judge import Judge
     from .writing.packing import Packing
     from .writing.remaining import Remaining
@@ -71,10 +72,13 @@ class TableWrite:
         scope: Scope = ALONE,
         *,
         packing: Packing,
+        failed: Exception | None = None,
     ) -> None:
         self._remaining = remaining
         self._judge = judge
-        self._sender = Sender(con, plan, remaining, scope, packing)
+        self._failed = failed
+        """The error of a try that was made before, if any."""
+        self._sender = Sender(con, plan, remaining, scope, packing, has_sent=failed is not None)
         self._changes = TableChanges(self._sender, judge)
         self._blame = Blame(self._sender, judge, self._changes)
         self._sifting = Sifting(self._sender, judge, self._blame)
@@ -84,14 +88,14 @@ class TableWrite:
         """The plan that the rows were written by; a new one if the table was changed."""
         return self._sender.plan
 
-    async def run(self, strategy: WriteStrategy) -> None:
+    async def run(self, chooser: Chooser) -> None:
         """Write every row; the `Remaining` then holds the answers.
 
         Raises errors of the batch as a whole. Cancellation leaves the connection busy or in a
         transaction: it must be reset.
         """
         try:
-            await self._run(strategy)
+            await self._run(chooser)
         except Exception as error:
             if is_refusal(error):
                 raise await self._judge.refuses(self._sender, error)  # noqa: B904  # it has its cause
@@ -103,7 +107,7 @@ class TableWrite:
                 raise self._judge.locked(error, self.plan)  # noqa: B904  # it has its cause
             raise
 
-    async def _run(self, strategy: WriteStrategy) -> None:
+    async def _run(self, chooser: Chooser) -> None:
         remaining, blame = self._remaining, self._blame
         if remaining.stop_keys():
             remaining.keep()
@@ -114,9 +118,12 @@ class TableWrite:
         hints = 0
         while remaining.rows:
             try:
-                await self._changes.before_sending(strategy)
+                if (failed := self._failed) is not None:
+                    self._failed = None
+                    raise failed
+                await self._changes.before_sending(chooser)
                 if not is_resent:
-                    await send(self._sender, strategy)
+                    await send(self._sender, chooser)
                     await self._sender.finish()
                 elif not await resend(self._sender):
                     await self._sifting.run()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from .table import Table
 
 JSON_TYPES = frozenset({"json", "jsonb"})
@@ -37,6 +40,23 @@ class PlanFacts:
     """The types whose values are encoded as JSON text here, not by a codec of the user's."""
     returning: tuple[str, ...] = ()
     """The columns of the stored row for its item's receipt."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether a `COPY` into the table would not do: conflicts are handled, or rows returned."""
+        return self.mode != "error" or bool(self.returning) or not self.table.takes_copy
+
+    @property
+    def returns_all(self) -> bool:
+        """Whether each inserted row returns one, in order, unless two rows have one key."""
+        if not self.table.is_plain or self.mode == "ignore":
+            return False
+        return self.mode == "error" or (bool(self.update_columns) and self.version is None)
+
+    @cached_property
+    def key_of(self) -> Callable[[Sequence[object]], object]:
+        """The key's values of a row that replaces others."""
+        return itemgetter(*(self.columns.index(name) for name in self.target or ()))
 
     @property
     def key_places(self) -> tuple[int, ...]:
@@ -72,6 +92,16 @@ class PlanFacts:
         """
         kinds = [self.table.column(name).loose for name in self.columns]
         return {place: kind for place, kind in enumerate(kinds) if kind in _CUTTING}
+
+    @cached_property
+    def has_dates(self) -> bool:
+        """Whether there is a column of dates, for which asyncpg would cut the time of day."""
+        return "date" in self.cutting_places.values()
+
+    @cached_property
+    def is_converted(self) -> bool:
+        """Whether values are encoded as JSON, or columns of the stored row are noted."""
+        return bool(self.json_places or self.returning)
 
     @cached_property
     def json_places(self) -> dict[int, bool]:
@@ -120,7 +150,7 @@ class PlanFacts:
             for column in found
         ]
 
-    def values(self, table: str = "", *, own: bool = False) -> str:
+    def values_of(self, table: str = "", *, own: bool = False) -> str:
         """The returned columns as `v0`, `v1`, ...; with `own` they have these names already."""
         path = f"{table}." if table else ""
         return ", ".join(

@@ -18,12 +18,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from ...._clients.postgres.names import quoted
 from .facts import PlanFacts
 from .sifting import sift, sifting, verdict
 from .temporary import EXACT, RETURNED, SCHEMA, staging_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TEXTS = 64
+"""Texts that are kept of a statement with a parameter per value: one for each number of rows."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +45,30 @@ class TablePlan(PlanFacts):
         """
         values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
         back = (
-            f" RETURNING ${len(self.columns) + 1}::int4 AS o, {self.values()}"
+            f" RETURNING ${len(self.columns) + 1}::int4 AS o, {self.values_of()}"
             if self.returning
             else ""
         )
         return f"{self.into} VALUES ({values}){self.on_conflict}{back}"
+
+    @cached_property
+    def values(self) -> Callable[[int], str]:
+        """So many rows by parameters, with the mode's conflict clause."""
+        return lru_cache(TEXTS)(self._values)
+
+    def _values(self, rows: int) -> str:
+        back = f" RETURNING {self.values_of()}" if self.returning else ""
+        return f"{self.into} VALUES {_parameters([''] * len(self.columns), rows)}{self.on_conflict}{back}"
+
+    @cached_property
+    def merge_values(self) -> Callable[[int], str]:
+        """Like `merge`, from so many rows by parameters. They have base types, as arrays have."""
+        return lru_cache(TEXTS)(self._merge_values)
+
+    def _merge_values(self, rows: int) -> str:
+        casts = [f"::{self.table.column(name).loose}" for name in self.columns]
+        given = _parameters(casts, rows, numbered=True)
+        return self._merge_from(f"(VALUES {given}) AS given({self.all_staged}, o)")
 
     def stage(self, name: str) -> str:
         """One row by parameters into a staging table, where `COPY` is not possible."""
@@ -97,7 +123,7 @@ class TablePlan(PlanFacts):
         if not self.returning:
             return self._merged(source)
         if self.mode == "error":
-            return f"{self._merged(source)} RETURNING {self.values()}"
+            return f"{self._merged(source)} RETURNING {self.values_of()}"
         target = self.target or ()
         keys = [
             f"{key}::{self.table.column(name).exact}"
@@ -112,8 +138,8 @@ class TablePlan(PlanFacts):
         stored = ", ".join(f"{quoted(name)} AS k{place}" for place, name in enumerate(target))
         return (
             f"WITH given AS MATERIALIZED (SELECT * FROM {source}), d AS "
-            f"({self._merged('given')} RETURNING {stored}, {self.values()}),"
-            f" n AS ({numbered}) SELECT n.o - {first} AS o, {self.values('d', own=True)} FROM "
+            f"({self._merged('given')} RETURNING {stored}, {self.values_of()}),"
+            f" n AS ({numbered}) SELECT n.o - {first} AS o, {self.values_of('d', own=True)} FROM "
             f"d JOIN n ON {same} WHERE n.r = 1"
         )
 
@@ -149,7 +175,7 @@ class TablePlan(PlanFacts):
             for name, key in zip(self.key or (), self.staged(self.key or ()), strict=True)
         )
         return (
-            f"SELECT s.o, {self.values('t')} FROM {SCHEMA}.{staging} s JOIN "
+            f"SELECT s.o, {self.values_of('t')} FROM {SCHEMA}.{staging} s JOIN "
             f"{self.table.qualified} t ON {same}"
         )
 
@@ -205,3 +231,14 @@ class TablePlan(PlanFacts):
         """Takes a row and one more value; never executed with values (see `refused_rows`)."""
         types = [*(self.table.column(name).exact for name in self.columns), "int4"]
         return "SELECT " + ", ".join(f"${place}::{kind}" for place, kind in enumerate(types, 1))
+
+
+def _parameters(casts: Sequence[str], rows: int, *, numbered: bool = False) -> str:
+    """A list of so many rows of parameters; `numbered`: each with its place behind them."""
+    wide = len(casts)
+    return ", ".join(
+        "("
+        + ", ".join(f"${row * wide + place}{cast}" for place, cast in enumerate(casts, 1))
+        + (f", {row})" if numbered else ")")
+        for row in range(rows)
+    )

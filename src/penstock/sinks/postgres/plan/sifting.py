@@ -26,7 +26,7 @@ def sifting(facts: PlanFacts, *, again: bool = False) -> str:
     ]
     if facts.returning:
         query = (
-            f"AS SELECT 0::int4 AS o, {facts.values()} FROM {facts.table.qualified} WITH NO DATA"
+            f"AS SELECT 0::int4 AS o, {facts.values_of()} FROM {facts.table.qualified} WITH NO DATA"
         )
         tables.append(temporary(RETURNED, query=query, again=again))
     return f"SET CONSTRAINTS ALL IMMEDIATE; {'; '.join(tables)}; SAVEPOINT penstock"
@@ -44,7 +44,7 @@ def sift(facts: PlanFacts) -> str:
     unprivileged = f"SQLSTATE = '{NO_PRIVILEGE}' AND EXISTS ({lacking(facts)})"
     insert = f"{facts.into} VALUES ({values}){facts.on_conflict}"
     if facts.returning:
-        stored = f"{insert} RETURNING r.o AS o, {facts.values()}"
+        stored = f"{insert} RETURNING r.o AS o, {facts.values_of()}"
         insert = f"WITH stored AS ({stored}) INSERT INTO {SCHEMA}.{RETURNED} SELECT * FROM stored"
     body = f"""
 #variable_conflict use_column

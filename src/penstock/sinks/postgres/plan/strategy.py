@@ -1,8 +1,13 @@
 """The statement for a number of rows. Pure.
 
-`insert` is one `INSERT` per row in a pipeline, `unnest` one `INSERT` from an array per column,
-`copy` is `COPY`: straight into the table, or into a staging table first (`staging`) where conflicts
-are handled, rows are returned, or the table takes no `COPY`. `COPY` itself returns nothing per row.
+`values` is one `INSERT` of all rows, with a parameter per value, `insert` one `INSERT` per row in a
+pipeline, `unnest` one `INSERT` from an array per column, `copy` is `COPY`: straight into the table,
+or into a staging table first (`staging`) where conflicts are handled, rows are returned, or the
+table takes no `COPY`. `COPY` itself returns nothing per row.
+
+`values` is the fastest for few rows, but each number of rows is a statement of its own, which every
+connection prepares and keeps. So by default only some numbers have one (`Sizes`), and only
+statements that asyncpg keeps.
 """
 
 from __future__ import annotations
@@ -12,13 +17,22 @@ from typing import TYPE_CHECKING
 
 from ...._core import checks
 from ...._core.checks import bad
+from .sizes import Sizes
 
 if TYPE_CHECKING:
+    from ...._clients.postgres.access import StatementCache
     from .plan import TablePlan
 
-STATEMENTS = ("auto", "insert", "unnest", "copy")
+STATEMENTS = ("auto", "values", "insert", "unnest", "copy")
+VALUES_BELOW = 150
 COPY_FROM = 50
 STAGING_FROM = 10_000
+SIZES = 32
+"""Numbers of rows that have a statement, at most."""
+PARAMETERS = 1_000
+"""Parameters of such a statement, at most: the server keeps about half a kilobyte for each."""
+MOST_PARAMETERS = 32_767
+"""Parameters of any statement: their number has 15 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +40,7 @@ class WriteStrategy:
     """The requested statement, or the numbers of rows that decide it."""
 
     statement: str
+    values_below: int
     copy_from: int
     staging_from: int
 
@@ -46,7 +61,12 @@ class WriteStrategy:
                     value,
                     f"decides nothing beside statement={statement!r}; leave out one of them",
                 )
-        return cls(statement, copy_threshold or COPY_FROM, staging_threshold or STAGING_FROM)
+        return cls(
+            statement,
+            copy_threshold or min(VALUES_BELOW, staging_threshold or VALUES_BELOW),
+            copy_threshold or COPY_FROM,
+            staging_threshold or STAGING_FROM,
+        )
 
     def check(self, plan: TablePlan) -> None:
         """Raise `ConfigError` if the requested statement cannot write the table's columns."""
@@ -64,15 +84,37 @@ class WriteStrategy:
                 "a codec in text format keeps asyncpg from sending one of the columns by COPY",
             )
 
+
+class Chooser:
+    """Chooses the statement for each batch of an open table."""
+
+    def __init__(self, strategy: WriteStrategy, cache: StatementCache) -> None:
+        self._strategy = strategy
+        self._longest = cache.longest
+        self._sizes = Sizes(min(SIZES, cache.size // 3))
+
     def choose(self, plan: TablePlan, rows: int) -> str:
-        """Choose `insert`, `unnest`, `copy` or `staging`."""
-        answers = plan.mode != "error" or bool(plan.returning) or not plan.table.takes_copy
-        by_copy = "staging" if answers else "copy"
-        if self.statement != "auto":
-            return by_copy if self.statement == "copy" else self.statement
-        if rows < self.copy_from:
+        """Choose `values`, `insert`, `unnest`, `copy` or `staging`."""
+        strategy = self._strategy
+        by_copy = "staging" if plan.answers else "copy"
+        if strategy.statement == "copy":
+            return by_copy
+        if strategy.statement == "values":
+            return "values" if rows * len(plan.columns) <= MOST_PARAMETERS else "insert"
+        if strategy.statement != "auto":
+            return strategy.statement
+        if rows < strategy.values_below and self._has_statement(plan, rows):
+            return "values"
+        if rows < strategy.copy_from:
             return "insert"
         has_arrays = plan.merge_arrays is not None
-        if plan.copies and not (answers and has_arrays and rows < self.staging_from):
+        if plan.copies and not (plan.answers and has_arrays and rows < strategy.staging_from):
             return by_copy
         return "unnest" if has_arrays else "insert"
+
+    def _has_statement(self, plan: TablePlan, rows: int) -> bool:
+        return (
+            rows * len(plan.columns) <= PARAMETERS
+            and len(plan.values(rows)) <= self._longest
+            and self._sizes.take(rows)
+        )

@@ -20,7 +20,9 @@ SHOWN = 20
 READ = 1000
 """Names among which it looks for similar ones."""
 
-_TABLE = """SELECT c.oid, c.relname, n.nspname, c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AS takes_copy
+_TABLE = """SELECT c.oid, c.relname, n.nspname, c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AS takes_copy,
+           c.relkind = 'r' AND NOT c.relhasrules AND NOT EXISTS (
+               SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid AND t.tgtype & 7 = 7) AS is_plain
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = pg_catalog.to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'f')
 """
@@ -89,6 +91,8 @@ class Table:
     keys: tuple[tuple[str, ...], ...]
     takes_copy: bool = True
     """Whether `COPY` can write into it: not into a view, nor under row-level security."""
+    is_plain: bool = True
+    """Whether each inserted row is stored or refused: no trigger and no rule may keep it out."""
 
     @property
     def qualified(self) -> str:
@@ -125,6 +129,7 @@ async def read_table(
         tuple(TableColumn(**row) for row in rows),
         tuple(tuple(key["names"]) for key in keys),
         found["takes_copy"],
+        found["is_plain"],
     )
     _check_columns(read, columns)
     return read

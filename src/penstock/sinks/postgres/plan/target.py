@@ -46,7 +46,7 @@ class Target:
             raise bad(
                 "returning",
                 self.returning,
-                'COPY answers nothing; use statement="auto", "insert" or "unnest"',
+                'COPY answers nothing; use statement="auto", "values", "insert" or "unnest"',
             )
         self._check_within()
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _BAD_BINARY = "22P03"
 _OTHER_TYPES = frozenset({"42883", "42704", "42846"})
 """No operator compares the types, a type is gone, or none of them can be cast."""
+_REPLACED_TWICE = "21000"
 _NO_COPY = frozenset({"0A000", "42809"})
 """Row-level security applies to the role, or the table is a view."""
 
@@ -71,6 +72,9 @@ class Blame:
             return True
         if isinstance(sender.remaining.rows, LazyRows) and sqlstate(error) == _BAD_BINARY:
             sender.as_tuples()  # the encoding of columns is at fault, not a row
+            return True
+        if sqlstate(error) == _REPLACED_TWICE and not sender.may_repeat_keys:
+            sender.expect_repeated_keys()
             return True
         if sender.is_packed and (isinstance(error, Declined) or sqlstate(error) == _BAD_BINARY):
             sender.pack_no_more()

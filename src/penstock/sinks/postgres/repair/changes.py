@@ -14,7 +14,7 @@ from ..writing.fast import statement_for
 from .judge import asked_again
 
 if TYPE_CHECKING:
-    from ..plan.strategy import WriteStrategy
+    from ..plan.strategy import Chooser
     from ..writing.sender import Sender
     from .judge import Judge
 
@@ -28,15 +28,16 @@ class TableChanges:
         self._is_compared = False
         self._is_read_again = False
 
-    async def before_sending(self, strategy: WriteStrategy) -> None:
+    async def before_sending(self, chooser: Chooser) -> None:
         """Compare the columns, once, before values are checked, cast or encoded by their types.
 
         Bytes of a number may be those of a date as well, and asyncpg caches the types that it met
         in a `COPY`. A `COPY` of rows straight into the table compares the types itself, without a
-        round trip; that is enough unless values are changed before by the type. The server plans a statement with parameters anew, so the comparison is made
-        for one only if asyncpg would cut a value to the type that the column had before.
+        round trip; that is enough unless values are changed before by the type. The server plans a
+        statement with parameters anew, so the comparison is made for one only if asyncpg would cut
+        a value to the type that the column had before.
         """
-        if self._is_compared or not self._depends_on_types(strategy):
+        if self._is_compared or not self._depends_on_types(chooser):
             return
         sender = self._sender
         con, plan = sender.con, sender.plan
@@ -46,12 +47,12 @@ class TableChanges:
             await con.reload_schema_state()
         self._is_compared = True
 
-    def _depends_on_types(self, strategy: WriteStrategy) -> bool:
+    def _depends_on_types(self, chooser: Chooser) -> bool:
         sender, plan = self._sender, self._sender.plan
         rows = sender.remaining.rows
         if isinstance(rows, LazyRows):
             return True
-        statement = statement_for(sender, strategy)
+        statement = statement_for(sender, chooser)
         if statement == "copy" and sender.compares_types:
             casts = plan.json_places or plan.numeric_places
             return bool(casts) or not sender.remaining.are_whole(plan)

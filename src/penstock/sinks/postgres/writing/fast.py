@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 from ..plan.temporary import EXACT
 from ..rows.lazy import LazyRows
+from .values import insert_values
 
 if TYPE_CHECKING:
-    from ..plan.strategy import WriteStrategy
+    from ..plan.strategy import Chooser
     from .sender import Sender
 
 STAGED_FROM = 2
 """Lost prepared statements after which a write prepares none."""
 
 
-async def send(sender: Sender, strategy: WriteStrategy) -> None:
+async def send(sender: Sender, chooser: Chooser) -> None:
     """Write the remaining rows."""
     remaining, plan = sender.remaining, sender.plan
     remaining.drop_refused()
@@ -26,11 +27,14 @@ async def send(sender: Sender, strategy: WriteStrategy) -> None:
     sender.as_tuples()
     if not remaining.rows:
         return None
-    statement = statement_for(sender, strategy)
+    statement = statement_for(sender, chooser)
+    if statement == "values":
+        return await insert_values(sender)
     if statement == "insert":
         return await sender.insert_rows()
     if statement == "unnest" and plan.merge_arrays is not None:
-        return await sender.insert_arrays(plan.merge_arrays)
+        columns = zip(*remaining.rows, strict=True)
+        return await sender.insert_at_once(plan.merge_arrays, *columns)
     if statement == "copy":
         return await sender.copy_rows()
     await sender.begin_staging()
@@ -39,8 +43,8 @@ async def send(sender: Sender, strategy: WriteStrategy) -> None:
     return await sender.commit()
 
 
-def statement_for(sender: Sender, strategy: WriteStrategy) -> str:
+def statement_for(sender: Sender, chooser: Chooser) -> str:
     """The statement for the remaining rows; staging if prepared statements keep getting lost."""
     if sender.lost_statements >= STAGED_FROM:
         return "staging"
-    return strategy.choose(sender.plan, len(sender.remaining.rows))
+    return chooser.choose(sender.plan, len(sender.remaining.rows))

@@ -33,6 +33,8 @@ class Scope(ABC):
     """Whether a larger transaction is open, which alone keeps the rows."""
     is_block: ClassVar[bool] = True
     """Whether a transaction is open all the time, so that no statement keeps its rows by itself."""
+    begins_first: ClassVar[bool] = False
+    """Whether a write begins with a statement of the scope's."""
     may_switch: ClassVar[bool] = False
     """Whether a lost statement ends the write by `StatementLost`."""
 
@@ -86,6 +88,7 @@ class Block(Scope):
     """A transaction that is open from the write's start, and again after a rollback."""
 
     is_inside = False
+    begins_first = True
 
     def __init__(self, begin: str) -> None:
         self._begin = begin

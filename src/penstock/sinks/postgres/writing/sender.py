@@ -41,6 +41,8 @@ class Sender:
         remaining: Remaining,
         scope: Scope,
         packing: Packing,
+        *,
+        has_sent: bool = False,
     ) -> None:
         self.con = con
         self.plan = plan
@@ -50,13 +52,14 @@ class Sender:
         """The table of the latest `COPY`; `None` after another statement."""
         self.place_of: Callable[[int], int] = int
         """The place of the row that a line of the latest `COPY` holds."""
-        self.sealed = False
+        self.sealed = has_sent and not scope.is_block
+        self.may_repeat_keys = False
+        """Whether the server found one key in two rows, whatever Python says."""
         self.lost_statements = 0
         """How often a prepared statement was gone."""
         self.is_packed = False
         """Whether the rows of the latest `COPY` were packed here."""
-        self.compares_types = con.get_server_version() >= _COPY_WHERE
-        """Whether a `COPY` into the table fails if its columns have other types than the plan's."""
+        self._compares_apart = False
         self._packing: Packing | None = packing
         self._explicit = scope.is_block
 
@@ -69,6 +72,10 @@ class Sender:
         """Send by a plan whose table takes no `COPY`."""
         self.plan = replace(self.plan, table=replace(self.plan.table, takes_copy=False))
 
+    def expect_repeated_keys(self) -> None:
+        """Rank the rows of each key from now on."""
+        self.may_repeat_keys = True
+
     def as_tuples(self) -> None:
         """Turn the remaining rows into tuples."""
         self.remaining.as_tuples(self.plan)
@@ -79,9 +86,14 @@ class Sender:
             self._packing.decline()
         self._packing, self.is_packed = None, False
 
+    @property
+    def compares_types(self) -> bool:
+        """Whether a `COPY` into the table fails if its columns have other types than the plan's."""
+        return not self._compares_apart and self.con.get_server_version() >= _COPY_WHERE
+
     def compare_apart(self) -> None:
         """Have the types compared before a `COPY` into the table, no longer by it."""
-        self.compares_types = False
+        self._compares_apart = True
 
     async def forget_statements(self) -> None:
         """Drop the connection's prepared statements and types after one was gone."""
@@ -101,10 +113,10 @@ class Sender:
             found = await self.con.fetchmany(self.plan.insert, self._feed(numbered))
         return self.remaining.note_returned(self.plan.returning, found)
 
-    async def insert_arrays(self, statement: str) -> None:
-        """One `INSERT` from an array per column."""
+    async def insert_at_once(self, statement: str, *arguments: object) -> None:
+        """One `INSERT` of all rows, by parameters or from arrays."""
         self.copying, self.sealed = None, not self._explicit
-        await self.merge(statement, *zip(*self.remaining.rows, strict=True))
+        await self.merge(statement, *arguments)
 
     async def merge(self, statement: str, *arguments: object) -> None:
         """Run one statement that inserts all rows, and record the columns that it returns."""
@@ -112,10 +124,10 @@ class Sender:
             await self.con.execute(statement, *arguments)
             return
         found = await self.con.fetch(statement, *arguments)
-        if self.plan.mode != "error":
+        if found and "o" in found[0]:
             self.remaining.note_returned(self.plan.returning, found)
         elif len(found) == len(self.remaining.rows):
-            # otherwise a trigger kept rows out, and the answer does not show which
+            # otherwise rows were kept out by a trigger, and the answer does not show which
             self.remaining.note_returned(self.plan.returning, found, range(len(found)))
 
     async def copy_rows(self) -> None:

@@ -1,0 +1,59 @@
+"""The first try of a small batch: one statement, without the objects that repair a write.
+
+They cost more than sending a few rows. Only batches that the general path would send as they are,
+by the same statement, are written here. After an error that path takes over, as if it had sent the
+statement.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta
+from itertools import chain
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from ..rows.lazy import LazyRows
+from ..rows.numbers import are_cut, shortest
+from .values import statement_for_values
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ..plan.plan import TablePlan
+    from ..plan.strategy import Chooser
+    from ..rows.items import GivenRows
+    from .scope import Scope
+
+_EXACT = frozenset({NoneType, UUID, bool, bytes, date, datetime, int, str, time, timedelta})
+"""Types whose values are stored as they are, but for a time of day in a column of dates."""
+
+
+async def write_directly(
+    con: PoolConnectionProxy[Any],
+    plan: TablePlan,
+    given: GivenRows,
+    chooser: Chooser,
+    scope: Scope,
+) -> bool:
+    """Write the rows; return whether it was possible. Raises the errors of the statement."""
+    _, rows, errors = given
+    if (
+        errors
+        or not rows
+        or plan.is_converted
+        or isinstance(rows, LazyRows)
+        or scope.begins_first
+        or chooser.choose(plan, len(rows)) != "values"
+    ):
+        return False
+    values = list(chain.from_iterable(rows))
+    if plan.has_dates or not _EXACT.issuperset(map(type, values)):
+        if are_cut(rows, plan.cutting_places):
+            return False
+        values = list(chain.from_iterable(shortest(rows, plan.numeric_places)))
+    statement = statement_for_values(plan, rows)
+    if statement is None:
+        return False
+    await con.execute(statement, *values)
+    return True
