@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from ..harness import Contender, Results
 
 OURS = "PostgresSink"
-INSERT, UNNEST, COPY, STAGING = "INSERT per row", "unnest", "COPY", "COPY into staging"
-VALUES = "asyncpg, one INSERT of many VALUES"
+VALUES, INSERT, UNNEST = "VALUES", "INSERT per row", "unnest"
+COPY, STAGING = "COPY", "COPY into staging"
+BY_HAND = "asyncpg, one INSERT of many VALUES"
 INSERTMANYVALUES = "SQLAlchemy, insertmanyvalues"
 SMALL = 1_000
 UPDATES = ", ".join(f"{name} = excluded.{name}" for name in KEYED.columns if name != KEYED.key)
@@ -55,7 +56,7 @@ RETURNING = Mode({"returning": ["event_id"]}, " RETURNING event_id", most=SMALL)
 @contextlib.contextmanager
 def _prepare(count: int, ways: Mapping[str, str], mode: Mode) -> Iterator[Sequence[Contender]]:
     sinks = {line: our_sink(statement=name, **mode.options) for line, name in ways.items()}
-    by_hand = {VALUES: by_asyncpg.values}
+    by_hand = {BY_HAND: by_asyncpg.values}
     if mode is RETURNING and installed(*by_sqlalchemy.REQUIRES):
         by_hand[INSERTMANYVALUES] = by_sqlalchemy.insertmanyvalues
     with postgres_server() as dsn:
@@ -72,7 +73,7 @@ def _prepare(count: int, ways: Mapping[str, str], mode: Mode) -> Iterator[Sequen
             )
             for size in sizes(count, mode.most)
             for line, opener in {**sinks, **by_hand}.items()
-            if line in sinks or size <= mode.table.most_rows
+            if line not in {VALUES, BY_HAND} or size <= mode.table.most_rows
         ]
 
 
@@ -115,26 +116,25 @@ def _how_much(results: Results, line: str, other: str, least: int) -> str:
 
 def _plain_notes(results: Results) -> Sequence[str]:
     notes = [
-        *(overtakes(results, COPY, other) for other in (INSERT, UNNEST, VALUES)),
-        overtakes(results, UNNEST, INSERT),
-        *(_how_much(results, COPY, other, 300) for other in (VALUES, INSERT, UNNEST)),
+        *(overtakes(results, COPY, other) for other in (VALUES, INSERT, UNNEST, BY_HAND)),
+        overtakes(results, UNNEST, VALUES),
+        *(_how_much(results, COPY, other, 300) for other in (BY_HAND, INSERT, UNNEST)),
     ]
     return [note for note in notes if note]
 
 
 def _conflict_notes(results: Results) -> Sequence[str]:
     notes = [
-        overtakes(results, UNNEST, INSERT),
         overtakes(results, UNNEST, VALUES),
+        overtakes(results, UNNEST, INSERT),
         overtakes(results, STAGING, UNNEST),
-        overtakes(results, STAGING, INSERT),
-        _how_much(results, UNNEST, VALUES, 300),
+        _how_much(results, UNNEST, BY_HAND, 300),
     ]
     return [note for note in notes if note]
 
 
 def _small_notes(results: Results) -> Sequence[str]:
-    return [overtakes(results, OURS, VALUES), overtakes(results, UNNEST, INSERT)]
+    return [overtakes(results, UNNEST, VALUES), overtakes(results, UNNEST, INSERT)]
 
 
 def _case(
@@ -154,7 +154,7 @@ def _case(
         items=ROWS,
         quick_items=QUICK_ROWS,
         unit=US_PER_ITEM,
-        peers=(VALUES,),
+        peers=(BY_HAND,),
         along=ALONG,
         notes=notes,
     )
@@ -163,28 +163,28 @@ def _case(
 CASE = _case(
     "statements",
     "Rows into PostgreSQL, by statement and batch",
-    {OURS: "auto", INSERT: "insert", UNNEST: "unnest", COPY: "copy"},
+    {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest", COPY: "copy"},
     PLAIN,
     _plain_notes,
 )
 CONFLICTS_CASE = _case(
     "conflicts",
     "Rows into a table with a key, ON CONFLICT DO NOTHING",
-    {OURS: "auto", INSERT: "insert", UNNEST: "unnest", STAGING: "copy"},
+    {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest", STAGING: "copy"},
     IGNORE,
     _conflict_notes,
 )
 UPDATES_CASE = _case(
     "updates",
     "Rows into a table with a key, ON CONFLICT DO UPDATE, every second key stored already",
-    {OURS: "auto", INSERT: "insert", UNNEST: "unnest"},
+    {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest"},
     UPDATE,
     _small_notes,
 )
 RETURNING_CASE = _case(
     "returning",
     "Rows into PostgreSQL, a column of each returned",
-    {OURS: "auto", INSERT: "insert", UNNEST: "unnest"},
+    {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest"},
     RETURNING,
     _small_notes,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..cases.spark import CASES, partitions, upserts, writes
 from ..cases.spark.upserts import LATEST, MERGE, VERSIONS
-from ..cases.spark.writes import BUCKET, JDBC_BEST, OURS, PSQL
+from ..cases.spark.writes import BUCKET, JDBC, JDBC_BEST, OURS, PSQL
 from ..harness import name_of
 from .judging import Goal, GoalTable
 from .ratios import as_fast, clocks
@@ -13,6 +13,7 @@ TABLE = GoalTable(
     "spark",
     frozenset(case.name for case in CASES),
     (
+        Goal(f"{OURS}, against {JDBC}", as_fast(writes.CASE, OURS, JDBC), 2.5, at_least=True),
         *(
             Goal(f"{name}, against {peer}", as_fast(writes.CASE, name, peer), goal, at_least=True)
             for name in (OURS, BUCKET)

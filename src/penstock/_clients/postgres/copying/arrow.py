@@ -80,7 +80,7 @@ def _fixed(values: Any, fixed: FixedType) -> FieldValues:
     if pa.types.is_floating(values.type) and pa.types.is_integer(fixed.arrow):
         raise NoEncoder(str(values.type))
     try:
-        cast = values.cast(fixed.arrow)
+        cast = values if values.type == fixed.arrow else values.cast(fixed.arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise NoEncoder(str(error)) from error
     return ArrayValues(

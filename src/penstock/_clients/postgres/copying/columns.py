@@ -31,8 +31,8 @@ def binary_copy(
 
     A larger row is a piece of its own. Raises `NoEncoder`, at once, for a column that must be sent as tuples.
     """
-    layout = Layout([field_values(values, kind) for values, kind in columns], counted=True)
-    return _pieces(layout, piece_bytes)
+    fields = [field_values(values, kind) for values, kind in columns]
+    return _pieces(Layout(fields, len(columns[0][0]), counted=True), piece_bytes)
 
 
 def _pieces(layout: Layout, piece_bytes: int) -> Iterator[memoryview]:

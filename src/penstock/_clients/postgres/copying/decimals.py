@@ -34,7 +34,7 @@ class DecimalValues(FixedValues):
         self._scale = scale
         self._after = -(-scale // _DIGITS)
         self._count = self._after + -(-max(precision - scale, 1) // _DIGITS)
-        super().__init__(f"V{2 * (_HEAD + self._count)}", len(words), valid)
+        super().__init__(f"V{2 * (_HEAD + self._count)}", valid)
 
     def array(self, start: int, stop: int) -> Any:
         """The values in the form that `numeric_recv` reads."""

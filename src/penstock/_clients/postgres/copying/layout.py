@@ -43,9 +43,9 @@ class FieldBlock:
 class Layout:
     """Rows of fields, with the number of fields in front if `counted`; `ends` are their ends."""
 
-    def __init__(self, columns: Sequence[FieldValues], *, counted: bool) -> None:
+    def __init__(self, columns: Sequence[FieldValues], rows: int, *, counted: bool) -> None:
         self._blocks = _blocks(columns, counted=counted)
-        widths = np.full(len(columns[0].sizes), sum(block.width for block in self._blocks))
+        widths = np.full(rows, sum(block.width for block in self._blocks))
         for block in self._blocks:
             if block.after is not None:
                 widths += block.after.sizes

@@ -19,7 +19,7 @@ _DIMENSION = np.dtype([("size", ">i4"), ("first", ">i4")])
 
 def list_values(elements: FieldValues, oid: int, counts: Any, valid: Any) -> FieldValues:
     """Arrays of `counts[i]` elements each; an empty one has no dimension."""
-    fields = Layout([elements], counted=False)
+    fields = Layout([elements], int(counts.sum()), counted=False)
     bounds = _from_0(fields.ends)[_from_0(np.cumsum(counts))]
     bodies = np.diff(bounds)
     heads = np.empty(len(counts), _HEAD)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 pc: Any = compute  # its functions are made at import, where no checker sees them
 
 _TEXT = np.dtype("V8, S1, V4, S1, V4, S1, V4, S1, V12")  # 8-4-4-4-12 digits
-_WIDTH = 36
+_STEP = 4_096
+"""Rows that are decoded at once."""
 
 
 def uuid_bytes(values: Any, texts: SlicedValues) -> Any:
@@ -28,7 +29,17 @@ def uuid_bytes(values: Any, texts: SlicedValues) -> Any:
 
 def _of_usual_form(texts: SlicedValues) -> Any:
     """UUIDs of 32 digits and 4 hyphens, `None` if any has another form."""
-    given = texts.of_width(_WIDTH)
+    rows = len(texts.sizes)
+    out = np.zeros(rows, "V16")
+    for start in range(0, rows, _STEP):
+        made = _decoded(texts.of_width(_TEXT.itemsize, start, start + _STEP))
+        if made is None:
+            return None
+        out[start : start + _STEP][texts.sizes[start : start + _STEP] > 0] = made
+    return out
+
+
+def _decoded(given: Any) -> Any:
     if given is None:
         return None
     parts = given.view(_TEXT)
@@ -41,11 +52,7 @@ def _of_usual_form(texts: SlicedValues) -> Any:
         made = bytes.fromhex(digits.tobytes().decode("ascii"))
     except ValueError:
         return None
-    if len(made) != 16 * len(parts):  # it skips spaces
-        return None
-    out = np.zeros(len(texts.sizes), "V16")
-    out[texts.sizes > 0] = np.frombuffer(made, "V16")
-    return out
+    return np.frombuffer(made, "V16") if len(made) == 16 * len(parts) else None  # it skips spaces
 
 
 def _of_any_form(values: Any) -> Any:

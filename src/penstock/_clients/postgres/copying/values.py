@@ -15,7 +15,11 @@ class NoEncoder(Exception):  # a signal, not an error
 
 
 class FieldValues(ABC):
-    """Values of a column; `sizes` are their bytes, 0 for NULL, and `valid` is `None` without NULL."""
+    """Values of a column.
+
+    `sizes` are their bytes, 0 for NULL; `valid` marks those that are not NULL, and is `None` if all
+    are. Values of one width without NULL need no sizes.
+    """
 
     def __init__(self, sizes: Any, valid: Any) -> None:
         self.sizes = sizes
@@ -34,11 +38,10 @@ class FieldValues(ABC):
 class FixedValues(FieldValues):
     """Values of one width, in the NumPy type `form`."""
 
-    def __init__(self, form: str, rows: int, valid: Any) -> None:
+    def __init__(self, form: str, valid: Any) -> None:
         self.form = form
         self.width = np.dtype(form).itemsize
-        width = np.int64(self.width)
-        super().__init__(np.broadcast_to(width, rows) if valid is None else valid * width, valid)
+        super().__init__(None if valid is None else valid * np.int64(self.width), valid)
 
     @abstractmethod
     def array(self, start: int, stop: int) -> Any:
@@ -57,7 +60,7 @@ class ArrayValues(FixedValues):
     """Numbers of which `zero` is PostgreSQL's 0, or bytes."""
 
     def __init__(self, form: str, numbers: Any, valid: Any, zero: int = 0) -> None:
-        super().__init__(form, len(numbers), valid)
+        super().__init__(form, valid)
         self._numbers = numbers
         self._zero = zero
 
@@ -85,10 +88,12 @@ class SlicedValues(FieldValues):
             sizes, places = np.maximum(sizes - 1, 0), places + 1
         move(out, places, self._data, self._starts[start:stop], sizes)
 
-    def of_width(self, width: int) -> Any:
+    def of_width(self, width: int, start: int, stop: int) -> Any:
         """The values that are not NULL, if all have this width, else `None`."""
-        sizes = self.sizes if self.valid is None else self.sizes[self.valid]
+        sizes, starts = self.sizes[start:stop], self._starts[start:stop]
+        if self.valid is not None:
+            rows = np.flatnonzero(self.valid[start:stop])
+            sizes, starts = sizes[rows], starts[rows]
         if not len(sizes) or (sizes != width).any():
             return None
-        starts = self._starts if self.valid is None else self._starts[self.valid]
         return elements(self._data, width)[starts]

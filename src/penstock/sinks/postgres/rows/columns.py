@@ -101,7 +101,7 @@ class ColumnRows(LazyRows):
             return encoded(
                 self._values,
                 self._columns,
-                np.arange(len(self)) if places and in_order else self._places,
+                np.arange(len(self), dtype=np.int32) if places and in_order else self._places,
             )
         except NoEncoder:
             return None

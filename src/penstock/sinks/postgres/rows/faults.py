@@ -9,6 +9,7 @@ Python object.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -152,6 +153,7 @@ def _outside(values: Any, least: int, most: int) -> Any:
     )
 
 
+@cache
 def _range(kind: Any) -> tuple[int, int]:
     info = np.iinfo(kind.to_pandas_dtype())
     return int(info.min), int(info.max)
