@@ -18,7 +18,7 @@ from ..rows.lazy import LazyRows
 from ..rows.numbers import fractions, shortest
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from asyncpg import Record
 
@@ -87,6 +87,37 @@ class Remaining:
             self.outcomes[index] = Outcome.DUPLICATE
         else:
             self.errors[index] = for_item(error)
+
+    def refuse_in_order(
+        self,
+        refused: Mapping[int, tuple[Exception, bool]],
+        is_uncertain: Callable[[Exception], bool],
+    ) -> bool:
+        """Record the errors of rows that were tried in order; return whether other rows were
+        stored, but behind a failed one of their key.
+
+        Then an error that is uncertain without those rows is left out, if its row came later.
+        """
+        before = self.errors.copy(), self.outcomes.copy()
+        self._refuse_all(refused)
+        if not self.stop_keys():
+            return False
+        places = range(len(self.indices))
+        stopped = (place for place in places if self.indices[place] in self.errors)
+        first = next((place for place in stopped if place not in refused), len(places))
+        self.errors, self.outcomes = before
+        self._refuse_all(
+            {
+                place: (error, again)
+                for place, (error, again) in refused.items()
+                if place < first or not is_uncertain(error)
+            }
+        )
+        return self.stop_keys()
+
+    def _refuse_all(self, refused: Mapping[int, tuple[Exception, bool]]) -> None:
+        for place, (error, again) in refused.items():
+            self.refuse(place, error, again=again)
 
     def note_duplicates(self, places: Iterable[int]) -> None:
         """Record skipped rows that an earlier try may have stored as duplicates."""
