@@ -139,3 +139,24 @@ def test_any_mixture_of_faults_leaves_whole_prefixes(
             assert set(errors) == set(range(60)) - stored
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("more", [0, 300])
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+async def test_a_row_that_was_left_out_is_no_conflict_for_a_later_one(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, more: int
+) -> None:
+    """P-T11: a row behind a failed one of its key is not stored, so another key may have its id."""
+    rows = [(1, "a", "fine", 7), (2, "a", "fine", 1), (2, "b", "fine", 1), (2, "b", "fine", 1)]
+    rows += [(n, "c", "fine", 1) for n in range(10, 10 + more)]
+    async with (
+        database(
+            embedded_postgres.dsn,
+            DDL.replace(" REFERENCES parents DEFERRABLE", " CHECK (child < 7)"),
+        ) as db,
+        db.sink(("id", "key", "word", "child"), on_conflict=mode) as sink,
+    ):
+        errors = await send(sink, batch_of(rows, columns=False))
+        assert await db.rows() == rows[2:3] + rows[4:]
+    kinds = {0: PermanentError, 1: KeyStopped} | ({3: PermanentError} if mode == "error" else {})
+    assert {index: type(error) for index, error in errors.items()} == kinds

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from .blame import Blame
     from .judge import Judge
 
+_BY_OTHER_ROWS = frozenset({"23503", "23505", "23P01", "P0001"})
+"""A foreign key, a unique key or an exclusion was violated, or a trigger raised an error."""
+
 
 class Sifting:
     """Sifts the remaining rows of one write."""
@@ -78,9 +81,7 @@ class Sifting:
         refused = await self._verdict()
         if self._is_doubtful(refused):
             return False
-        for place, (error, again) in refused.items():
-            self._remaining.refuse(place, error, again=again)
-        if self._remaining.stop_keys():  # rows were inserted behind a failed one of their key
+        if self._remaining.refuse_in_order(refused, _by_other_rows):
             self._remaining.keep()
             return False
         await self._note_returned()
@@ -147,6 +148,11 @@ class Sifting:
                         raise
                     self._remaining.drop(refused)
         return None
+
+
+def _by_other_rows(error: Exception) -> bool:
+    """Whether the error may depend on which other rows were inserted."""
+    return sqlstate(error) in _BY_OTHER_ROWS
 
 
 def _server_error(row: Record) -> Exception:

@@ -15,15 +15,16 @@ from ...._core.outcome import Outcome
 from ...._core.result import WriteResult
 from ..rows.documents import documents
 from ..rows.lazy import LazyRows
-from ..rows.numbers import fractions, shortest
+from ..rows.numbers import are_whole, fractions, shortest
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from asyncpg import Record
 
     from ..plan.plan import TablePlan
     from ..rows.items import GivenRows
+    from ..rows.lazy import Row
 
 _UNIQUE_VIOLATION = "23505"
 
@@ -38,6 +39,8 @@ class Remaining:
         self.maybe = maybe
         """Indices of items that an earlier, unknown try may have stored."""
         self._keys = keys
+        self._whole: Sequence[Row] | None = None
+        """Rows that were found to have whole numbers in integer columns."""
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, dict[str, Any]] = {}
 
@@ -88,6 +91,37 @@ class Remaining:
         else:
             self.errors[index] = for_item(error)
 
+    def refuse_in_order(
+        self,
+        refused: Mapping[int, tuple[Exception, bool]],
+        is_uncertain: Callable[[Exception], bool],
+    ) -> bool:
+        """Record the errors of rows that were tried in order; return whether other rows were
+        stored, but behind a failed one of their key.
+
+        Then an error that is uncertain without those rows is left out, if its row came later.
+        """
+        before = self.errors.copy(), self.outcomes.copy()
+        self._refuse_all(refused)
+        if not self.stop_keys():
+            return False
+        places = range(len(self.indices))
+        stopped = (place for place in places if self.indices[place] in self.errors)
+        first = next((place for place in stopped if place not in refused), len(places))
+        self.errors, self.outcomes = before
+        self._refuse_all(
+            {
+                place: (error, again)
+                for place, (error, again) in refused.items()
+                if place < first or not is_uncertain(error)
+            }
+        )
+        return self.stop_keys()
+
+    def _refuse_all(self, refused: Mapping[int, tuple[Exception, bool]]) -> None:
+        for place, (error, again) in refused.items():
+            self.refuse(place, error, again=again)
+
     def note_duplicates(self, places: Iterable[int]) -> None:
         """Record skipped rows that an earlier try may have stored as duplicates."""
         for place in places:
@@ -119,13 +153,21 @@ class Remaining:
         if plan.json_places:
             self.rows, refused = documents(list(self.rows), plan.json_places, plan.columns)
             self.drop(refused)
-        self.drop(fractions(self.rows, plan.cutting_places, plan.columns))
+        if not self.are_whole(plan):
+            self.drop(fractions(self.rows, plan.cutting_places, plan.columns))
         self.rows = shortest(
             list(self.rows) if isinstance(self.rows, LazyRows) else self.rows, plan.numeric_places
         )
 
+    def are_whole(self, plan: TablePlan) -> bool:
+        """Whether integer columns have no other numbers, as far as that is found quickly."""
+        if self._whole is not self.rows:
+            self._whole = self.rows if are_whole(self.rows, plan.cutting_places) else None
+        return self._whole is not None
+
     def fit(self, plan: TablePlan) -> None:
         """Make columns fit the types of another plan."""
+        self._whole = None
         if isinstance(self.rows, LazyRows):
             self.rows = self.rows.by([plan.table.column(name) for name in plan.columns])
 
