@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
-from penstock._clients.postgres.copying.columns import binary_copy  # noqa: E402
+from penstock._clients.postgres.copying.columns import MESSAGE, PIECE, binary_copy  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,3 +145,20 @@ def test_columns_and_tuples_are_stored_alike(
 ) -> None:
     """P-T19: any columns beside each other, in pieces of any size."""
     assert asyncio.run(differences(two_tables, *columns, piece_bytes)) == []
+
+
+def test_a_large_value_is_sent_in_parts() -> None:
+    """No message is as large as the server refuses, and rows around a large value stay together."""
+    large = 5 * MESSAGE // 2
+    values = pa.array(["a" * size for size in (1, 2, large, 3, 4)])
+    sizes = [len(piece) for piece in binary_copy([(values, "text")])]
+    assert max(sizes) == MESSAGE
+    assert len(sizes) == 5
+    assert sum(sizes) == 19 + 5 * 6 + 1 + 2 + large + 3 + 4 + 2
+
+
+def test_many_rows_are_encoded_in_pieces() -> None:
+    values = pa.array(range(100_000), pa.int64())
+    sizes = [len(piece) for piece in binary_copy([(values, "bigint")])]
+    assert max(sizes) <= PIECE + 19
+    assert sum(sizes) == 19 + 100_000 * 14 + 2

@@ -110,18 +110,22 @@ async def test_a_declined_value_is_stored_as_asyncpg_stores_it(
         ]
 
 
-@pytest.mark.parametrize("options", [{}, {"on_conflict": "ignore", "statement": "copy"}])
+@pytest.mark.parametrize("mode", ["error", "ignore"])
 async def test_a_value_declined_in_the_middle_ends_the_copy_and_asyncpg_writes_all(
     embedded_postgres: EmbeddedPostgres,
     watched: type[Watched],
     real_clock: LoopClock,
-    options: dict[str, Any],
+    mode: str,
 ) -> None:
     async with database(embedded_postgres.dsn, TABLE) as db:
         given = rows(MANY)
         given[-2] = (given[-2][0], "local", LOCAL)
         async with db.sink(
-            COLUMNS, pool_size=1, connect_options=watching(watched), **options
+            COLUMNS,
+            pool_size=1,
+            on_conflict=mode,
+            statement="copy",
+            connect_options=watching(watched),
         ) as sink:
             batch = batch_of(given)
             assert await send(sink, batch) == {}
@@ -136,7 +140,7 @@ async def test_after_a_declined_batch_some_are_not_tried(
     embedded_postgres: EmbeddedPostgres, watched: type[Watched], real_clock: LoopClock
 ) -> None:
     async with database(embedded_postgres.dsn, TABLE) as db:
-        async with db.sink(COLUMNS, copy_threshold=1, connect_options=watching(watched)) as sink:
+        async with db.sink(COLUMNS, statement="copy", connect_options=watching(watched)) as sink:
             assert await send(sink, batch_of([(0, "local", LOCAL)])) == {}
             for number in range(1, PAUSE + 2):
                 assert await send(sink, batch_of(rows(1, number))) == {}

@@ -18,10 +18,12 @@ from .wire import HEADER, TRAILER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["NoEncoder", "binary_copy"]
+__all__ = ["MESSAGE", "PIECE", "NoEncoder", "binary_copy"]
 
 PIECE = 1 << 18
-"""Bytes of rows that are encoded at once."""
+"""Bytes of rows that are encoded at once; a larger row is encoded alone."""
+MESSAGE = 1 << 20
+"""Bytes sent at once at most: the server takes no message of 1 GiB, which large values may make."""
 
 
 def binary_copy(
@@ -29,7 +31,8 @@ def binary_copy(
 ) -> Iterator[memoryview]:
     """Encode Arrow arrays, each with the type of its column, as pieces of binary `COPY`.
 
-    A larger row is a piece of its own. Raises `NoEncoder`, at once, for a column that must be sent as tuples.
+    Each piece has memory of its own. Raises `NoEncoder`, at once, for a column that must be sent as
+    tuples.
     """
     fields = [field_values(values, kind) for values, kind in columns]
     return _pieces(Layout(fields, len(columns[0][0]), counted=True), piece_bytes)
@@ -43,5 +46,7 @@ def _pieces(layout: Layout, piece_bytes: int) -> Iterator[memoryview]:
     while start < rows:
         stop = max(start + 1, int(np.searchsorted(ends, sent + piece_bytes, "right")))
         before, after = HEADER if not start else b"", TRAILER if stop == rows else b""
-        yield layout.encoded(start, stop, before, after).data
+        piece = layout.encoded(start, stop, before, after).data
+        for place in range(0, len(piece), MESSAGE):
+            yield piece[place : place + MESSAGE]
         start, sent = stop, int(ends[stop - 1])

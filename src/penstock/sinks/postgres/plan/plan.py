@@ -81,6 +81,20 @@ class TablePlan(PlanFacts):
         return staging_table(EXACT, types, again=again)
 
     @cached_property
+    def same_types(self) -> str:
+        """A condition for `COPY` that is always true, and that the server refuses to parse if a
+        column has another type than the plan knows.
+
+        No operator compares arrays of different types. A row of NULLs needs no right to read.
+        """
+        row = f"(NULL::{self.table.qualified})"
+        same = " AND ".join(
+            f"ARRAY[{row}.{quoted(name)}] = NULL::{self.table.column(name).exact}[]"
+            for name in self.columns
+        )
+        return f"({same}) IS NULL OR true"
+
+    @cached_property
     def merge(self) -> str:
         """Insert from exact staging, with the mode's conflict clause."""
         return self._merge_from(f"{SCHEMA}.{EXACT}")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 _BAD_BINARY = "22P03"
+_OTHER_TYPES = frozenset({"42883", "42704", "42846"})
+"""No operator compares the types, a type is gone, or none of them can be cast."""
 _REPLACED_TWICE = "21000"
 _NO_COPY = frozenset({"0A000", "42809"})
 """Row-level security applies to the role, or the table is a view."""
@@ -78,6 +80,14 @@ class Blame:
             sender.pack_no_more()
             return True
         table = sender.plan.table
+        if (
+            sender.compares_types
+            and sender.copying == table.name
+            and sqlstate(error) in _OTHER_TYPES
+            and is_from_server(error)
+        ):
+            sender.compare_apart()
+            return True
         if (
             table.takes_copy
             and sender.copying == table.name

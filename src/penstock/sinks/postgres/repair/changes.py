@@ -32,8 +32,10 @@ class TableChanges:
         """Compare the columns, once, before values are checked, cast or encoded by their types.
 
         Bytes of a number may be those of a date as well, and asyncpg caches the types that it met
-        in a `COPY`. The server plans a statement with parameters anew, so the comparison is made
-        for one only if asyncpg would cut a value to the type that the column had before.
+        in a `COPY`. A `COPY` of rows straight into the table compares the types itself, without a
+        round trip; that is enough unless values are changed before by the type. The server plans a
+        statement with parameters anew, so the comparison is made for one only if asyncpg would cut
+        a value to the type that the column had before.
         """
         if self._is_compared or not self._depends_on_types(chooser):
             return
@@ -46,12 +48,15 @@ class TableChanges:
         self._is_compared = True
 
     def _depends_on_types(self, chooser: Chooser) -> bool:
-        rows = self._sender.remaining.rows
-        return (
-            isinstance(rows, LazyRows)
-            or statement_for(self._sender, chooser) in {"copy", "staging"}
-            or are_cut(rows, self._sender.plan.cutting_places)
-        )
+        sender, plan = self._sender, self._sender.plan
+        rows = sender.remaining.rows
+        if isinstance(rows, LazyRows):
+            return True
+        statement = statement_for(sender, chooser)
+        if statement == "copy" and sender.compares_types:
+            casts = plan.json_places or plan.numeric_places
+            return bool(casts) or not sender.remaining.are_whole(plan)
+        return statement in {"copy", "staging"} or are_cut(rows, plan.cutting_places)
 
     async def after(self, error: Exception) -> bool:
         """Read the table again, once, before a row is blamed; return whether the plan changed.

@@ -64,13 +64,13 @@ def faults(values: Any, loose: str, exact: str) -> Iterator[tuple[str, Any]]:
     elif pa.types.is_date32(kind) and (loose == "date" or loose in _MOMENTS):
         last = _LAST_DAY if loose == "date" else _LAST_DAY_OF_MOMENTS
         found = [
-            (f"is out of range for {loose}", _outside(values.cast(pa.int32()), _FIRST_DAY, last))
+            (f"is out of range for {loose}", _outside(values.view(pa.int32()), _FIRST_DAY, last))
         ]
     elif pa.types.is_timestamp(kind) and kind.unit == "us" and loose in _MOMENTS:
         found = [
             (
                 f"is out of range for {loose}",
-                _outside(values.cast(pa.int64()), _FIRST_MOMENT, 2**63 - 1),
+                _outside(values.view(pa.int64()), _FIRST_MOMENT, 2**63 - 1),
             )
         ]
     yield from ((why, mask) for why, mask in found if mask.any())

@@ -15,7 +15,7 @@ from ...._core.outcome import Outcome
 from ...._core.result import WriteResult
 from ..rows.documents import documents
 from ..rows.lazy import LazyRows
-from ..rows.numbers import fractions, shortest
+from ..rows.numbers import are_whole, fractions, shortest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ..plan.plan import TablePlan
     from ..rows.items import GivenRows
+    from ..rows.lazy import Row
 
 _UNIQUE_VIOLATION = "23505"
 
@@ -38,6 +39,8 @@ class Remaining:
         self.maybe = maybe
         """Indices of items that an earlier, unknown try may have stored."""
         self._keys = keys
+        self._whole: Sequence[Row] | None = None
+        """Rows that were found to have whole numbers in integer columns."""
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, dict[str, Any]] = {}
 
@@ -150,13 +153,21 @@ class Remaining:
         if plan.json_places:
             self.rows, refused = documents(list(self.rows), plan.json_places, plan.columns)
             self.drop(refused)
-        self.drop(fractions(self.rows, plan.cutting_places, plan.columns))
+        if not self.are_whole(plan):
+            self.drop(fractions(self.rows, plan.cutting_places, plan.columns))
         self.rows = shortest(
             list(self.rows) if isinstance(self.rows, LazyRows) else self.rows, plan.numeric_places
         )
 
+    def are_whole(self, plan: TablePlan) -> bool:
+        """Whether integer columns have no other numbers, as far as that is found quickly."""
+        if self._whole is not self.rows:
+            self._whole = self.rows if are_whole(self.rows, plan.cutting_places) else None
+        return self._whole is not None
+
     def fit(self, plan: TablePlan) -> None:
         """Make columns fit the types of another plan."""
+        self._whole = None
         if isinstance(self.rows, LazyRows):
             self.rows = self.rows.by([plan.table.column(name) for name in plan.columns])
 

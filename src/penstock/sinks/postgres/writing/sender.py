@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from .remaining import Remaining
     from .scope import Scope
 
+_COPY_WHERE = (12,)
+"""The first version of PostgreSQL whose `COPY` takes a condition."""
+
 
 class Sender:
     """Sends the remaining rows of one batch by a plan."""
@@ -56,6 +59,7 @@ class Sender:
         """How often a prepared statement was gone."""
         self.is_packed = False
         """Whether the rows of the latest `COPY` were packed here."""
+        self._compares_apart = False
         self._packing: Packing | None = packing
         self._explicit = scope.is_block
 
@@ -81,6 +85,15 @@ class Sender:
         if self._packing is not None:
             self._packing.decline()
         self._packing, self.is_packed = None, False
+
+    @property
+    def compares_types(self) -> bool:
+        """Whether a `COPY` into the table fails if its columns have other types than the plan's."""
+        return not self._compares_apart and self.con.get_server_version() >= _COPY_WHERE
+
+    def compare_apart(self) -> None:
+        """Have the types compared before a `COPY` into the table, no longer by it."""
+        self._compares_apart = True
 
     async def forget_statements(self) -> None:
         """Drop the connection's prepared statements and types after one was gone."""
@@ -121,10 +134,16 @@ class Sender:
         """`COPY` the rows straight into the table."""
         plan, table = self.plan, self.plan.table
         rows, types = self.remaining.rows, plan.packed_types
-        await self._copy(table.name, table.schema, plan.columns, rows, types)
+        where = plan.same_types if self.compares_types else None
+        await self._copy(table.name, table.schema, plan.columns, rows, types, where=where)
 
     async def copy_binary(
-        self, table: str, schema: str, columns: Sequence[str], pieces: Iterator[Any]
+        self,
+        table: str,
+        schema: str,
+        columns: Sequence[str],
+        pieces: Iterator[Any],
+        where: str | None = None,
     ) -> None:
         """`COPY` rows that are encoded while they are sent."""
         self.copying = table
@@ -137,7 +156,12 @@ class Sender:
 
         async with Guard(self.con):
             await self.con.copy_to_table(
-                table, source=source(), columns=columns, schema_name=schema, format="binary"
+                table,
+                source=source(),
+                columns=columns,
+                schema_name=schema,
+                format="binary",
+                where=where,
             )
 
     async def stage(self, table: str) -> None:
@@ -168,17 +192,23 @@ class Sender:
         columns: Sequence[str],
         rows: Sequence[Row],
         types: tuple[str, ...],
+        *,
+        where: str | None = None,
     ) -> None:
         self.copying, self.place_of = table, int
         if self._packing is not None and types:
             pieces = self._packing.pieces(self.con, types, rows)
             self.is_packed = pieces is not None
             if pieces is not None:
-                await self.copy_binary(table, schema, columns, pieces)
+                await self.copy_binary(table, schema, columns, pieces, where)
                 return
         async with Guard(self.con):
             await self.con.copy_records_to_table(
-                table, records=self._feed(rows), columns=columns, schema_name=schema
+                table,
+                records=self._feed(rows),
+                columns=columns,
+                schema_name=schema,
+                where=where,
             )
 
     def _feed(self, rows: Sequence[Row]) -> Iterator[Row]:
