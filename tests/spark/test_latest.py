@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("pyspark")
+from pyspark.sql import functions
 from tests.spark.sql import query
 
 from penstock import Batch, ConfigError, PermanentError, WriteResult
 from penstock.sinks import PostgresSink
 from penstock.spark import foreach_batch, write_dataframe
+from penstock.spark.driver import latest as driver_latest
 from penstock.spark.driver.latest import latest_rows
 
 if TYPE_CHECKING:
@@ -35,9 +37,13 @@ def table(embedded_postgres: Any) -> str:
     return str(embedded_postgres.dsn)
 
 
-def sink(dsn: str, **options: Any) -> PostgresSink:
+def sink(dsn: str, conflict_columns: Sequence[str] | None = None) -> PostgresSink:
     return PostgresSink(
-        dsn, table="states", columns=("id", "at", "note"), **{"on_conflict": "update", **options}
+        dsn,
+        table="states",
+        columns=("id", "at", "note"),
+        on_conflict="update",
+        conflict_columns=conflict_columns,
     )
 
 
@@ -104,6 +110,30 @@ def test_several_columns_order_the_rows_and_make_the_key(spark: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["int", "bigint", "string", "date", "boolean", "smallint"])
+def test_rows_without_a_key_are_kept_whatever_the_type_of_the_key(spark: Any, kind: str) -> None:
+    """Each of them, beside the last row of the only key."""
+    key = {"date": "DATE'2026-01-01'", "boolean": "true"}.get(kind, f"cast(7 AS {kind})")
+    rows = f"SELECT if(id < 3, NULL, {key}) AS id, id % 4 AS at, 'n' AS note FROM range(9)"
+    df = spark.sql(rows).repartition(3)
+    found = latest_rows(df, ("id",), ("at",)).collect()
+    assert sorted((row.id is None, row.at, row.penstock_superseded) for row in found) == [
+        (False, 3, 5),
+        (True, 0, 0),
+        (True, 1, 0),
+        (True, 2, 0),
+    ]
+
+
+def test_a_key_equal_to_the_hash_of_a_row_without_one_is_another_key(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_latest, "row_hash", lambda df, columns: functions.lit(7))
+    rows = [(None, 1.0, "a"), (None, 2.0, "b"), (7, 3.0, "c"), (7, 4.0, "d")]
+    found = latest(spark, rows, "id long, at double, note string")
+    assert sorted((note, more) for _, _, note, more in found) == [("a", 0), ("b", 0), ("d", 1)]
+
+
 def test_values_of_any_type_and_odd_names_are_kept(spark: Any) -> None:
     df = spark.sql(
         "SELECT id % 2 AS `a.b`, id AS `last`, named_struct('x', array(id)) AS `c``d`, "
@@ -137,7 +167,7 @@ def test_a_repeated_write_sends_the_same_rows_even_where_several_are_last(
 ) -> None:
     """Equal by their order, they differ otherwise, and come from other partitions."""
     rows = [(n % 50, 1.0, f"v{n}") for n in range(1_000)]
-    options = {**LATEST, "delivery": delivery, "app_id": "states"}
+    options: dict[str, Any] = {**LATEST, "delivery": delivery, "app_id": "states"}
     reports: list[SparkWriteReport] = []
     for version, partitions in ((1, 3), (1, 5), (2, 2)):
         df = spark.createDataFrame(rows, "id long, at double, note string").repartition(partitions)

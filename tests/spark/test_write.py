@@ -68,6 +68,17 @@ def test_every_row_arrives_and_is_counted(spark: Any, table: str) -> None:
     assert "<table>" in report._repr_html_()
 
 
+def test_tasks_share_the_connection_of_their_worker(spark: Any, table: str) -> None:
+    """There are two workers, and perhaps one more where one was not yet free again."""
+    query(table, "ALTER TABLE numbers ADD backend integer DEFAULT pg_backend_pid()")
+    df = spark.range(0, 60, numPartitions=30).selectExpr("id", "'n' AS name")
+    sink = PostgresSink(table, table="numbers", columns=("id", "name"))
+    assert len(write_dataframe(df, sink).units) == 30
+    ((rows, connections),) = query(table, "SELECT count(*), count(DISTINCT backend) FROM numbers")
+    assert rows == 60
+    assert 1 <= connections <= 4
+
+
 def odd_ones_fail(batch: Batch[Any]) -> WriteResult:
     return WriteResult.failed(
         batch,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, overload
 from .arrow_rows import UnreadableRows, rows_of
 from .batch import Batch
 from .delivery.delivery import Delivery
-from .lineage import Lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .errors import PermanentError
+    from .lineage import Lineage
 
 Row = dict[str, Any]
 TIME_ZONE = b"penstock.time_zone"
@@ -45,7 +45,6 @@ class ArrowBatch(Batch[Row]):
         self._record_batch = record_batch
         self._rows: list[Row] | None = None
         self._unreadable: dict[int, PermanentError] = {}
-        lineage = Lineage() if lineage is None else lineage
         delivery = Delivery(len(self)) if delivery is None else delivery
         super().__init__(lineage, delivery, origins=origins, attempt=attempt, keys=keys)
 
@@ -99,7 +98,7 @@ class ArrowBatch(Batch[Row]):
     def _select(self, indices: Sequence[int], attempt: int) -> ArrowBatch:
         return ArrowBatch(
             _taken(self._record_batch, indices),
-            lineage=self._lineage,
+            lineage=self.lineage,
             delivery=self.delivery,
             origins=self.roots(indices),
             attempt=attempt,
@@ -109,7 +108,7 @@ class ArrowBatch(Batch[Row]):
     def _on(self, delivery: Delivery, attempt: int | None = None) -> ArrowBatch:
         return ArrowBatch(
             self._record_batch,
-            lineage=self._lineage,
+            lineage=self.lineage,
             delivery=delivery,
             origins=self._origins,
             attempt=self.attempt if attempt is None else attempt,

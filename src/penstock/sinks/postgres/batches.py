@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._core.arrow import ArrowBatch
+from ..._core.batch import RowBatch
 from .plan.strategy import Chooser
 from .repair.judge import Judge
 from .rows.items import RowMaker
@@ -39,7 +40,8 @@ class TableWriter:
     def rows_of(self, batch: Batch[Any], plan: TablePlan) -> GivenRows:
         """The rows of a batch, and an error for each item that cannot become one."""
         if (
-            isinstance(batch, ArrowBatch)
+            not isinstance(batch, RowBatch)
+            and isinstance(batch, ArrowBatch)
             and self._takes_columns
             and plan.copies
             and plan.reads_text

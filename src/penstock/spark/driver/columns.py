@@ -97,9 +97,9 @@ def _unordered(kind: DataType, *, nested: bool) -> str | None:
     return {"map": "a map", "variant": "a variant"}.get(kind.typeName())
 
 
-def is_collated(df: DataFrame, name: str) -> bool:
-    """Whether Spark may treat two different values of the column as equal."""
-    return getattr(df.schema[name].dataType, "collation", BINARY) != BINARY
+def has_collation(kind: DataType) -> bool:
+    """Whether Spark may treat two different values of the type as equal."""
+    return getattr(kind, "collation", BINARY) != BINARY
 
 
 def column_of(name: str) -> Column:

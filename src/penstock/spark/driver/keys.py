@@ -11,7 +11,7 @@ from ..._core import checks
 from ..levels.units import BUCKET
 from ..task.key_failure import POLICIES
 from ..task.superseded import SUPERSEDED
-from .columns import check_columns, check_names, column_of, is_collated
+from .columns import check_columns, check_names, column_of, has_collation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ class KeySettings:
         order = check_columns(df, "order_by", order_by)
         if latest_only:
             _check_latest(df, latest_only, columns, order)
-        collated = any(is_collated(df, name) for name in columns)
+        collated = any(has_collation(df.schema[name].dataType) for name in columns)
         if collated and on_key_failure != "skip":
             rule = (
                 "needs a key of which only equal bytes are equal, and this one has a collation; "

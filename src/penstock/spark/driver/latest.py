@@ -7,7 +7,8 @@
    NULL first, NaN last. Of rows that are equal by their order, the hash of their content decides,
    if the write has one: a repeated write then sends the same rows.
 3. A row with NULL in its key replaces no row at the destination, and none replaces it. So such rows
-   are all kept: as a list for each hash, because equal rows also count, each of them.
+   are all kept, in lists. A hash of the row in place of NULL keeps the lists short. It may equal a
+   real key: rows of that key are then in the same group, but not in its list.
 4. Keys with a collation are told apart by their bytes: the destination may keep "a" and "A".
 5. Columns have positions for names meanwhile, so that none can collide with a helper.
 """
@@ -23,13 +24,22 @@ from pyspark.sql import functions
 from ..._core import checks
 from ..._core.replacing import replaced_by
 from ..task.superseded import SUPERSEDED
-from .columns import BINARY, column_of, is_collated
+from .columns import BINARY, column_of, has_collation
 from .content import row_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructField
+
+_ROW, _COUNT = "last", "superseded"
+_SPREAD: Mapping[str, Callable[[Column], Column]] = {
+    "string": lambda apart: apart.cast("string"),
+    "long": lambda apart: apart,
+    "integer": lambda apart: functions.pmod(apart, functions.lit(2**31)).cast("int"),
+}
+"""The value of a type that stands for a row's hash."""
 
 
 def check_replaced(sink: object, key: Sequence[str]) -> None:
@@ -53,44 +63,47 @@ def latest_rows(
     """
     places = {name: f"c{place}" for place, name in enumerate(df.columns)}
     rows = df.toDF(*places.values())
+    keys = {place: rows.schema[place] for place in (places[name] for name in key)}
+    nullable = [place for place, field in keys.items() if field.nullable]
     row = functions.struct(*places.values())
     order = functions.struct(*(places[name] for name in (*order_by, *tie)))
-    last = functions.max_by(row, order).alias("last")
-    count = (functions.count(functions.lit(1)) - 1).alias("superseded")
-    groups = [
-        _by_bytes(column_of(places[name]), is_collated(df, name)).alias(f"k{place}")
-        for place, name in enumerate(key)
-    ]
-    nullable = [places[name] for name in key if df.schema[name].nullable]
     if not nullable:
-        found = rows.groupBy(*groups).agg(last, count)
-    else:
-        found = _with_null_keys(rows, nullable, groups, row, (last, count))
-    return found.select("last.*", "superseded").toDF(*places, SUPERSEDED)
-
-
-def _with_null_keys(
-    rows: DataFrame,
-    nullable: Sequence[str],
-    groups: Sequence[Column],
-    row: Column,
-    found: tuple[Column, Column],
-) -> DataFrame:
-    """`last` and `superseded` of each key, and each row whose key has a NULL."""
-    has_null = reduce(or_, (column_of(name).isNull() for name in nullable))
-    apart = functions.when(has_null, row_hash(rows, rows.columns)).alias("apart")
-    kept = functions.collect_list(functions.when(has_null, row)).alias("kept")
-    each = rows.groupBy(*groups, apart).agg(*found, kept)
-    is_list = functions.size("kept") > 0
-    return each.select(
-        functions.explode(
-            functions.when(is_list, functions.col("kept")).otherwise(functions.array("last"))
-        ).alias("last"),
-        functions.when(is_list, functions.lit(0))
-        .otherwise(functions.col("superseded"))
-        .alias("superseded"),
+        groups = [_by_bytes(place, field) for place, field in keys.items()]
+        return _last(rows.groupBy(*groups).agg(*_found(row, order)), places)
+    has_null = reduce(or_, (column_of(place).isNull() for place in nullable))
+    apart = row_hash(rows, rows.columns)
+    groups = [_spread(_by_bytes(place, field), field, apart) for place, field in keys.items()]
+    if not {keys[place].dataType.typeName() for place in nullable} <= _SPREAD.keys():
+        groups.append(functions.when(has_null, apart))
+    nothing = functions.lit(0).cast("long").alias(_COUNT)
+    kept = functions.collect_list(
+        functions.when(has_null, functions.struct(row.alias(_ROW), nothing))
     )
+    found = rows.groupBy(*groups).agg(
+        *_found(row, functions.when(~has_null, order)), kept.alias("kept")
+    )
+    last = functions.array(functions.struct(_ROW, _COUNT))
+    each = functions.when(column_of(_COUNT) < 0, column_of("kept")).otherwise(
+        functions.concat("kept", last)
+    )
+    return _last(found.select(functions.inline(each)), places)
 
 
-def _by_bytes(column: Column, collated: bool) -> Column:
-    return functions.collate(column, BINARY) if collated else column
+def _found(row: Column, order: Column) -> tuple[Column, Column]:
+    """The last of the rows that have an order, and how many others there are; -1 without any."""
+    return functions.max_by(row, order).alias(_ROW), (functions.count(order) - 1).alias(_COUNT)
+
+
+def _last(found: DataFrame, places: Iterable[str]) -> DataFrame:
+    return found.select(f"{_ROW}.*", _COUNT).toDF(*places, SUPERSEDED)
+
+
+def _spread(column: Column, field: StructField, apart: Column) -> Column:
+    """The key column, with the hash of the row in place of NULL if its type can hold one."""
+    spread = _SPREAD.get(field.dataType.typeName())
+    return column if spread is None else functions.coalesce(column, spread(apart))
+
+
+def _by_bytes(place: str, field: StructField) -> Column:
+    column = column_of(place)
+    return functions.collate(column, BINARY) if has_collation(field.dataType) else column

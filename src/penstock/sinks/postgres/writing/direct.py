@@ -13,7 +13,6 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ..rows.lazy import LazyRows
 from ..rows.numbers import are_cut, shortest
 from .values import statement_for_values
 
@@ -42,7 +41,7 @@ async def write_directly(
         errors
         or not rows
         or plan.is_converted
-        or isinstance(rows, LazyRows)
+        or not isinstance(rows, (tuple, list))
         or scope.begins_first
         or chooser.choose(plan, len(rows)) != "values"
     ):
