@@ -83,7 +83,7 @@ async def test_rows_that_wait_for_an_alteration_are_encoded_by_the_types_after_i
     """The types are compared once the other session has ended, not before."""
     before, after = change
     rows = [(number, number) for number in range(2 * 400)]
-    batches = [RowBatch(rows[:400]), RowBatch(rows[400:])]
+    batches: list[Any] = [RowBatch(rows[:400]), RowBatch(rows[400:])]
     if columns:
         batches = [
             ArrowBatch(
