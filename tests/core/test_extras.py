@@ -46,7 +46,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     "testing/servers/processes.py": ("testing", "demo"),
 }
 """The extras of a module, or of all modules in a folder: each of them must provide its imports."""
-WITH_ITS_DATA = {"sinks/postgres/rows": {"numpy", "pyarrow"}}
+WITH_ITS_DATA = {
+    "_clients/postgres/copying": {"numpy", "pyarrow"},
+    "sinks/postgres/rows": {"numpy", "pyarrow"},
+}
 """Columns come as Arrow's arrays, so that whoever has them has these packages."""
 NOT_IMPORTED = {"pandas": "pyspark[connect] needs one, and works with none of 3"}
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.sinks.postgres_help import batch_of, database, role, whole, written
+from tests.sinks.postgres_help import batch_of, database, role, until_blocked, whole, written
 
-from penstock import ArrowBatch, PermanentError, RefusedError, UnknownOutcomeError, send
+from penstock import (
+    ArrowBatch,
+    PermanentError,
+    RefusedError,
+    RowBatch,
+    UnknownOutcomeError,
+    send,
+)
 from penstock.sinks.postgres import PostgresSink
 
 if TYPE_CHECKING:
@@ -60,6 +68,40 @@ async def test_a_column_of_another_type_is_written_by_the_same_open_sink(
         first = 2**40 if "bigint" in change else 1000
         assert await written(sink, [(number + first, after) for number in range(size)]) == {}
         assert await db.con.fetchval(f"SELECT count(*) FROM {db.table}") == 2 * size
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    "change", [("int", "real"), ("bigint", "double precision"), ("int", "bigint")]
+)
+async def test_rows_that_wait_for_an_alteration_are_encoded_by_the_types_after_it(
+    embedded_postgres: EmbeddedPostgres,
+    real_clock: LoopClock,
+    change: tuple[str, str],
+    columns: bool,
+) -> None:
+    """The types are compared once the other session has ended, not before."""
+    before, after = change
+    rows = [(number, number) for number in range(2 * 400)]
+    batches: list[Any] = [RowBatch(rows[:400]), RowBatch(rows[400:])]
+    if columns:
+        batches = [
+            ArrowBatch(
+                pa.record_batch(dict(zip(("id", "word"), zip(*batch, strict=True), strict=True)))
+            )
+            for batch in batches
+        ]
+    async with (
+        database(embedded_postgres.dsn, f"id int PRIMARY KEY, word {before}") as db,
+        db.sink() as sink,
+    ):
+        assert await send(sink, batches[0]) == {}
+        async with db.con.transaction():
+            await db.con.execute(f"ALTER TABLE {db.table} ALTER COLUMN word TYPE {after}")
+            write = asyncio.create_task(send(sink, batches[1]))
+            await until_blocked(db.con, db.table)
+        assert await write == {}
+        assert await db.con.fetchval(f"SELECT count(*) FROM {db.table} WHERE word = id") == 800
 
 
 @pytest.mark.parametrize("mode", ["error", "ignore"])

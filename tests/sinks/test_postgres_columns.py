@@ -13,6 +13,8 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
+from tests.sinks.postgres_help import database  # noqa: E402
+
 from penstock import ArrowBatch, send  # noqa: E402
 from penstock._clients.postgres.copying.columns import NoEncoder  # noqa: E402
 from penstock.sinks import PostgresSink  # noqa: E402
@@ -20,6 +22,7 @@ from penstock.sinks.postgres.plan.table import read_table  # noqa: E402
 from penstock.sinks.postgres.rows.columns import encoded, refused  # noqa: E402
 
 if TYPE_CHECKING:
+    from penstock import LoopClock
     from penstock.testing import EmbeddedPostgres
 
 UTC = dt.UTC
@@ -245,3 +248,25 @@ def test_a_batch_without_the_sinks_columns_is_told_by_row(
     errors, found = asyncio.run(written(embedded_postgres.dsn, batch))
     assert "name" in errors[0][0]
     assert found == []
+
+
+@pytest.mark.parametrize("other", ["dictionary", "bad row"])
+async def test_the_bytes_of_a_uuid_are_stored_where_another_column_makes_tuples_of_the_rows(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, other: str
+) -> None:
+    ids = [uuid.uuid4() for _ in range(3)]
+    words = pa.array(["{}", "{}", "{" if other == "bad row" else "{}"])
+    values = {
+        "id": pa.array([each.bytes for each in ids], pa.binary(16)),
+        "more": pa.array([[ids[0].bytes, None], [], None], pa.list_(pa.binary(16))),
+        "word": words.dictionary_encode() if other == "dictionary" else words,
+    }
+    async with (
+        database(embedded_postgres.dsn, "id uuid, more uuid[], word jsonb") as db,
+        db.sink(("id", "more", "word")) as sink,
+    ):
+        errors = await send(sink, ArrowBatch(pa.record_batch(values)))
+        found = await db.con.fetch(f"SELECT id, more FROM {db.table}")
+    assert list(errors) == ([2] if other == "bad row" else [])
+    expected = [(ids[0], [ids[0], None]), (ids[1], []), (ids[2], None)]
+    assert [tuple(row) for row in found] == expected[: 3 - len(errors)]

@@ -53,8 +53,14 @@ _KEYS = """SELECT array_agg(a.attname::text ORDER BY k.place) AS names
     GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
 """
 
-_MARKS = """SELECT pg_catalog.array_agg(a.attname::text || ' ' || a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull)
-    FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped
+_MARKS = """WITH opened AS MATERIALIZED (SELECT pg_catalog.pg_relation_size(pg_catalog.to_regclass($1)) AS size)
+    SELECT (SELECT pg_catalog.array_agg(a.attname::text || ' ' || a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull)
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped) AS marks,
+        pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() > interval '1 ms' AS has_waited
+    FROM opened WHERE size IS DISTINCT FROM -1
+"""
+"""The size is read for its lock on the table, which needs no right. It waits for the end of an `ALTER`, which the marks,
+of a snapshot made before, do not show: after a wait they are read again.
 """
 
 
@@ -138,11 +144,15 @@ async def read_table(
 async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:
     """Whether the columns still have the types and the NOT NULL that were read.
 
-    Suspends for a round trip. A missing table or column counts as unchanged: the write itself
-    raises the server's error.
+    Suspends for a round trip, and until another session that alters the table has ended. A missing
+    table or column counts as unchanged: the write itself raises the server's error.
     """
-    found: list[str] | None = await con.fetchval(_MARKS, table.qualified)
-    marks = dict(each.rsplit(" ", 1) for each in found or ())
+    while True:
+        found = await con.fetchrow(_MARKS, table.qualified)
+        assert found is not None
+        if not found["has_waited"]:
+            break
+    marks = dict(each.rsplit(" ", 1) for each in found["marks"] or ())
     return all(
         marks.get(name, mark) == mark
         for name, mark in ((name, table.column(name).mark) for name in columns)

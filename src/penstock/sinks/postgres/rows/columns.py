@@ -124,7 +124,7 @@ class ColumnRows(LazyRows):
         if self._rows is None:
             columns: list[list[Any]] = []
             for column in self._columns:
-                values, unreadable = objects(self._values.column(column.name))
+                values, unreadable = objects(self._values.column(column.name), column.loose)
                 columns.append(values)
                 for index, why in unreadable.items():
                     self._unreadable.setdefault(index, refusal(column.name, why))

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,7 @@ _FIRST_MOMENT = _FIRST_DAY * DAY
 _LAST_DAY_OF_MOMENTS = 106_751_990
 """The last whole day that 64 bits of microseconds reach."""
 _BEYOND_ASCII = 0x80
+_UUID = pa.binary(16)
 _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"})
 
 
@@ -167,14 +169,17 @@ def _numbers(values: Any) -> Any:
     return pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
 
 
-def objects(values: Any) -> tuple[list[Any], dict[int, str]]:
-    """A column's values for asyncpg, and the reason for each value that it cannot send.
+def objects(values: Any, loose: str) -> tuple[list[Any], dict[int, str]]:
+    """The values for a column of type `loose` as asyncpg takes them, and the reason for each value
+    that it cannot send.
 
     Such a value has no Python object, or asyncpg would send it as infinity.
     """
     made, unreadable = values_of(values)
     is_list = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
     flat = values.flatten() if is_list else values
+    if loose.removesuffix("[]") == "uuid" and flat.type == _UUID:
+        return [_uuids(value) for value in made], unreadable
     if pa.types.is_date32(flat.type):
         ends = np.isin(_numbers(flat.cast(pa.int32())), _FIRST_AND_LAST_DAY)
     elif pa.types.is_timestamp(flat.type) and flat.type.unit == "us":
@@ -189,6 +194,12 @@ def objects(values: Any) -> tuple[list[Any], dict[int, str]]:
         ),
         **unreadable,
     }
+
+
+def _uuids(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_uuids(each) for each in cast("list[Any]", value)]
+    return None if value is None else UUID(bytes=value)
 
 
 def _rows_of_elements(values: Any) -> Any:
