@@ -43,7 +43,8 @@ class PostgresSink(Openable):
     other object with such attributes, or anything that `row` turns into a row. An item that cannot
     become a row, or that the server refuses, fails alone with `PermanentError`, whose cause is the
     error; its neighbours are delivered. However many rows are bad, a write takes at most 3 tries,
-    one staging and one sifting.
+    one staging and one sifting. With keys it takes one more for each key whose rows are left out
+    behind a failed one, where other rows were in conflict with these.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment

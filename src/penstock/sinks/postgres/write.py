@@ -13,7 +13,7 @@
    cannot encode are found at once, without the server.
 3. Where no row is named, or too many were named, the rest is *sifted*: staged loosely, then
    inserted row by row inside the server, each in a subtransaction. So any number of bad rows costs
-   at most `MAX_HINTS` writes, one staging and one sifting.
+   at most `MAX_HINTS` writes, one staging and one sifting, and with keys (5) some more siftings.
 4. After an unknown outcome the rows go through staging and `ON CONFLICT DO NOTHING`, once. A
    conflict is a `duplicate` only if the item was in the unknown try; otherwise the item is at
    fault.

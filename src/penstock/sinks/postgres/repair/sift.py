@@ -1,6 +1,8 @@
 """Sifting: rows are staged loosely, then inserted one by one inside the server.
 
 Each row has a subtransaction, so any number of bad rows costs one staging and one sifting.
+With keys, a row may be in conflict with one that is then left out behind a failed row of its key:
+the rest is sifted again, at most once for each key.
 """
 
 from __future__ import annotations
