@@ -161,7 +161,7 @@ def test_keys_that_only_a_collation_makes_equal_are_all_kept(spark: Any) -> None
     assert sorted(tuple(row) for row in found) == [("A", 3, 1), ("a", 1, 0)]
 
 
-@pytest.mark.parametrize("delivery", ["bucket", "atomic"])
+@pytest.mark.parametrize("delivery", ["bucket", pytest.param("atomic", marks=pytest.mark.soak)])
 def test_a_repeated_write_sends_the_same_rows_even_where_several_are_last(
     spark: Any, table: str, delivery: Any
 ) -> None:

@@ -87,6 +87,7 @@ class Blame:
             and is_from_server(error)
         ):
             sender.compare_apart()
+            self._changes.compare_again()
             return True
         if (
             table.takes_copy

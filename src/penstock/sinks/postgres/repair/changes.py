@@ -32,8 +32,8 @@ class TableChanges:
         """Compare the columns, once, before values are checked, cast or encoded by their types.
 
         Bytes of a number may be those of a date as well, and asyncpg caches the types that it met
-        in a `COPY`. A `COPY` of rows straight into the table compares the types itself, without a
-        round trip; that is enough unless values are changed before by the type. The server plans a
+        in a `COPY`. A `COPY` straight into the table compares the types itself, without a round
+        trip; that is enough unless values are changed before by the type. The server plans a
         statement with parameters anew, so the comparison is made for one only if asyncpg would cut
         a value to the type that the column had before.
         """
@@ -46,6 +46,10 @@ class TableChanges:
             sender.use(await self._judge.read_again(con, plan, changed))
             await con.reload_schema_state()
         self._is_compared = True
+
+    def compare_again(self) -> None:
+        """Compare before the next statement: the types have changed since."""
+        self._is_compared = False
 
     def _depends_on_types(self, chooser: Chooser) -> bool:
         sender, plan = self._sender, self._sender.plan

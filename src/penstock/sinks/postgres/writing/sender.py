@@ -233,7 +233,8 @@ class Sender:
             return False
         if not staged:
             self.place_of = int
-            await self.copy_binary(plan.table.name, plan.table.schema, plan.columns, pieces)
+            table, where = plan.table, plan.same_types if self.compares_types else None
+            await self.copy_binary(table.name, table.schema, plan.columns, pieces, where)
             return True
         await self.begin_staging()
         self.place_of = sent.place
