@@ -270,3 +270,17 @@ async def test_the_bytes_of_a_uuid_are_stored_where_another_column_makes_tuples_
     assert list(errors) == ([2] if other == "bad row" else [])
     expected = [(ids[0], [ids[0], None]), (ids[1], []), (ids[2], None)]
     assert [tuple(row) for row in found] == expected[: 3 - len(errors)]
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+async def test_text_of_columns_is_right_for_any_client_encoding(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
+) -> None:
+    settings = {"server_settings": {"client_encoding": "latin1"}}
+    given = [(number, "é") for number in range(60)]
+    async with database(embedded_postgres.dsn, "id int PRIMARY KEY, word text") as db:
+        async with db.sink(on_conflict=mode, connect_options=settings) as sink:
+            ids, words = zip(*given, strict=True)
+            rows = pa.record_batch({"id": pa.array(ids, pa.int32()), "word": words})
+            assert await send(sink, ArrowBatch(rows)) == {}
+        assert [tuple(row) for row in await db.rows("1")] == given

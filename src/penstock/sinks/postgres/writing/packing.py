@@ -39,7 +39,7 @@ class Packing:
     ) -> Iterator[bytes] | None:
         """The rows as binary `COPY`, the first piece encoded; `None` to send them by asyncpg."""
         encoder = row_encoder(types)
-        if encoder is None or encoder.gain <= 0 or not _speaks_utf8(con):
+        if encoder is None or encoder.gain <= 0 or not speaks_utf8(con):
             return None
         if self._paused:
             self._paused -= 1
@@ -57,5 +57,6 @@ class Packing:
         self._paused = PAUSE
 
 
-def _speaks_utf8(con: PoolConnectionProxy[Any]) -> bool:
+def speaks_utf8(con: PoolConnectionProxy[Any]) -> bool:
+    """Whether text is sent to the server as UTF-8."""
     return str(con.get_settings().client_encoding).upper() in _UTF8

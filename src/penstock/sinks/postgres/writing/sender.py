@@ -15,6 +15,7 @@ from ..plan.temporary import EXACT, SCHEMA
 from ..rows.lazy import LazyRows
 from .encodable import staged_columns
 from .guard import Guard
+from .packing import speaks_utf8
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -168,7 +169,7 @@ class Sender:
         """Send the rows into a staging table."""
         rows = self.remaining.rows
         if isinstance(rows, LazyRows):
-            pieces = rows.encoded(places=True)
+            pieces = rows.encoded(places=True) if speaks_utf8(self.con) else None
             if pieces is not None:
                 self.place_of = int
                 return await self.copy_binary(table, SCHEMA, staged_columns(self.plan), pieces)
@@ -224,6 +225,8 @@ class Sender:
 
     async def copy_columns(self, rows: LazyRows) -> bool:
         """`COPY` columns without making tuples; return whether they could be encoded."""
+        if not speaks_utf8(self.con):
+            return False
         plan = self.plan
         staged = plan.mode != "error" or not plan.table.takes_copy
         key = plan.target if plan.mode == "update" and plan.target else ()
