@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]  # published without types
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import (
@@ -362,6 +362,7 @@ def marked_items(draw: st.DrawFn) -> list[tuple[bool, Any]]:
     ]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first text builds tables
 @given(marked_items())
 def test_an_item_that_is_no_row_fails_alone(items: list[tuple[bool, Any]]) -> None:
     indices, rows, errors = RowMaker(("a", "b"), None).rows(RowBatch(item for _, item in items))
