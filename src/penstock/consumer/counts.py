@@ -11,6 +11,9 @@ class MessageCounts:
 
     acked: int = 0
     dead_lettered: int = 0
+    """Settled with a dead letter."""
+    letters: int = 0
+    """Dead letters written, also those of messages that then block their key."""
     terminated: int = 0
     """Given up without a dead letter (`poison="skip"` without dead letters)."""
     parked: int = 0

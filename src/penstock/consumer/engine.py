@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
 from .._core.runtime.incomplete import note_incomplete
+from .blocked import Blocked
 from .claims import Claims
 from .committing import Committer
 from .commons import Commons
 from .ending import Ending
 from .errands import Errands
+from .insisting import Insisting
 from .keys import KeyRules
+from .letter_circuit import LetterCircuit
 from .poison import Poison
 from .polling import Poller
 from .quiet import Quiet
@@ -63,16 +66,19 @@ class Engine:
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
         self.schedule = Schedule(keys, window, settings.size_of)
         self.workers = Workers(settings.concurrency, self.ending.begin)
-        self.errands = Errands(self.ending.begin)
+        self.errands = Errands(self.ending.begin, commons.signals.settled)
         self.poison = Poison(
             settings.poison,
             self.schedule,
             self.errands,
             commons,
-            settings.retry.backoff,
+            LetterCircuit(settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters),
+            Insisting(commons, settings.retry.backoff),
+            self.ending.begin,
             letters=letters,
             parked=parked,
         )
+        self.blocked = Blocked(self.schedule, self.poison)
         self.settler = Settler(
             self.schedule,
             self.poison,
@@ -105,7 +111,8 @@ class Engine:
 
     def in_progress(self, message: Message) -> None:
         """Tell the source that a message is being handled."""
-        self._source.extend([message.record])
+        if not message.is_unparked:
+            self._source.extend([message.record])
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -153,7 +160,7 @@ class Engine:
         clock, ending, poller = self._settings.clock, self.ending, tasks[0]
         while not ending.is_begun and not poller.done():
             await wait_until(clock, math.inf, ending.signal)
-        while not ending.is_begun and self.schedule.window.messages:
+        while not ending.is_begun and not self.schedule.is_stuck:
             await wait_until(clock, math.inf, ending.signal, self.commons.signals.settled)
         if ending.error is not None:
             raise ending.error
@@ -176,7 +183,7 @@ class Engine:
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> DrainReport:
         clock, drain = self._settings.clock, self._settings.drain
-        began = clock.now()
+        began, blocked = clock.now(), self.blocked.messages()
         tasks[0].cancel()
         claims = self.claims.close_all()
         self.workers.stop()
@@ -188,7 +195,8 @@ class Engine:
             again = True
             await self._quiet.wait(claims, clock.now(), cut)
         failed = await self._last_commit(clock.now() if again else began + drain)
-        return self._report(claims, cut, clock.now() - began, failed)
+        report = self._report(claims, cut, clock.now() - began, failed)
+        return replace(report, blocked=blocked)
 
     async def _last_commit(self, until: float) -> BaseException | None:
         clock = self._settings.clock

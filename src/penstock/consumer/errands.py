@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
+    from .._core.clock import Signal
     from .message import Message
 
 
 class Errands:
-    """The running errands, by their messages."""
+    """The running errands, by their messages. `settled` fires after the end of each."""
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, failed: Callable[[BaseException], None], settled: Signal) -> None:
         self._tasks: dict[Message, asyncio.Task[None]] = {}
         self._failed = failed
+        self._settled = settled
 
     def start(
         self, message: Message, work: Coroutine[object, object, None], cut: Callable[[], None]
@@ -30,12 +32,14 @@ class Errands:
         self._tasks[message] = task
 
         def ended(task: asyncio.Task[None]) -> None:
-            del self._tasks[message]
+            if self._tasks.get(message) is task:  # otherwise another has followed it
+                del self._tasks[message]
             if task.cancelled():
                 cut()
             elif (error := task.exception()) is not None:
                 cut()
                 self._failed(error)
+            self._settled.fire()
 
         task.add_done_callback(ended)
 
