@@ -66,6 +66,8 @@ class Schedule:
         self.retries: RetryHeap[BackingOff] = RetryHeap()
         self.blocked: dict[Message, BaseException] = {}
         """The blocked messages and why."""
+        self.acknowledged = 0
+        """Messages settled by an acknowledgement."""
         self._keys = keys
         self._size_of = size_of or size_of_value
         self._lanes: dict[Hashable, Lanes[Message]] = {}
@@ -123,7 +125,7 @@ class Schedule:
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             try:
-                key: Hashable = record.key if is_plain else lane_of(record)  # type: ignore[assignment]
+                key: Hashable = record.key if is_plain else lane_of(record)
                 if type(key) not in PLAIN:
                     key = identity(key)
             except Exception as error:  # it becomes the reason of a dead letter
@@ -147,6 +149,23 @@ class Schedule:
         ]
 
     # -- the end of a turn -------------------------------------------------------------------------
+
+    def acknowledge(self, message: Message) -> bool:
+        """Settle a handled message and `finish` it; return false if that has no effect any more.
+
+        The hot path: once per message.
+        """
+        claim = message.claim
+        if claim.is_closed or not claim.tracker.done(message.index):
+            return False
+        if claim.attempts:
+            claim.attempts.pop(message.index, None)
+        following = claim.lanes.leave(message.lane_key)
+        if following is not None:
+            self.ready.append(following)
+        self.window.give(1, message.size)
+        self.acknowledged += 1
+        return True
 
     def finish(self, message: Message) -> None:
         """A message is settled, or left to a later claim: free its key and its place."""
