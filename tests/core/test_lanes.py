@@ -139,10 +139,10 @@ class LanesMachine(RuleBasedStateMachine):
         if item is not None:
             assert item.number == self.waiting[key].popleft()
 
-    @rule(numbers=st.sets(st.integers(0, 40)), held_only=st.booleans())
-    def drop_where(self, numbers: set[int], held_only: bool) -> None:
+    @rule(divisor=st.integers(1, 3), dropped=st.sets(keys))
+    def drop_where(self, divisor: int, dropped: set[int]) -> None:
         def matches(number: int, key: int) -> bool:
-            return number in numbers or (held_only and key in self.held)
+            return number % divisor == 0 and key in dropped
 
         gone = self.lanes.drop_where(lambda item: matches(item.number, self.key_of(item)))
         assert len(gone) == len({item.number for item in gone})
