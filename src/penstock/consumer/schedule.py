@@ -69,7 +69,7 @@ class Schedule:
         self.acknowledged = 0
         """Messages settled by an acknowledgement."""
         self._keys = keys
-        self._size_of = size_of or size_of_value
+        self._size_of = size_of
         self._lanes: dict[Hashable, Lanes[Message]] = {}
 
     # -- claims ------------------------------------------------------------------------------------
@@ -142,9 +142,10 @@ class Schedule:
         return broken
 
     def _sizes(self, records: Sequence[SourceRecord]) -> Sequence[int]:
-        size_of = self._size_of
+        if self._size_of is not None:
+            return list(map(self._size_of, records))
         return [
-            len(value) if type(value := record.value) is bytes else size_of(record)
+            len(value) if type(value := record.value) is bytes else size_of_value(value)
             for record in records
         ]
 
@@ -263,9 +264,8 @@ def _unsettled(
     return [each[0] for each in left], [each[1] for each in left], [each[2] for each in left]
 
 
-def size_of_value(record: SourceRecord) -> int:
-    """Bytes of a record's value; what has no length counts nothing."""
-    value = record.value
+def size_of_value(value: object) -> int:
+    """Bytes of a value; one without a length counts nothing."""
     try:
         return len(value)  # type: ignore[arg-type]
     except TypeError:
