@@ -53,6 +53,7 @@ class Attempts:
     """The error of the last try."""
 
     def and_one(self, now: float, error: BaseException, *, counts: bool) -> Attempts:
+        """These and one more, which failed with `error` now."""
         since = self.outage_since
         over = now - since if counts and since is not None else 0.0
         return replace(

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from .._core.source import Source, TopicPartition
     from .blocked import Unblocking
     from .message import Message
-    from .report import BlockedMessage
-    from .report import DrainReport
+    from .report import BlockedMessage, DrainReport
 
 
 class Consumer:

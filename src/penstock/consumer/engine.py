@@ -21,7 +21,6 @@ from .blocked import Blocked
 from .claims import Claims
 from .committing import Committer
 from .commons import Commons
-from .ending import Ending
 from .errands import Errands
 from .insisting import Insisting
 from .keys import KeyRules
@@ -30,6 +29,7 @@ from .poison import Poison
 from .polling import Poller
 from .quiet import Quiet
 from .report import DrainReport, Unfinished
+from .run_end import RunEnd
 from .schedule import Schedule
 from .settling import Settler
 from .window import Window
@@ -60,7 +60,7 @@ class Engine:
     ) -> None:
         self._source = source
         self._settings = settings
-        self.ending = Ending()
+        self.ending = RunEnd()
         self.commons = commons = Commons(settings.name, settings.clock)
         keys = KeyRules(settings.ordering, settings.key, settings.key_scope, settings.keyless)
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
@@ -72,9 +72,11 @@ class Engine:
             self.schedule,
             self.errands,
             commons,
-            LetterCircuit(settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters),
-            Insisting(commons, settings.retry.backoff),
-            self.ending.begin,
+            circuit=LetterCircuit(
+                settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
+            ),
+            insisting=Insisting(commons, settings.retry.backoff),
+            stop=self.ending.begin,
             letters=letters,
             parked=parked,
         )
@@ -98,6 +100,7 @@ class Engine:
         self.committer = Committer(
             source,
             self.claims,
+            self.schedule,
             commons,
             every=settings.commit_every,
             after=settings.commit_after,
@@ -142,8 +145,8 @@ class Engine:
             self.claims,
             self.schedule,
             self.workers,
-            self.poison,
             self.commons,
+            poison=self.poison,
             fetch_max=self._settings.fetch_max,
         )
         loop, name = asyncio.get_running_loop(), self._settings.name
@@ -195,8 +198,7 @@ class Engine:
             again = True
             await self._quiet.wait(claims, clock.now(), cut)
         failed = await self._last_commit(clock.now() if again else began + drain)
-        report = self._report(claims, cut, clock.now() - began, failed)
-        return replace(report, blocked=blocked)
+        return replace(self._report(claims, cut, clock.now() - began, failed), blocked=blocked)
 
     async def _last_commit(self, until: float) -> BaseException | None:
         clock = self._settings.clock
@@ -217,7 +219,7 @@ class Engine:
         ]
         return DrainReport(
             self._settings.name,
-            replace(self.commons.counts),
+            self.commons.counts.snapshot(self.schedule.acknowledged),
             {claim.partition: claim.committed.offset for claim in claims},
             tuple(unfinished),
             seconds,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from .commons import Commons
+    from .counts import Fate
     from .errands import Errands
     from .insisting import Insisting
     from .letter_circuit import LetterCircuit
@@ -45,7 +46,7 @@ _BLOCKED = "%s: %s blocks its key until unblock() (%s)"
 class Letters(Protocol):
     """Writes dead letters of source records."""
 
-    async def write(self, message: Message, error: BaseException) -> None:
+    async def bury(self, message: Message, error: BaseException) -> None:
         """Write one; it is durable when this returns. Raises if it is not."""
 
 
@@ -74,10 +75,10 @@ class Poison:
         schedule: Schedule,
         errands: Errands,
         commons: Commons,
+        *,
         circuit: LetterCircuit,
         insisting: Insisting,
         stop: Callable[[BaseException], None],
-        *,
         letters: Letters | None = None,
         parked: Parked | None = None,
     ) -> None:
@@ -137,7 +138,7 @@ class Poison:
         self._schedule.take_blocked(message)
         if message in self._buried:
             self._buried.remove(message)
-            self._counts.dead_lettered += self._settled(message)
+            self._settled(message, "dead_lettered")
         elif self._letters is not None:
             self._start(message, self._write(message, error, blocks=False))
         else:
@@ -166,42 +167,39 @@ class Poison:
     async def _write(self, message: Message, error: BaseException, *, blocks: bool) -> None:
         assert self._letters is not None
         claim = message.claim
-        write = partial(self._letters.write, message, error)
+        write = partial(self._letters.bury, message, error)
         what = f"the dead letter of {message.coordinates}"
         if not await self._insisting.on(write, what, lambda: claim.is_closed):
             self.leave(message)
             return
-        self._counts.letters += 1
+        self._counts.count("letters")
         if blocks:
             self._block(message, error, has_letter=True)
         else:
-            self._counts.dead_lettered += self._settled(message)
+            self._settled(message, "dead_lettered")
 
     def _give_up(self, message: Message, error: BaseException) -> None:
         say(logger, logging.ERROR, _GIVEN_UP, self._name, message.coordinates, for_log(error))
-        self._counts.terminated += self._settled(message)
+        self._settled(message, "terminated")
 
     # -- the end of a message ----------------------------------------------------------------------
 
-    def _settled(self, message: Message) -> bool:
-        """Settle a message that failed; return whether that has an effect."""
+    def _settled(self, message: Message, fate: Fate) -> None:
+        """Settle a message that failed for good."""
         if message.is_unparked and self._parked is not None:
+            self._counts.count(fate)
             self._parked.handled(message)
-            return True
-        has_effect = message.claim.settled(message.index)
-        if has_effect:
+            return
+        if message.claim.settled(message.index):
+            self._counts.count(fate)
             self._circuit.settled(message.claim)
         else:
-            self._counts.stale += 1
+            self._counts.count("stale")
         self._free(message)
-        return has_effect
 
     def leave(self, message: Message) -> None:
         """Leave a message to a later claim."""
-        if message.claim.is_closed:
-            self._counts.stale += 1
-        else:
-            self._counts.dropped += 1
+        self._counts.count("stale" if message.claim.is_closed else "dropped")
         if message.is_unparked and self._parked is not None:
             self._parked.left(message)
         self._free(message)

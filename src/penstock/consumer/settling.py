@@ -104,12 +104,11 @@ class Settler:
         if message.is_unparked:
             self._poison.acked(message)
             return
-        if message.claim.settled(message.index):
-            self._counts.acked += 1
-        self._schedule.finish(message)
+        if not self._schedule.acknowledge(message):
+            self._schedule.finish(message)
 
     def _failed(self, message: Message, error: BaseException | None, delay: float | None) -> None:
-        self._counts.naks += 1
+        self._counts.count("naks")
         error = error or TransientError("the handler did not acknowledge the message")
         kind = classified(error)
         now = self._clock.now()
