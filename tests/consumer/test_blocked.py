@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from consumer_help import P0, P1, Recorder, finite, log_of, records
+from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 
 from penstock import ConfigError, NoSuchKey
 from penstock._core.source import Position
 from penstock.consumer import offset_map
-from penstock.consumer.consumer import Consumer
-from penstock.consumer.results import Nak, PoisonError, Terminate
-from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import FakeSink, SlowSink
+from penstock.consumer.results import Nak, PoisonError
+from penstock.sources.memory import MemoryLog
+from penstock.testing import FakeSink
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
     from penstock.consumer.message import Message
     from penstock.testing import FakeClock
-
-BAD = {0}
-
-
-class Poisoned(Recorder):
-    """Gives up messages of these offsets, as long as they are in the set."""
-
-    def __init__(self, *offsets: int) -> None:
-        super().__init__()
-        self.bad = set(offsets)
-
-    async def __call__(self, message: Message) -> Terminate | None:
-        await super().__call__(message)
-        return Terminate(f"bad {message.offset}") if message.offset in self.bad else None
-
-
-@asynccontextmanager
-async def running(
-    log: MemoryLog, clock: FakeClock, handler: Callable[[Message], Any], **options: Any
-) -> AsyncGenerator[Consumer]:
-    """A consumer that runs until the block ends, and has handled what it can at its beginning."""
-    consumer = Consumer(MemorySource(log, clock=clock), clock=clock, **options)
-    async with consumer, asyncio.TaskGroup() as tasks:
-        run = tasks.create_task(consumer.run(handler))
-        await clock.advance(2.0)
-        try:
-            yield consumer
-        finally:
-            consumer.stop()
-            await run
 
 
 async def test_a_blocked_key_waits_and_others_go_on(fake_clock: FakeClock) -> None:
@@ -124,20 +89,6 @@ async def test_skip_without_dead_letters_gives_the_message_up(
     assert "t/0@0 is given up without a dead letter (PoisonError: bad 0)" in caplog.text
 
 
-@pytest.mark.parametrize("strategy", ["block", "block_and_dead_letter"])
-async def test_skip_leaves_one_dead_letter(fake_clock: FakeClock, strategy: Any) -> None:
-    """consumer/C:F2: written when it blocks, or else when it is skipped, and only once."""
-    log, handler, letters = log_of(*"aa"), Poisoned(0), FakeSink[Any]()
-    options = {"poison": strategy, "dead_letters": letters}
-    async with running(log, fake_clock, handler, **options) as consumer:
-        assert len(letters.applied) == (strategy == "block_and_dead_letter")
-        consumer.unblock("a", action="skip")
-        await fake_clock.advance(2.0)
-        assert len(letters.applied) == 1
-        assert handler.offsets == [0, 1]
-        assert log.positions[P0] == Position(2)
-
-
 async def test_unblock_takes_a_partition_for_a_key_that_is_blocked_in_two(
     fake_clock: FakeClock,
 ) -> None:
@@ -185,38 +136,6 @@ async def test_a_run_with_only_blocked_messages_left_ends_and_reports_them(
     assert log.positions[P0].offset == 0
     assert (await finite(log, fake_clock).receive(again := Recorder())).complete
     assert again.offsets == [0, 1]
-
-
-async def test_a_blocked_message_whose_letter_is_written_last_ends_the_run(
-    fake_clock: FakeClock,
-) -> None:
-    letters = SlowSink[Any](3.0)
-    consumer = finite(log_of(*"aab"), fake_clock, dead_letters=letters)
-    report = await consumer.receive(Poisoned(0))
-    assert fake_clock.now() == pytest.approx(3.0)
-    assert len(report.blocked) == 1
-    assert report.counts.letters == 1
-    assert report.counts.dead_lettered == 0
-
-
-async def test_a_revoke_takes_blocked_messages_to_the_next_owner(fake_clock: FakeClock) -> None:
-    log, handler = MemoryLog(records("aa")), Poisoned(0)
-    first, second = MemorySource(log, clock=fake_clock), MemorySource(log, [], clock=fake_clock)
-    one, other = Consumer(first, clock=fake_clock), Consumer(second, clock=fake_clock)
-    async with one, other, asyncio.TaskGroup() as tasks:
-        runs = [
-            tasks.create_task(one.run(handler)),
-            tasks.create_task(other.run(taken := Recorder())),
-        ]
-        await fake_clock.advance(1.0)
-        assert len(one.blocked) == 1
-        await first.give([P0], second)
-        await fake_clock.advance(1.0)
-        assert one.blocked == ()
-        assert taken.offsets == [0, 1]
-        one.stop()
-        other.stop()
-        await asyncio.gather(*runs)
 
 
 def test_dead_letters_are_checked_at_construction(fake_clock: FakeClock) -> None:

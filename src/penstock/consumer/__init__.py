@@ -5,7 +5,7 @@ from .._core.retry_policy import DoublingBackoff, RetryPolicy
 from .consumer import Consumer
 from .counts import MessageCounts
 from .message import Message
-from .report import DrainReport, Unfinished
+from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
     BatchResultCountError,
@@ -23,6 +23,7 @@ from .settings import FullJitter
 __all__ = [
     "Ack",
     "BatchResultCountError",
+    "BlockedMessage",
     "Consumer",
     "DecodeError",
     "DoublingBackoff",
@@ -45,6 +46,7 @@ publish("penstock", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate,
 publish(
     __name__,
     BatchResultCountError,
+    BlockedMessage,
     DecodeError,
     DoublingBackoff,
     DrainReport,
