@@ -45,7 +45,7 @@ class Recorder:
     def __init__(self) -> None:
         self.handled: list[Message] = []
 
-    async def __call__(self, message: Message) -> None:
+    async def __call__(self, message: Message) -> object:
         """Handle a message at once."""
         self.handled.append(message)
 
