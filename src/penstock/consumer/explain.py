@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .._core.source import TopicPartition
     from .claim import Claim
+    from .health import Heartbeat
     from .message import Message
     from .parts import Parts
     from .samples import Samples
@@ -94,7 +95,7 @@ class Explanation:
 class Explainer:
     """Explains one moment of a consumer."""
 
-    def __init__(self, parts: Parts, samples: Samples, now: float, *, is_running: bool) -> None:
+    def __init__(self, parts: Parts, samples: Samples, now: float, heart: Heartbeat) -> None:
         self._parts = parts
         self._samples = samples
         self._now = now
@@ -107,7 +108,7 @@ class Explainer:
             if standing.reason is WaitReason.QUEUED_BEHIND
         ]
         self._holders = holders_of(parts, queued)
-        self._is_running = is_running
+        self._heart = heart
 
     def explanation(self) -> Explanation:
         """The explanation of all partitions."""
@@ -123,7 +124,7 @@ class Explainer:
     def _of_all(self) -> Iterator[WaitCause]:
         """What holds the whole consumer."""
         parts, window = self._parts, self._parts.schedule.window
-        if not self._is_running:
+        if not self._heart.is_beating:
             yield WaitCause(WaitReason.NOT_RUNNING)
         if parts.ending.is_begun:
             yield WaitCause(WaitReason.DRAINING)

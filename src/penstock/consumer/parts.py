@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .claims import Claims
     from .committing import Committer
     from .commons import Commons
-    from .ending import Ending
+    from .run_end import RunEnd
     from .errands import Errands
     from .schedule import Schedule
     from .settling import Settler
@@ -29,4 +29,4 @@ class Parts:
     errands: Errands
     settler: Settler
     committer: Committer
-    ending: Ending
+    ending: RunEnd

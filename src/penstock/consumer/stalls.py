@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Change = Literal["stalled", "moving"]
+Change = Literal["stalled", "moves"]
 
 
 class StallDetector:
@@ -18,14 +18,14 @@ class StallDetector:
 
     def __init__(self, after: float | None) -> None:
         self._after = after
-        self._settled = 0
+        self.settled = 0
         self._since: float | None = None
         self.is_stalled = False
 
     def look(self, now: float, settled: int, *, has_work: bool) -> Change | None:
         """Note the number of settled messages at `now`; return what has changed."""
-        if settled != self._settled or not has_work:
-            self._settled = settled
+        if settled != self.settled or not has_work:
+            self.settled = settled
             self._since = now if has_work else None
             return self._become(stalled=False)
         if self._since is None:
@@ -41,4 +41,4 @@ class StallDetector:
         if stalled == self.is_stalled:
             return None
         self.is_stalled = stalled
-        return "stalled" if stalled else "moving"
+        return "stalled" if stalled else "moves"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def stats_of(parts: Parts, deliveries: Deliveries, *, is_stalled: bool) -> Consu
     """Take a snapshot, in any thread."""
     return ConsumerStats(
         parts.commons.name,
-        replace(parts.commons.counts),
+        parts.commons.counts.snapshot(parts.schedule.acknowledged),
         _in_flight(parts),
         {claim.partition: _partition(parts, claim) for claim in parts.claims},
         parts.committer.commits,
