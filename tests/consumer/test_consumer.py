@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-
 from consumer_help import P0, P1, Recorder, finite, log_of, records
+
 from penstock import ClosedError, ConfigError
 from penstock._core.source import Position
 from penstock.consumer import offset_map
@@ -16,9 +16,23 @@ from penstock.consumer.results import Nak, Terminate
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock._core.source import SourceClaim
+    from collections.abc import Sequence
+
+    from penstock._core.source import SourceClaim, SourceRecord
     from penstock.consumer.message import Message
     from penstock.testing import FakeClock
+
+
+class Counting(MemorySource):
+    """Notes the most records that it was asked for at once."""
+
+    most = 0
+
+    async def fetch(
+        self, claims: Sequence[SourceClaim], most: int
+    ) -> Sequence[tuple[SourceClaim, Sequence[SourceRecord]]] | None:
+        self.most = max(self.most, most)
+        return await super().fetch(claims, most)
 
 
 async def test_every_record_is_handled_and_committed(fake_clock: FakeClock) -> None:
@@ -119,19 +133,11 @@ async def test_the_window_bounds_what_is_inside(fake_clock: FakeClock) -> None:
         await fake_clock.sleep(0.1)
         inside -= 1
 
-    class Counting(MemorySource):
-        asked: list[int]
-
-        async def fetch(self, claims: object, most: int) -> object:  # type: ignore[override]
-            self.asked.append(most)
-            return await super().fetch(claims, most)  # type: ignore[arg-type]
-
     source = Counting(log, ends=True, clock=fake_clock)
-    source.asked = []
     consumer = Consumer(source, clock=fake_clock, max_in_flight=3)
     await consumer.receive(handle)
     assert most == 3
-    assert max(source.asked) == 3
+    assert source.most == 3
 
 
 async def test_bytes_are_bounded_and_a_larger_record_passes_alone(fake_clock: FakeClock) -> None:
@@ -173,7 +179,9 @@ async def test_a_revoke_lets_handlers_end_and_commits(fake_clock: FakeClock) -> 
         await fake_clock.advance(0.5)
         claims: list[SourceClaim] = [consumer._open().claims.get(P0)]  # type: ignore[list-item]
         positions = await consumer._open().claims.revoked(claims, 5.0)
-        assert {claim.partition: position.offset for claim, position in positions.items()} == {P0: 1}
+        assert {claim.partition: position.offset for claim, position in positions.items()} == {
+            P0: 1
+        }
         consumer._open().claims.ended(claims)
         await fake_clock.advance(5.0)
         consumer.stop()
