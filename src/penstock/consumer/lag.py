@@ -31,9 +31,7 @@ async def lags_of(parts: Parts) -> dict[TopicPartition, Lag]:
     claims = [claim for claim in asked if not claim.is_closed and claim in ends]
     oldest = oldest_of(parts, claims)
     wall = parts.commons.clock.wall_time()
-    return {
-        claim.partition: _lag(claim, ends[claim], oldest.get(claim), wall) for claim in claims
-    }
+    return {claim.partition: _lag(claim, ends[claim], oldest.get(claim), wall) for claim in claims}
 
 
 def _lag(claim: Claim, end: int, oldest: Standing | None, wall: float) -> Lag:

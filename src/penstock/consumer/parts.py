@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from .claims import Claims
     from .committing import Committer
     from .commons import Commons
-    from .run_end import RunEnd
     from .errands import Errands
+    from .run_end import RunEnd
     from .schedule import Schedule
     from .settling import Settler
     from .workers import Workers

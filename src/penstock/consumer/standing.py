@@ -49,7 +49,7 @@ def busy(parts: Parts) -> Iterator[Standing]:
         for message in slot.messages():
             yield Standing(message, reason)
     for message in parts.errands.running:
-        yield Standing(message, WaitReason.DEAD_LETTER)
+        yield Standing(message, parts.errands.doing(message))
     for message in parts.settler.manual:
         yield Standing(message, WaitReason.MANUAL)
     for message, error in parts.schedule.blocked.items():
