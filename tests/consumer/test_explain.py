@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from random import Random
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -284,9 +284,9 @@ async def test_a_dead_letter_and_a_parked_record_on_their_way_are_named(
     async with source.open(engine.claims):
         run = asyncio.create_task(engine.run(work))
         await fake_clock.run_until_idle()
-        engine.watch.explain()
+        engine.views.explain()
         await fake_clock.advance(2.0)
-        (cause,) = engine.watch.explain().partitions[0].causes
+        (cause,) = engine.views.explain().partitions[0].causes
         assert cause.reason is reason
         assert cause.seconds == pytest.approx(2.0)
         stuck.gate.set()
@@ -326,7 +326,7 @@ async def test_every_message_inside_is_in_exactly_one_place(fake_clock: FakeCloc
 
     def check(consumer: Consumer) -> None:
         engine = consumer._open()
-        places = [standing.message for standing in standings(engine.watch._parts)]
+        places = [standing.message for standing in standings(engine.views._parts)]
         assert len(set(places)) == len(places) == engine.schedule.window.messages
         inside = consumer.stats().in_flight
         assert inside.messages == len(places)

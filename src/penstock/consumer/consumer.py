@@ -140,25 +140,25 @@ class Consumer:
 
     def stats(self) -> ConsumerStats:
         """A snapshot of counts and levels. May be called in any thread."""
-        return self._open().watch.stats()
+        return self._open().views.stats()
 
     def explain(self) -> Explanation:
         """Why each partition is where it is, and what would move it; `str()` is for operators.
 
         Costs a few passes over the messages inside. Call it in the loop's thread.
         """
-        return self._open().watch.explain()
+        return self._open().views.explain()
 
     async def lag(self) -> Mapping[TopicPartition, Lag]:
         """How far each partition is behind its end, in messages (by offsets) and in seconds.
 
         Suspends until the source has told its ends. Raises the source's error.
         """
-        return await self._open().watch.lag()
+        return await self._open().views.lag()
 
     def health(self) -> Health:
         """Readiness and liveness with their reasons. May be called in any thread, at any time."""
-        return NOT_OPEN if self._engine is None else self._engine.watch.health()
+        return NOT_OPEN if self._engine is None else self._engine.views.health()
 
     @property
     def ready(self) -> bool:
@@ -181,7 +181,7 @@ class Consumer:
 
     async def wait_ready(self) -> None:
         """Suspend until `ready`. Raises `ClosedError` if the consumer ends before."""
-        await self._open().watch.wait_ready()
+        await self._open().views.wait_ready()
 
     def _open(self) -> Engine:
         if self._engine is None:

@@ -68,13 +68,13 @@ class CrashWindows:
     def ended(self, claim: Claim) -> None:
         """Keep the counts of a claim that has ended."""
         self._reported.discard(claim)
-        self._past = self._past.and_of(claim)
+        self._past = _with(self._past, claim)
 
     def total(self, claims: Iterable[Claim]) -> Deliveries:
         """The sums over these claims and all that have ended."""
         total = self._past
         for claim in claims:
-            total = total.and_of(claim)
+            total = _with(total, claim)
         return total
 
 
@@ -89,10 +89,10 @@ class Deliveries:
     replayed: int = 0
     """Among the records of a stored map, and not settled: they run, perhaps again."""
 
-    def and_of(self, claim: Claim) -> Deliveries:
-        """These, and those of a claim."""
-        return Deliveries(
-            self.redelivered + claim.redelivered,
-            self.skipped + claim.replay.skipped,
-            self.replayed + claim.replay.replayed,
-        )
+
+def _with(total: Deliveries, claim: Claim) -> Deliveries:
+    return Deliveries(
+        total.redelivered + claim.redelivered,
+        total.skipped + claim.replay.skipped,
+        total.replayed + claim.replay.replayed,
+    )

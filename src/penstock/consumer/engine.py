@@ -29,7 +29,7 @@ from .report import DrainReport, Unfinished
 from .run_end import RunEnd
 from .schedule import Schedule
 from .settling import Settler
-from .watch import Watch
+from .views import Views
 from .window import Window
 from .workers import Workers
 
@@ -98,7 +98,7 @@ class Engine:
             every=settings.commit_every,
             after=settings.commit_after,
         )
-        self.watch = Watch(
+        self.views = Views(
             Parts(
                 commons,
                 source,
@@ -160,7 +160,7 @@ class Engine:
             "poller": poller.run,
             "committer": self.committer.run,
             "timekeeper": self._keep_time,
-            "sampler": self.watch.sampler.run,
+            "sampler": self.views.sampler.run,
         }
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 

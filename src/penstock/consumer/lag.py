@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .standing import oldest_of
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from .standing import Standing
 
 
-class Lag(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Lag:
     """How far the position of a partition is behind."""
 
     messages: int

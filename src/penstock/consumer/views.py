@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STALLED = "nothing has been settled for a while although there is work; see explain()"
 
 
-class Watch:
+class Views:
     """The views of an open consumer. They change nothing."""
 
     def __init__(self, parts: Parts, stall_after: float | None) -> None:
