@@ -8,7 +8,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .._core.checks import count, share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Window:
@@ -69,6 +74,18 @@ class Window:
         if not self.messages:
             return True
         return self.messages < self.max_messages and self.bytes + size <= self.max_bytes
+
+    def fitting(self, sizes: Sequence[int]) -> int:
+        """How many of the next messages, of these sizes, may be taken."""
+        most = min(len(sizes), self.max_messages - self.messages)
+        left = self.max_bytes - self.bytes
+        if most == len(sizes) and sum(sizes) <= left:
+            return most
+        for before, size in enumerate(sizes[: max(most, 0)]):
+            left -= size
+            if left < 0:
+                return before if before or self.messages else 1
+        return max(most, 0)
 
     @property
     def room(self) -> int:

@@ -1,0 +1,51 @@
+"""Tasks that settle messages outside the workers: dead letters, parked records.
+
+An errand's message keeps its key and its place in the window. An errand that is cut leaves its
+message to a later claim. An error of an errand that is not its message's fails the consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from .message import Message
+
+
+class Errands:
+    """The running errands, by their messages."""
+
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self._tasks: dict[Message, asyncio.Task[None]] = {}
+        self._failed = failed
+
+    def start(
+        self, message: Message, work: Coroutine[object, object, None], cut: Callable[[], None]
+    ) -> None:
+        """Run `work` for a message; call `cut` instead of its end if it is cancelled."""
+        task = asyncio.get_running_loop().create_task(work, name=f"errand {message.coordinates}")
+        self._tasks[message] = task
+
+        def ended(task: asyncio.Task[None]) -> None:
+            del self._tasks[message]
+            if task.cancelled():
+                cut()
+            elif (error := task.exception()) is not None:
+                cut()
+                self._failed(error)
+
+        task.add_done_callback(ended)
+
+    def cut(self, messages: Iterable[Message]) -> None:
+        """Cancel the errands of these messages."""
+        for message in messages:
+            if (task := self._tasks.get(message)) is not None:
+                task.cancel()
+
+    @property
+    def running(self) -> frozenset[Message]:
+        """The messages with an errand."""
+        return frozenset(self._tasks)

@@ -1,0 +1,1 @@
+"""Where a consumer reads from: a folder per kind of source."""
