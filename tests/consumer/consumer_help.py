@@ -48,6 +48,7 @@ class Recorder:
     async def __call__(self, message: Message) -> object:
         """Handle a message at once."""
         self.handled.append(message)
+        return None
 
     @property
     def offsets(self) -> list[int]:

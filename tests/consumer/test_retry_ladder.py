@@ -121,7 +121,9 @@ async def test_an_outage_ends_after_give_up_after(fake_clock: FakeClock) -> None
 async def test_max_seconds_does_not_count_outages(fake_clock: FakeClock) -> None:
     """Two failures and 40 s of an outage between them are 8 s."""
     bad, down = TransientError("x"), UnavailableError("down")
-    retry = RetryPolicy(attempts=99, max_seconds=10.0, backoff=DoublingBackoff(first=4.0, longest=4.0))
+    retry = RetryPolicy(
+        attempts=99, max_seconds=10.0, backoff=DoublingBackoff(first=4.0, longest=4.0)
+    )
     handler = Failing(fake_clock, bad, *[down] * 10, bad, bad, bad)
     await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
     assert handler.times == [4.0 * each for each in range(13)]

@@ -25,6 +25,7 @@ from .errands import Errands
 from .insisting import Insisting
 from .keys import KeyRules
 from .letter_circuit import LetterCircuit
+from .parts import Parts
 from .poison import Poison
 from .polling import Poller
 from .quiet import Quiet
@@ -32,6 +33,7 @@ from .report import DrainReport, Unfinished
 from .run_end import RunEnd
 from .schedule import Schedule
 from .settling import Settler
+from .views import Views
 from .window import Window
 from .workers import Workers
 
@@ -67,19 +69,7 @@ class Engine:
         self.schedule = Schedule(keys, window, settings.size_of)
         self.workers = Workers(settings.concurrency, self.ending.begin)
         self.errands = Errands(self.ending.begin, commons.signals.settled)
-        self.poison = Poison(
-            settings.poison,
-            self.schedule,
-            self.errands,
-            commons,
-            circuit=LetterCircuit(
-                settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
-            ),
-            insisting=Insisting(commons, settings.retry.backoff),
-            stop=self.ending.begin,
-            letters=letters,
-            parked=parked,
-        )
+        self.poison = self._poison(letters, parked)
         self.blocked = Blocked(self.schedule, self.poison)
         self.settler = Settler(
             self.schedule,
@@ -104,6 +94,36 @@ class Engine:
             commons,
             every=settings.commit_every,
             after=settings.commit_after,
+        )
+        self.views = Views(
+            Parts(
+                commons,
+                source,
+                self.claims,
+                self.schedule,
+                self.workers,
+                self.errands,
+                self.settler,
+                self.committer,
+                self.ending,
+            ),
+            settings.stall_after,
+        )
+
+    def _poison(self, letters: Letters | None, parked: Parked | None) -> Poison:
+        settings = self._settings
+        return Poison(
+            settings.poison,
+            self.schedule,
+            self.errands,
+            self.commons,
+            circuit=LetterCircuit(
+                settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
+            ),
+            insisting=Insisting(self.commons, settings.retry.backoff),
+            stop=self.ending.begin,
+            letters=letters,
+            parked=parked,
         )
 
     # -- the desk of messages ----------------------------------------------------------------------
@@ -154,6 +174,7 @@ class Engine:
             "poller": poller.run,
             "committer": self.committer.run,
             "timekeeper": self._keep_time,
+            "sampler": self.views.sampler.run,
         }
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 

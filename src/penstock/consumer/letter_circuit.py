@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from .._core.causes import caused
 from .._core.errors import DeadLetterLimit
 from .._core.letter_limit import LetterLimit
 from .._core.told import for_log
@@ -31,7 +32,7 @@ class LetterCircuit:
     def __init__(self, max_ratio: float | None, max_consecutive: int | None) -> None:
         self._limits = max_ratio, max_consecutive
         self._is_on = self._limits != (None, None)
-        self._runs: dict[TopicPartition, _Run] = {}
+        self._runs: dict[TopicPartition, PartitionRun] = {}
 
     def judge(self, claim: Claim, error: BaseException) -> DeadLetterLimit | None:
         """Count a message that failed for good; the error that stops the consumer, if any."""
@@ -44,15 +45,15 @@ class LetterCircuit:
         if self._is_on:
             self._run(claim).leave_out()
 
-    def _run(self, claim: Claim) -> _Run:
+    def _run(self, claim: Claim) -> PartitionRun:
         run = self._runs.get(claim.partition)
         if run is None or run.claim is not claim:
             limit = LetterLimit(*self._limits, WINDOW, arguments=ARGUMENTS, what="messages")
-            run = self._runs[claim.partition] = _Run(claim, limit)
+            run = self._runs[claim.partition] = PartitionRun(claim, limit)
         return run
 
 
-class _Run:
+class PartitionRun:
     """The failures of one claim."""
 
     def __init__(self, claim: Claim, limit: LetterLimit) -> None:
@@ -80,6 +81,4 @@ class _Run:
             f"{claim.partition}: {why}; the consumer stops instead of moving the partition to the "
             f"dead letters. The first error: {for_log(self._first)}"
         )
-        limit = DeadLetterLimit(message)
-        limit.__cause__ = self._first
-        return limit
+        return caused(DeadLetterLimit(message), self._first)
