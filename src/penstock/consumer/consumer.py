@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
 from .engine import Engine
+from .handlers import as_handler
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
+from .stepping import with_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from types import TracebackType
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
-    from .message import Message
+    from .handlers import MessageHandler
     from .report import DrainReport
 
 
@@ -93,21 +94,24 @@ class Consumer:
     ) -> None:
         await self._stack.aclose()
 
-    async def run(self, handler: Callable[[Message], Awaitable[object]]) -> DrainReport:
+    async def run(self, handler: MessageHandler) -> DrainReport:
         """Handle messages until `stop`, a cancellation or the end of the source; then drain.
 
         `handler` takes a `Message` and returns `None` when it has handled it, or another result.
-        An exception is a failed try. Returns the report of the drain. Raises an error of the source
-        or of the consumer itself, after the drain. A cancellation drains, too, and is raised then; a
-        second one ends the drain at once.
+        An exception is a failed try. A plain function runs in a thread, which cannot be stopped:
+        its key waits until it returns, also when it is cut. Returns the report of the drain. Raises
+        an error of the source or of the consumer itself, and a handler's `SystemExit` or
+        `KeyboardInterrupt`, after the drain. A cancellation drains, too, and is raised then; a
+        second one ends the drain at once. Raises `ConfigError` for what is no handler, before
+        anything starts.
         """
+        steps = self._settings.steps
+        call = with_steps(handler, *steps) if steps else as_handler(handler)
         engine = self._begin()
-        work = SingleMessages(
-            engine.schedule, engine.settler, engine.workers, engine.commons, handler
-        )
+        work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
         return await engine.run(work)
 
-    async def receive(self, handler: Callable[[Message], Awaitable[object]]) -> DrainReport:
+    async def receive(self, handler: MessageHandler) -> DrainReport:
         """Open, `run` and close."""
         async with self:
             return await self.run(handler)

@@ -16,7 +16,7 @@ class MessageCounts:
     parked: int = 0
     """Written to the park store, with the messages that follow them."""
     skipped: int = 0
-    """Settled by a step before the handler, such as a known duplicate."""
+    """Acknowledged by `Skip()`, such as a duplicate that a step knows."""
     naks: int = 0
     """Failed tries, of whatever kind."""
     dropped: int = 0

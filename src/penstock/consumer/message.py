@@ -48,6 +48,22 @@ class Message(Entry):
         """Replace the value that handlers see; the record keeps its own."""
         self._value = value
 
+    def begin_again(self) -> None:
+        """Forget the decoded value: the message runs again."""
+        if hasattr(self, "_value"):
+            del self._value
+
+    def header(self, name: str) -> str | None:
+        """The last value of a header as text; `None` without one.
+
+        What is no UTF-8 is escaped.
+        """
+        for known, value in reversed(self.record.headers):
+            if known == name:
+                given: object = value  # clients deliver `None`, too
+                return None if given is None else bytes(value).decode(errors="backslashreplace")
+        return None
+
     @property
     def key(self) -> Any:
         """The record's own key."""

@@ -4,16 +4,23 @@
    started when they are needed, up to `concurrency`.
 2. At most one wake-up is outstanding: the worker that wakes takes a message, and then wakes the
    next worker if there is more. So a busy stretch does not wake all workers for each message.
-3. A handler is cut by `Slot.cut`: its worker is cancelled, and takes the cancellation back. A
-   handler that ignores it keeps its worker and its key until it ends.
+3. A handler is cut by `Slot.cut`: its worker is cancelled. A handler that ignores it is *deaf*, and
+   keeps its worker and its key until it ends.
+4. A cancellation ends a handler, never its worker, whoever asked for it: the cut, the handler
+   itself, a task group in it. Between two turns a worker has no cancellation left, neither counted
+   (`asyncio.timeout` and task groups of the next handler would take it for theirs) nor undelivered
+   (it would hit the next handler).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from .._core.clock import LOOP_CLOCK
+from .._core.runtime.exits import Exit
 from .results import Nak
 
 if TYPE_CHECKING:
@@ -25,11 +32,13 @@ if TYPE_CHECKING:
 class Slot:
     """A worker, and what it runs, as the sweeper samples it."""
 
-    __slots__ = ("_cut_by", "running", "task")
+    __slots__ = ("_cut_by", "is_deaf", "running", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.running: Message | list[Message] | None = None
+        self.is_deaf = False
+        """Whether the running handler has been found to ignore its cut."""
         self._cut_by: BaseException | None = None
 
     def begin(self, task: asyncio.Task[None]) -> None:
@@ -37,8 +46,8 @@ class Slot:
         self.task = task
 
     def cut(self, error: BaseException) -> None:
-        """Cancel the running handler, whose messages fail with `error`; once per run."""
-        if self._cut_by is None and self.task is not None:
+        """Cancel the running handler, whose messages fail with `error`; once per turn."""
+        if self._cut_by is None and self.running is not None and self.task is not None:
             self._cut_by = error
             self.task.cancel()
 
@@ -47,17 +56,39 @@ class Slot:
         """Whether the running handler has been cancelled, and has not ended yet."""
         return self._cut_by is not None
 
+    def turn_deaf(self) -> bool:
+        """Note that the running handler ignores its cut; return whether that is news."""
+        is_news = self.is_cut and not self.is_deaf
+        self.is_deaf = self.is_cut
+        return is_news
+
     def take_cut(self) -> BaseException | None:
-        """The error of a cut, with its cancellation taken back; `None` without one."""
-        error, self._cut_by = self._cut_by, None
-        if error is not None and self.task is not None:
-            self.task.uncancel()
+        """Take all cancellations back at the end of a turn; return the error of its cut, if any."""
+        error, self._cut_by, self.is_deaf = self._cut_by, None, False
+        if self.task is not None:
+            _take_back_all(self.task)
         return error
+
+    async def settle_down(self) -> None:
+        """Let a cancellation pass that was taken back before it was delivered.
+
+        Python forgets it only from 3.13 on. Suspends once; nothing may be running.
+        """
+        try:
+            await LOOP_CLOCK.sleep(0)
+        except asyncio.CancelledError:
+            if self.task is not None:
+                _take_back_all(self.task)
 
     def messages(self) -> list[Message]:
         """What runs in this worker."""
         running = self.running
         return [] if running is None else running if isinstance(running, list) else [running]
+
+
+def _take_back_all(task: asyncio.Task[None]) -> None:
+    while task.cancelling():
+        task.uncancel()
 
 
 class Work(Protocol):
@@ -106,7 +137,7 @@ class Workers:
             slot = Slot()
             self.slots.append(slot)
             task = asyncio.get_running_loop().create_task(self._run(work, slot))
-            task.add_done_callback(self._ended)
+            task.add_done_callback(partial(self._ended, slot))
             slot.begin(task)
 
     async def rest(self) -> bool:
@@ -127,27 +158,41 @@ class Workers:
                 waiter.set_result(None)
         self._idle.clear()
 
+    def end_on_exit(self, error: BaseException) -> None:
+        """End the consumer if a handler raised an exit of the program."""
+        if isinstance(error, Exit):
+            self._failed(error)
+
     @property
     def running(self) -> Iterator[Message]:
         """The messages that run now."""
         return (message for slot in self.slots for message in slot.messages())
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, slot: Slot, task: asyncio.Task[None]) -> None:
+        self.slots.remove(slot)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)  # an error of ours: handlers' errors are results
+        self.is_waking = False  # perhaps this one was, and was cancelled
+        self.wake()
 
     async def _run(self, work: Work, slot: Slot) -> None:
         self.is_waking = False
         await work.run(slot)
 
 
-def after_cancel(slot: Slot, cancelled: asyncio.CancelledError) -> Nak:
-    """The result of a handler that ended by a cancellation: a failed try.
+def result_of_cut(cut_by: BaseException | None, result: object) -> object:
+    """The result of a turn in which its worker was cancelled, by `cut_by` or for another reason.
 
-    Raises the cancellation if it is the worker's own.
+    A handler that was cut has failed, unless it answers an explicit result: most of those that
+    return `None` then have swallowed the cancellation, and nothing says that the message is
+    handled. The cut is the error, unless the handler raised one of its own.
     """
-    error = slot.take_cut()
-    if error is None and slot.task is not None and slot.task.cancelling():
-        slot.running = None
-        raise cancelled
-    return Nak(error=error or cancelled)
+    if cut_by is None:
+        return result
+    if result is None or (isinstance(result, Nak) and _is_cancellation(result.error)):
+        return Nak(error=cut_by)
+    return result
+
+
+def _is_cancellation(error: BaseException | None) -> bool:
+    return isinstance(error, asyncio.CancelledError)
