@@ -105,14 +105,14 @@ class Consumer:
         second one ends the drain at once. Raises `ConfigError` for what is no handler, before
         anything starts.
         """
-        steps = self._settings.steps
-        call = with_steps(handler, *steps) if steps else as_handler(handler)
+        call = with_steps(handler, *self._settings.steps)
         engine = self._begin()
         work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
         return await engine.run(work)
 
     async def receive(self, handler: MessageHandler) -> DrainReport:
         """Open, `run` and close."""
+        as_handler(handler)  # refused before the source is opened
         async with self:
             return await self.run(handler)
 

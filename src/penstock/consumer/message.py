@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._core.order.keys import shown
 from .._core.order.lanes import Entry
@@ -60,8 +60,8 @@ class Message(Entry):
         """
         for known, value in reversed(self.record.headers):
             if known == name:
-                given: object = value  # clients deliver `None`, too
-                return None if given is None else bytes(value).decode(errors="backslashreplace")
+                given = cast("bytes | None", value)  # some clients deliver headers without a value
+                return None if given is None else bytes(given).decode(errors="backslashreplace")
         return None
 
     @property

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from .._core.runtime.loops import running_loop
 from .results import Ack, Nak
-from .workers import result_of_cut
+from .workers import Slot, result_of_cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .message import Message
     from .schedule import Schedule
     from .settling import Settler
-    from .workers import Slot, Workers
+    from .workers import Workers
 
 Handler: TypeAlias = "Callable[[Message], Awaitable[object]]"
 
@@ -41,26 +41,40 @@ class SingleMessages:
         commons: Commons,
         handler: Handler,
     ) -> None:
-        self._schedule = schedule
-        self._settler = settler
-        self._workers = workers
-        self._commons = commons
-        self._handler = handler
+        self.schedule = schedule
+        self.settler = settler
+        self.workers = workers
+        self.commons = commons
+        self.handler = handler
 
     @property
     def is_waiting(self) -> bool:
         """Whether a message is ready."""
-        return bool(self._schedule.ready)
+        return bool(self.schedule.ready)
 
-    async def run(self, slot: Slot) -> None:
-        """Handle ready messages one after another, and rest when there is none."""
-        ready, finish, window = self._schedule.ready, self._schedule.finish, self._schedule.window
-        workers, settler, handler = self._workers, self._settler, self._handler
-        sleep, counts = self._commons.clock.sleep, self._commons.counts
-        room, settled = self._commons.signals.room, self._commons.signals.settled
+    def make_worker(self) -> Slot:
+        """Make a worker of single messages."""
+        return MessageWorker(self)
+
+
+class MessageWorker(Slot):
+    """Handles ready messages one after another."""
+
+    def __init__(self, shared: SingleMessages) -> None:
+        super().__init__()
+        self._shared = shared
+
+    async def work(self) -> None:
+        """Handle ready messages; rest when there is none."""
+        shared = self._shared
+        schedule, workers, settler = shared.schedule, shared.workers, shared.settler
+        ready, window, acknowledge = schedule.ready, schedule.window, schedule.acknowledge
+        handler, sleep = shared.handler, shared.commons.clock.sleep
+        room, settled = shared.commons.signals.room, shared.commons.signals.settled
         task = asyncio.current_task()
         assert task is not None
         is_cancelling, turns = task.cancelling, 0
+        workers.started()
         while True:
             if not ready:
                 if not await workers.rest():
@@ -69,7 +83,7 @@ class SingleMessages:
             message = ready.popleft()
             if ready and not workers.is_waking:
                 workers.wake()
-            slot.running = message
+            self.running = message
             try:
                 result = await handler(message)
             except GeneratorExit as error:
@@ -79,18 +93,16 @@ class SingleMessages:
             except BaseException as error:  # it goes to logs and dead letters
                 result = Nak(error=error)
                 workers.end_on_exit(error)
-            slot.running = None
+            self.running = None
             if is_cancelling():  # by a cut, or by what the handler did
-                settler.settle(message, result_of_cut(slot.take_cut(), result))
-                await slot.settle_down()
-            elif (result is None or type(result) is Ack) and message.claim.settled(message.index):
-                counts.acked += 1
-                finish(message)
+                settler.settle(message, result_of_cut(self.take_cut(), result))
+                await self.settle_down()
+            elif (result is None or type(result) is Ack) and acknowledge(message):
                 if settled.waiters:
                     settled.fire()
             else:
                 settler.settle(message, result)
-            if room.waiters and window.room:
+            if room.waiters and window.has_resumed:
                 room.fire()
             turns += 1
             if turns >= TURNS_BEFORE_YIELD:

@@ -106,5 +106,9 @@ class WithSteps(OfOneMessage):
 
 
 def with_steps(handler: MessageHandler, *steps: Step) -> Callable[[Message], Awaitable[object]]:
-    """A handler with steps of its own, for example in `HandlersByType`. Raises `ConfigError`."""
-    return WithSteps(as_handler(handler), checked_steps(steps))
+    """A handler with steps of its own before it, for example in `HandlersByType`.
+
+    Raises `ConfigError` for what is no handler or no step.
+    """
+    call = as_handler(handler)
+    return WithSteps(call, checked_steps(steps)) if steps else call

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from .._core.clock import LOOP_CLOCK
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Slot:
-    """A worker, and what it runs, as the sweeper samples it."""
+    """A worker, and what it runs, as others see it; a subclass does the work."""
 
     __slots__ = ("_cut_by", "is_deaf", "running", "task")
 
@@ -41,9 +40,18 @@ class Slot:
         """Whether the running handler has been found to ignore its cut."""
         self._cut_by: BaseException | None = None
 
-    def begin(self, task: asyncio.Task[None]) -> None:
-        """Belong to this worker."""
-        self.task = task
+    def begin(self, ended: Callable[[Slot, BaseException | None], None]) -> None:
+        """Start working; `ended` hears of the end, and of an error that is not a handler's."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            ended(self, None if task.cancelled() else task.exception())
+
+        self.task = asyncio.get_running_loop().create_task(self.work())
+        self.task.add_done_callback(done)
+
+    async def work(self) -> None:
+        """Work until there is nothing to do and `Workers.rest` returns false."""
+        raise NotImplementedError
 
     def cut(self, error: BaseException) -> None:
         """Cancel the running handler, whose messages fail with `error`; once per turn."""
@@ -92,15 +100,16 @@ def _take_back_all(task: asyncio.Task[None]) -> None:
 
 
 class Work(Protocol):
-    """What a worker does between two rests."""
+    """A kind of work, and who does it."""
 
     @property
     def is_waiting(self) -> bool:
         """Whether a worker would find something to do."""
         ...
 
-    async def run(self, slot: Slot) -> None:
-        """Work until there is nothing to do and `Workers.rest` returns false."""
+    def make_worker(self) -> Slot:
+        """Make another worker."""
+        ...
 
 
 class Workers:
@@ -134,11 +143,9 @@ class Workers:
                 return
         if len(self.slots) < self._most and not self._is_stopping:
             self.is_waking = True
-            slot = Slot()
+            slot = work.make_worker()
             self.slots.append(slot)
-            task = asyncio.get_running_loop().create_task(self._run(work, slot))
-            task.add_done_callback(partial(self._ended, slot))
-            slot.begin(task)
+            slot.begin(self._ended)
 
     async def rest(self) -> bool:
         """Suspend a worker until there may be work; return whether to go on."""
@@ -163,21 +170,21 @@ class Workers:
         if isinstance(error, Exit):
             self._failed(error)
 
+    def started(self) -> None:
+        """A woken or new worker runs."""
+        self.is_waking = False
+
     @property
     def running(self) -> Iterator[Message]:
         """The messages that run now."""
         return (message for slot in self.slots for message in slot.messages())
 
-    def _ended(self, slot: Slot, task: asyncio.Task[None]) -> None:
+    def _ended(self, slot: Slot, error: BaseException | None) -> None:
         self.slots.remove(slot)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)  # an error of ours: handlers' errors are results
-        self.is_waking = False  # perhaps this one was, and was cancelled
+        if error is not None:
+            self._failed(error)
+        self.is_waking = False  # it may have been the waking one, and cancelled
         self.wake()
-
-    async def _run(self, work: Work, slot: Slot) -> None:
-        self.is_waking = False
-        await work.run(slot)
 
 
 def result_of_cut(cut_by: BaseException | None, result: object) -> object:

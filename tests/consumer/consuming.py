@@ -40,9 +40,7 @@ class Ran(NamedTuple):
         return self.log.start(partition).offset
 
 
-async def consume(
-    clock: FakeClock, given: Sequence[Record], handler: Any, **options: Any
-) -> Ran:
+async def consume(clock: FakeClock, given: Sequence[Record], handler: Any, **options: Any) -> Ran:
     """Run a handler over these records until all are settled; poison is skipped."""
     log = MemoryLog(given)
     options = {"retry": PROMPT, "poison": "skip", **options}
