@@ -150,7 +150,7 @@ def _longest(pairs: _Pairs, seed: int, room: int) -> tuple[str, int]:
     a map of any size, it reads and compresses at most twice what can be kept.
     """
     kept, text = 0, ""
-    size = room
+    size = max(room, 0)
     while True:
         pairs.read(size)
         count = min(pairs.within(size), MOST_RANGES)
