@@ -1,6 +1,10 @@
 """A source in memory: a log that outlives its consumers, and what a test does to it."""
 
+from ..._core.public import publish
 from .log import MemoryLog
+from .script import Crashed
 from .source import MemorySource
 
-__all__ = ["MemoryLog", "MemorySource"]
+__all__ = ["Crashed", "MemoryLog", "MemorySource"]
+
+publish(__name__, Crashed, MemoryLog, MemorySource)
