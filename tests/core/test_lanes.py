@@ -139,10 +139,10 @@ class LanesMachine(RuleBasedStateMachine):
         if item is not None:
             assert item.number == self.waiting[key].popleft()
 
-    @rule(numbers=st.sets(st.integers(0, 40)), held_only=st.booleans())
-    def drop_where(self, numbers: set[int], held_only: bool) -> None:
+    @rule(divisor=st.integers(1, 3), dropped=st.sets(keys))
+    def drop_where(self, divisor: int, dropped: set[int]) -> None:
         def matches(number: int, key: int) -> bool:
-            return number in numbers or (held_only and key in self.held)
+            return number % divisor == 0 and key in dropped
 
         gone = self.lanes.drop_where(lambda item: matches(item.number, self.key_of(item)))
         assert len(gone) == len({item.number for item in gone})
@@ -260,6 +260,40 @@ def test_what_goes_is_in_order_per_key_however_turns_end(
         numbers = [item.number for item in went if item.lane_key == key]
         assert numbers == sorted(numbers)
     assert not lanes.active
+
+
+@given(
+    st.lists(st.integers(0, 2), max_size=12),
+    st.sets(st.integers(0, 2)),
+    st.sets(st.integers(0, 11)),
+)
+@settings(max_examples=100, deadline=None)
+def test_dropped_entries_are_those_that_match_and_the_others_go_on_in_order(
+    keys: list[int], held: set[int], dropped: set[int]
+) -> None:
+    """I4, I5: as if the matching entries had never entered."""
+    lanes: Lanes[Item] = Lanes(ages=True)
+    waiting = [
+        item for number, key in enumerate(keys) if not lanes.enter(item := Item(key, number))
+    ]
+    held = {key for key in held if key in lanes.active}
+    for key in held:
+        lanes.hold(key)
+    gone = lanes.drop_where(lambda item: item.number in dropped)
+    kept = [item for item in waiting if item not in gone]
+    assert {item.number for item in waiting} & dropped == {item.number for item in gone}
+    assert set(lanes.waiting_lanes) == {item.lane_key for item in kept} | held
+    assert lanes.oldest is (kept[0] if kept else None)
+    assert lanes.waiting_size == sum(item.size for item in kept)
+    for key in sorted(set(keys)):
+        assert not lanes.enter(last := Item(key, 12))
+        follow = [item for item in kept if item.lane_key == key]
+        assert [item for item in gone if item.lane_key == key] == [
+            item for item in waiting if item.lane_key == key and item.number in dropped
+        ]
+        assert lanes.length(key) == len(follow) + 1
+        assert lanes.drop_all(key) == [*follow, last]
+    assert lanes.waiting == lanes.waiting_size == 0
 
 
 class Counted(Entry):

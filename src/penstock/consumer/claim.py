@@ -51,6 +51,7 @@ class Attempts:
     """The error of the last try."""
 
     def and_one(self, now: float, error: BaseException, *, counts: bool) -> Attempts:
+        """These and one more, which failed with `error` now."""
         outage = None if counts else self.outage_since if self.outage_since is not None else now
         return replace(
             self,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .claim import Claim
     from .claims import Claims
     from .commons import Commons
+    from .schedule import Schedule
 
 logger = logging.getLogger("penstock.consumer")
 
@@ -36,6 +37,7 @@ class Committer:
         self,
         source: Source,
         claims: Claims,
+        schedule: Schedule,
         commons: Commons,
         *,
         every: float,
@@ -44,13 +46,13 @@ class Committer:
         self._source = source
         self._claims = claims
         self._clock = commons.clock
-        self._counts = commons.counts
+        self._schedule = schedule
         self._name = commons.name
         self._every = every
         self._after = math.inf if after is None else after
         self._lock = asyncio.Lock()
         self._due = Signal()
-        self._acked = 0
+        self._committed = 0
         self.commits = 0
         self.failures = 0
         self.error: BaseException | None = None
@@ -68,7 +70,7 @@ class Committer:
 
     def look(self) -> None:
         """Commit soon if enough messages have been settled since the last commit."""
-        if self._counts.acked - self._acked >= self._after:
+        if self._schedule.acknowledged - self._committed >= self._after:
             self._due.fire()
 
     async def commit(self, *, closing: bool = False) -> None:
@@ -92,7 +94,7 @@ class Committer:
                 cast("Claim", claim).stored(new[claim])
 
     def _new(self, *, closing: bool) -> dict[SourceClaim, Position]:
-        self._acked = self._counts.acked
+        self._committed = self._schedule.acknowledged
         new: dict[SourceClaim, Position] = {}
         for claim in self._claims:
             if claim.is_closed or (claim.is_closing and not closing):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .counts import MessageCounts
+from .counts import Counters
 from .signals import Signals
 
 if TYPE_CHECKING:
@@ -18,5 +18,5 @@ class Commons:
 
     name: str
     clock: Clock
-    counts: MessageCounts = field(default_factory=MessageCounts)
+    counts: Counters = field(default_factory=Counters)
     signals: Signals = field(default_factory=Signals)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from typing import Literal
+
+Fate = Literal[
+    "dead_lettered", "terminated", "parked", "skipped", "naks", "dropped", "stale", "deaf"
+]
+"""What is counted here: all but acknowledged messages."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MessageCounts:
     """Settled and failed messages since the consumer opened. Every count only grows."""
 
@@ -25,3 +32,21 @@ class MessageCounts:
     """Handled, but their claim had ended: they are delivered again."""
     deaf: int = 0
     """Handlers that did not end although they were cancelled."""
+
+
+class Counters:
+    """The counts of a consumer as they grow."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def count(self, fate: Fate, messages: int = 1) -> None:
+        """Count messages."""
+        self._counts[fate] += messages
+
+    def __getitem__(self, fate: Fate) -> int:
+        return self._counts[fate]
+
+    def snapshot(self, acked: int) -> MessageCounts:
+        """The counts of this moment; acknowledged messages are counted by the schedule."""
+        return MessageCounts(acked, **self._counts)

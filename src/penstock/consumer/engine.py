@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
@@ -20,13 +19,13 @@ from .._core.runtime.incomplete import note_incomplete
 from .claims import Claims
 from .committing import Committer
 from .commons import Commons
-from .ending import Ending
 from .errands import Errands
 from .keys import KeyRules
 from .poison import Poison
 from .polling import Poller
 from .quiet import Quiet
 from .report import DrainReport, Unfinished
+from .run_end import RunEnd
 from .schedule import Schedule
 from .settling import Settler
 from .window import Window
@@ -57,7 +56,7 @@ class Engine:
     ) -> None:
         self._source = source
         self._settings = settings
-        self.ending = Ending()
+        self.ending = RunEnd()
         self.commons = commons = Commons(settings.name, settings.clock)
         keys = KeyRules(settings.ordering, settings.key, settings.key_scope, settings.keyless)
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
@@ -92,6 +91,7 @@ class Engine:
         self.committer = Committer(
             source,
             self.claims,
+            self.schedule,
             commons,
             every=settings.commit_every,
             after=settings.commit_after,
@@ -135,8 +135,8 @@ class Engine:
             self.claims,
             self.schedule,
             self.workers,
-            self.poison,
             self.commons,
+            poison=self.poison,
             fetch_max=self._settings.fetch_max,
         )
         loop, name = asyncio.get_running_loop(), self._settings.name
@@ -209,7 +209,7 @@ class Engine:
         ]
         return DrainReport(
             self._settings.name,
-            replace(self.commons.counts),
+            self.commons.counts.snapshot(self.schedule.acknowledged),
             {claim.partition: claim.committed.offset for claim in claims},
             tuple(unfinished),
             seconds,

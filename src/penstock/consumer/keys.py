@@ -27,7 +27,7 @@ SCOPES: tuple[KeyScope, ...] = ("partition", "topic", "group")
 KEYLESS: tuple[Keyless, ...] = ("serial", "parallel")
 
 
-class Alone(NamedTuple):
+class SingleRecord(NamedTuple):
     """The lane of a single record."""
 
     topic: str
@@ -77,6 +77,6 @@ class KeyRules:
             self.has_keyless = True
 
 
-def alone(record: SourceRecord) -> Alone:
+def alone(record: SourceRecord) -> SingleRecord:
     """A lane for this record only."""
-    return Alone(record.topic, record.partition, record.offset)
+    return SingleRecord(record.topic, record.partition, record.offset)

@@ -22,6 +22,7 @@ from base64 import b85decode, b85encode
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
+from .confluent_map import confluent_ranges
 from .foreign_map import ForeignMap
 
 if TYPE_CHECKING:
@@ -67,16 +68,15 @@ def encode(position: int, ranges: Iterable[tuple[int, int]], limit: int = LIMIT)
 
 
 def decode(position: int, text: str | None) -> list[tuple[int, int]]:
-    """The finished ranges beyond `position` of stored metadata: half open, ascending.
+    """The finished ranges of metadata stored beside `position`: half open, ascending.
 
-    No metadata is an empty map. Raises `ForeignMap` for anything that is not a whole map of this
-    position.
+    No metadata is an empty map. Reads the form of Confluent's parallel consumer, too. Raises
+    `ForeignMap` for anything else that is not a whole map of this position.
     """
     if not text:
         return []
     if text[0] not in _PLAIN + _DEFLATED:
-        message = f"unknown form {text[0]!r}"
-        raise ForeignMap(message)
+        return confluent_ranges(position, text)
     try:
         content = b85decode(text[1:])
     except ValueError as error:

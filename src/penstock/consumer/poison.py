@@ -44,7 +44,7 @@ _UNWRITTEN = "%s: the dead letter of %s could not be written (%s); next try in %
 class Letters(Protocol):
     """Writes dead letters of source records."""
 
-    async def write(self, message: Message, error: BaseException) -> None:
+    async def bury(self, message: Message, error: BaseException) -> None:
         """Write one; it is durable when this returns. Raises if it is not."""
 
 
@@ -90,7 +90,7 @@ class Poison:
             self._start(message, self._write(message, error, blocks=self._strategy != "skip"))
         else:
             say(logger, logging.ERROR, _GIVEN_UP, self._name, message.coordinates, for_log(error))
-            self._counts.terminated += 1
+            self._counts.count("terminated")
             self._settled(message)
 
     def bury(self, message: Message, error: BaseException) -> None:
@@ -112,7 +112,7 @@ class Poison:
         tries = 0
         while True:
             try:
-                await self._letters.write(message, error)
+                await self._letters.bury(message, error)
                 break
             except Exception as failed:
                 tries += 1
@@ -120,7 +120,7 @@ class Poison:
                 told = for_log(failed)
                 say(logger, logging.ERROR, _UNWRITTEN, self._name, message.coordinates, told, wait)
                 await self._clock.sleep(wait)
-        self._counts.dead_lettered += 1
+        self._counts.count("dead_lettered")
         if blocks:
             self._block(message, error)
         else:
@@ -129,7 +129,7 @@ class Poison:
     async def _park(self, message: Message, error: BaseException) -> None:
         assert self._parked is not None
         await self._parked.park(message, error)
-        self._counts.parked += 1
+        self._counts.count("parked")
         self._settled(message)
 
     def _start(self, message: Message, work: Coroutine[object, object, None]) -> None:
@@ -143,7 +143,7 @@ class Poison:
 
     def _left(self, message: Message) -> None:
         """Leave a message to a later claim."""
-        self._counts.dropped += 1
+        self._counts.count("dropped")
         self._schedule.finish(message)
         self._signals.work.fire()
         self._signals.settled.fire()

@@ -37,9 +37,9 @@ class Poller:
         claims: Claims,
         schedule: Schedule,
         workers: Workers,
-        poison: Poison,
         commons: Commons,
         *,
+        poison: Poison,
         fetch_max: int,
     ) -> None:
         self._source = source
@@ -59,7 +59,7 @@ class Poller:
         while True:
             if self._fetched:
                 self._admit_fetched()
-            if self._fetched or not window.room:
+            if self._fetched or window.is_full:
                 await self._wait(self._signals.room)
                 continue
             wanted = self._claims.wanted()

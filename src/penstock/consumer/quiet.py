@@ -56,7 +56,7 @@ class Quiet:
 
     def drop(self, claims: Collection[Claim]) -> None:
         """Remove what is queued in these claims; it is delivered again to a later claim."""
-        self._counts.dropped += len(self._schedule.drop(claims))
+        self._counts.count("dropped", len(self._schedule.drop(claims)))
         self._signals.work.fire()
         self._signals.room.fire()
 
@@ -84,7 +84,7 @@ class Quiet:
                 slot.cut(StoppedError("cut: its partition is given up, or the consumer stops"))
         await self._ended(claims, self._clock.now() + GRACE)
         deaf = self.running(claims)
-        self._counts.deaf += len(deaf)
+        self._counts.count("deaf", len(deaf))
         for message in deaf:
             say(logger, logging.ERROR, _DEAF, self._name, message.coordinates)
 

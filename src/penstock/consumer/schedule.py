@@ -66,8 +66,10 @@ class Schedule:
         self.retries: RetryHeap[BackingOff] = RetryHeap()
         self.blocked: dict[Message, BaseException] = {}
         """The blocked messages and why."""
+        self.acknowledged = 0
+        """Messages settled by an acknowledgement."""
         self._keys = keys
-        self._size_of = size_of or size_of_value
+        self._size_of = size_of
         self._lanes: dict[Hashable, Lanes[Message]] = {}
 
     # -- claims ------------------------------------------------------------------------------------
@@ -123,7 +125,7 @@ class Schedule:
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             try:
-                key: Hashable = record.key if is_plain else lane_of(record)  # type: ignore[assignment]
+                key: Hashable = record.key if is_plain else lane_of(record)
                 if type(key) not in PLAIN:
                     key = identity(key)
             except Exception as error:  # it becomes the reason of a dead letter
@@ -140,13 +142,31 @@ class Schedule:
         return broken
 
     def _sizes(self, records: Sequence[SourceRecord]) -> Sequence[int]:
-        size_of = self._size_of
+        if self._size_of is not None:
+            return list(map(self._size_of, records))
         return [
-            len(value) if type(value := record.value) is bytes else size_of(record)
+            len(value) if type(value := record.value) is bytes else size_of_value(value)
             for record in records
         ]
 
     # -- the end of a turn -------------------------------------------------------------------------
+
+    def acknowledge(self, message: Message) -> bool:
+        """Settle a handled message and `finish` it; return false if that has no effect any more.
+
+        The hot path: once per message.
+        """
+        claim = message.claim
+        if claim.is_closed or not claim.tracker.done(message.index):
+            return False
+        if claim.attempts:
+            claim.attempts.pop(message.index, None)
+        following = claim.lanes.leave(message.lane_key)
+        if following is not None:
+            self.ready.append(following)
+        self.window.give(1, message.size)
+        self.acknowledged += 1
+        return True
 
     def finish(self, message: Message) -> None:
         """A message is settled, or left to a later claim: free its key and its place."""
@@ -244,9 +264,8 @@ def _unsettled(
     return [each[0] for each in left], [each[1] for each in left], [each[2] for each in left]
 
 
-def size_of_value(record: SourceRecord) -> int:
-    """Bytes of a record's value; what has no length counts nothing."""
-    value = record.value
+def size_of_value(value: object) -> int:
+    """Bytes of a value; one without a length counts nothing."""
     try:
         return len(value)  # type: ignore[arg-type]
     except TypeError:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.clock import Clock
-    from .._core.park_store import ParkStore
     from .._core.retry_policy import BackoffFunction
     from .._core.sink import Sink, SinkLike
     from .._core.source import Source, SourceRecord
@@ -67,7 +66,7 @@ class ConsumerOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     poison: PoisonStrategy | None
     dead_letters: SinkLike[Any] | None
-    parked: ParkStore | None
+    parked: Any | None
     max_dead_letter_ratio: float | None
     max_consecutive_dead_letters: int | None
     timeout: float | timedelta | None
@@ -100,7 +99,7 @@ class ConsumerSettings:
     retry: RetryPolicy
     poison: PoisonStrategy
     dead_letters: Sink[Any] | None
-    parked: ParkStore | None
+    parked: Any | None
     max_dead_letter_ratio: float | None
     max_consecutive_dead_letters: int | None
     timeout: float | None
@@ -132,7 +131,7 @@ def checked_settings(
     retry: RetryPolicy | None = None,
     poison: PoisonStrategy | None = None,
     dead_letters: SinkLike[Any] | None = None,
-    parked: ParkStore | None = None,
+    parked: Any | None = None,
     max_dead_letter_ratio: float | None = None,
     max_consecutive_dead_letters: int | None = None,
     timeout: float | timedelta | None = None,

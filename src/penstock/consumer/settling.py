@@ -63,7 +63,8 @@ class Settler:
         if claim.is_closing and (claim.is_closed or not _is_ack(result)):
             self._abandon(message)
         elif result is None or isinstance(result, Ack):
-            self._ack(message)
+            if not self._schedule.acknowledge(message):
+                self._schedule.finish(message)
         elif isinstance(result, Nak):
             self._failed(message, result.error, result.delay)
         elif isinstance(result, ToDeadLetter):
@@ -99,20 +100,15 @@ class Settler:
             self._manual.remove(message)
             self._abandon(message)
 
-    def _ack(self, message: Message) -> None:
-        if message.claim.settled(message.index):
-            self._counts.acked += 1
-        self._schedule.finish(message)
-
     def _abandon(self, message: Message) -> None:
         if message.claim.is_closed:
-            self._counts.stale += 1
+            self._counts.count("stale")
         else:
-            self._counts.dropped += 1
+            self._counts.count("dropped")
         self._schedule.finish(message)
 
     def _failed(self, message: Message, error: BaseException | None, delay: float | None) -> None:
-        self._counts.naks += 1
+        self._counts.count("naks")
         error = error or TransientError("the handler did not acknowledge the message")
         kind = classified(error)
         now = self._clock.now()

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
 from .results import Ack, Nak
-from .workers import after_cancel
+from .workers import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .message import Message
     from .schedule import Schedule
     from .settling import Settler
-    from .workers import Slot, Workers
+    from .workers import Workers
 
 Handler: TypeAlias = "Callable[[Message], Awaitable[object]]"
 
@@ -38,24 +38,38 @@ class SingleMessages:
         commons: Commons,
         handler: Handler,
     ) -> None:
-        self._schedule = schedule
-        self._settler = settler
-        self._workers = workers
-        self._commons = commons
-        self._handler = handler
+        self.schedule = schedule
+        self.settler = settler
+        self.workers = workers
+        self.commons = commons
+        self.handler = handler
 
     @property
     def is_waiting(self) -> bool:
         """Whether a message is ready."""
-        return bool(self._schedule.ready)
+        return bool(self.schedule.ready)
 
-    async def run(self, slot: Slot) -> None:
-        """Handle ready messages one after another, and rest when there is none."""
-        ready, finish, window = self._schedule.ready, self._schedule.finish, self._schedule.window
-        workers, settler, handler = self._workers, self._settler, self._handler
-        sleep, counts = self._commons.clock.sleep, self._commons.counts
-        room, settled = self._commons.signals.room, self._commons.signals.settled
+    def make_worker(self) -> Slot:
+        """Make a worker of single messages."""
+        return MessageWorker(self)
+
+
+class MessageWorker(Slot):
+    """Handles ready messages one after another."""
+
+    def __init__(self, shared: SingleMessages) -> None:
+        super().__init__()
+        self._shared = shared
+
+    async def work(self) -> None:
+        """Handle ready messages; rest when there is none."""
+        shared = self._shared
+        schedule, workers, settler = shared.schedule, shared.workers, shared.settler
+        ready, window, acknowledge = schedule.ready, schedule.window, schedule.acknowledge
+        handler, sleep = shared.handler, shared.commons.clock.sleep
+        room, settled = shared.commons.signals.room, shared.commons.signals.settled
         turns = 0
+        workers.started()
         while True:
             if not ready:
                 if not await workers.rest():
@@ -64,24 +78,22 @@ class SingleMessages:
             message = ready.popleft()
             if ready and not workers.is_waking:
                 workers.wake()
-            slot.running = message
+            self.running = message
             try:
                 result = await handler(message)
             except asyncio.CancelledError as error:
-                result = after_cancel(slot, error)
+                result = self.after_cancel(error)
             except (KeyboardInterrupt, SystemExit, GeneratorExit):
                 raise
             except BaseException as error:  # a failed try; it goes to logs and dead letters
                 result = Nak(error=error)
-            slot.running = None
-            if (result is None or type(result) is Ack) and message.claim.settled(message.index):
-                counts.acked += 1
-                finish(message)
+            self.running = None
+            if (result is None or type(result) is Ack) and acknowledge(message):
                 if settled.waiters:
                     settled.fire()
             else:
                 settler.settle(message, result)
-            if room.waiters and window.room:
+            if room.waiters and window.has_resumed:
                 room.fire()
             turns += 1
             if turns >= TURNS_BEFORE_YIELD:

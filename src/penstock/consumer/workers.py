@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Slot:
-    """A worker, and what it runs, as the sweeper samples it."""
+    """A worker, and what it runs, as others see it; a subclass does the work."""
 
     __slots__ = ("_cut_by", "running", "task")
 
@@ -32,9 +32,19 @@ class Slot:
         self.running: Message | list[Message] | None = None
         self._cut_by: BaseException | None = None
 
-    def begin(self, task: asyncio.Task[None]) -> None:
-        """Belong to this worker."""
-        self.task = task
+    def begin(self, failed: Callable[[BaseException], None]) -> None:
+        """Start working; `failed` hears of an error that is not a handler's."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                failed(error)
+
+        self.task = asyncio.get_running_loop().create_task(self.work())
+        self.task.add_done_callback(ended)
+
+    async def work(self) -> None:
+        """Work until there is nothing to do and `Workers.rest` returns false."""
+        raise NotImplementedError
 
     def cut(self, error: BaseException) -> None:
         """Cancel the running handler, whose messages fail with `error`; once per run."""
@@ -59,17 +69,29 @@ class Slot:
         running = self.running
         return [] if running is None else running if isinstance(running, list) else [running]
 
+    def after_cancel(self, cancelled: asyncio.CancelledError) -> Nak:
+        """The result of a handler that ended by a cancellation: a failed try.
+
+        Raises the cancellation if it is the worker's own.
+        """
+        error = self.take_cut()
+        if error is None and self.task is not None and self.task.cancelling():
+            self.running = None
+            raise cancelled
+        return Nak(error=error or cancelled)
+
 
 class Work(Protocol):
-    """What a worker does between two rests."""
+    """A kind of work, and who does it."""
 
     @property
     def is_waiting(self) -> bool:
         """Whether a worker would find something to do."""
         ...
 
-    async def run(self, slot: Slot) -> None:
-        """Work until there is nothing to do and `Workers.rest` returns false."""
+    def make_worker(self) -> Slot:
+        """Make another worker."""
+        ...
 
 
 class Workers:
@@ -103,11 +125,9 @@ class Workers:
                 return
         if len(self.slots) < self._most and not self._is_stopping:
             self.is_waking = True
-            slot = Slot()
+            slot = work.make_worker()
             self.slots.append(slot)
-            task = asyncio.get_running_loop().create_task(self._run(work, slot))
-            task.add_done_callback(self._ended)
-            slot.begin(task)
+            slot.begin(self._failed)
 
     async def rest(self) -> bool:
         """Suspend a worker until there may be work; return whether to go on."""
@@ -127,27 +147,11 @@ class Workers:
                 waiter.set_result(None)
         self._idle.clear()
 
+    def started(self) -> None:
+        """A woken or new worker runs."""
+        self.is_waking = False
+
     @property
     def running(self) -> Iterator[Message]:
         """The messages that run now."""
         return (message for slot in self.slots for message in slot.messages())
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)  # an error of ours: handlers' errors are results
-
-    async def _run(self, work: Work, slot: Slot) -> None:
-        self.is_waking = False
-        await work.run(slot)
-
-
-def after_cancel(slot: Slot, cancelled: asyncio.CancelledError) -> Nak:
-    """The result of a handler that ended by a cancellation: a failed try.
-
-    Raises the cancellation if it is the worker's own.
-    """
-    error = slot.take_cut()
-    if error is None and slot.task is not None and slot.task.cancelling():
-        slot.running = None
-        raise cancelled
-    return Nak(error=error or cancelled)

@@ -300,7 +300,7 @@ class Lanes(Generic[E]):
     def _keep(self, key: Hashable, lane: Lane[E], kept: Sequence[E]) -> None:
         """Reduce a lane to these of its entries."""
         lane.first, lane.last = (kept[0], kept[-1]) if kept else (None, None)
-        for entry, behind in zip(kept, (*kept[1:], None), strict=True):
+        for entry, behind in zip(kept, [*kept, None][1:], strict=True):
             entry.behind = behind
         lane.length = len(kept)
         if not kept and not lane.held:

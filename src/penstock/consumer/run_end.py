@@ -5,7 +5,7 @@ from __future__ import annotations
 from .._core.clock import Signal
 
 
-class Ending:
+class RunEnd:
     """The beginning of the end: asked for, or forced by an error."""
 
     def __init__(self) -> None:
