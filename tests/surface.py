@@ -24,6 +24,8 @@ PUBLIC = (
     "penstock.sinks.http",
     "penstock.sinks.memory",
     "penstock.sinks.postgres",
+    "penstock.sources",
+    "penstock.sources.memory",
     "penstock.spark",
     "penstock.spark.pipeline",
     "penstock.telemetry",

@@ -32,6 +32,15 @@ class HandlerCall:
     error: BaseException | None = None
     """What it raised, a cancellation included."""
 
+    def returns(self, result: object) -> Any:
+        """Note a result, and return it."""
+        self.result = result
+        return result
+
+    def ends(self, now: float, error: BaseException | None) -> None:
+        """Note the end."""
+        self.ended, self.error = now, error
+
 
 class Calls:
     """The calls of one run, in the order of their beginnings."""
@@ -49,36 +58,34 @@ class Calls:
 
             @wraps(handler)
             async def call(given: Any) -> Any:
-                with self._call(given) as record:
-                    record.result = await handler(given)
-                return record.result
+                with self._call(given, self._clock.now) as record:
+                    return record.returns(await handler(given))
 
             return call
 
-        loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()  # a thread has none of its own
 
         @wraps(handler)
         def call_in_thread(given: Any) -> Any:
             with self._call(given, loop.time) as record:
-                record.result = handler(given)
-            return record.result
+                return record.returns(handler(given))
 
         return call_in_thread
 
     @contextmanager
     def _call(
-        self, given: Message | list[Message], now: Callable[[], float] | None = None
+        self, given: Message | list[Message], now: Callable[[], float]
     ) -> Iterator[HandlerCall]:
-        now = now or self._clock.now
         messages = given if isinstance(given, list) else [given]
         ids = tuple(map(self._id_of, messages))
         record = HandlerCall(ids, messages[0].attempt, now())
         self.all.append(record)
+        error: BaseException | None = None
         try:
             yield record
-        except BaseException as error:
-            record.error = error
+        except BaseException as raised:
+            error = raised
             raise
         finally:
-            record.ended = now()
+            record.ends(now(), error)
             self.ended += ids
