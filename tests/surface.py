@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PUBLIC = (
     "penstock",
     "penstock.batcher",
+    "penstock.consumer",
     "penstock.retry",
     "penstock.sinks",
     "penstock.sinks.elasticsearch",
