@@ -65,9 +65,11 @@ class PartitionRun:
         """The first error since a message was handled."""
 
     def leave_out(self) -> None:
+        """Count a settled message that was not handled."""
         self._left_out += 1
 
     def after(self, error: BaseException) -> DeadLetterLimit | None:
+        """Count a failure; the error that stops the consumer, if any."""
         claim = self.claim
         handled = claim.tracker.settled - claim.replay.skipped - self._left_out
         new, self._handled = handled - self._handled, handled
