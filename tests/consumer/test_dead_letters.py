@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from consumer_help import P0, finite, log_of
 
 from penstock import (
     PermanentError,
@@ -26,7 +27,7 @@ from penstock.consumer.claim import Claim
 from penstock.consumer.dead_letters import LetterWriter
 from penstock.consumer.keys import alone
 from penstock.consumer.message import Message
-from penstock.consumer.results import PoisonError
+from penstock.consumer.results import PoisonError, Terminate, ToDeadLetter
 from penstock.letters.file import FileStore
 from penstock.letters.letter import Selection
 from penstock.letters.source_items import NoSourceRecordError, item_of_record, record_of_item
@@ -203,6 +204,53 @@ async def test_a_letter_in_a_file_gives_the_record_back_exactly(
 def test_another_item_is_no_record(item: object) -> None:
     with pytest.raises(NoSourceRecordError, match="is no record of a source"):
         record_of_item(item)
+
+
+# -- of a consumer -----------------------------------------------------------------------------------
+
+
+async def give_up(message: Message) -> Terminate | ToDeadLetter | None:
+    if message.offset == 0:
+        return Terminate("no such customer")
+    return ToDeadLetter("too old") if message.offset == 1 else None
+
+
+async def test_the_position_passes_a_message_once_its_letter_is_written(
+    fake_clock: FakeClock,
+) -> None:
+    """F2, consumer/A:O24: a write that fails is made again, and holds the position meanwhile."""
+    log = log_of("a", "b", "a", "c")
+    sink = ScriptedSink[Any]([fail(UnavailableError("down")) for _ in range(3)])
+    report = await finite(
+        log, fake_clock, name="billing", poison="skip", dead_letters=sink, drain=60.0
+    ).receive(give_up)
+    assert report.complete
+    letters = {letter.item["offset"]: letter for letter in sink.applied}
+    assert letters.keys() == {0, 1}
+    assert [letters[offset].message for offset in (0, 1)] == ["no such customer", "too old"]
+    assert {letter.batcher for letter in sink.applied} == {"billing"}
+    assert log.positions[P0] == Position(4)
+
+
+async def test_a_message_whose_letter_is_not_written_is_not_settled(fake_clock: FakeClock) -> None:
+    """F2: the consumer stops, and both records are delivered again."""
+    log = log_of("a", "b", "c")
+    sink = BlockingSink[Any]()
+    async with finite(
+        log, fake_clock, name="billing", poison="skip", dead_letters=sink
+    ) as consumer:
+        running = asyncio.ensure_future(consumer.run(give_up))
+        await fake_clock.advance(600.0)
+        assert len(sink.calls) == 1
+        consumer.stop()
+        report = await running
+    assert not report.complete
+    assert not sink.applied
+    assert log.positions[P0].offset == 0
+    letters = ScriptedSink[Any]()
+    again = finite(log, fake_clock, name="billing", poison="skip", dead_letters=letters)
+    assert (await again.receive(give_up)).complete
+    assert sorted(offsets(letters.applied)) == [0, 1]
 
 
 # -- writing -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
+from .dead_letters import LetterWriter
 from .engine import Engine
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
@@ -79,7 +80,10 @@ class Consumer:
         if self._engine is not None:
             raise ConfigError("this consumer has been opened before; make a new one")
         async with AsyncExitStack() as stack:
-            engine = Engine(self._source, self._settings, None, None)
+            letters = self._letters()
+            if letters is not None:
+                await stack.enter_async_context(letters.open())
+            engine = Engine(self._source, self._settings, letters, None)
             await stack.enter_async_context(self._source.open(engine.claims))
             self._engine = engine
             self._stack = stack.pop_all()
@@ -130,6 +134,10 @@ class Consumer:
     def resume(self, *partitions: TopicPartition) -> None:
         """Fetch again from these partitions, or from all."""
         self._open().claims.resume(partitions or None)
+
+    def _letters(self) -> LetterWriter | None:
+        target, name, clock = self._settings.dead_letters, self._settings.name, self._settings.clock
+        return None if target is None else LetterWriter(target, name, clock)
 
     def _open(self) -> Engine:
         if self._engine is None:
