@@ -133,6 +133,26 @@ class Tracker:
             self._release(head)
         return self.offset_of(self.base) if self.bits else self.next_offset
 
+    def head(self) -> int | None:
+        """The index of the first unfinished record; `None` if there is none."""
+        at = self.bits.find(0)
+        return None if at < 0 else self.base + at
+
+    def seen_position(self) -> int:
+        """The position as any thread may read it: it may be one of a moment ago, never a later one.
+
+        Releases nothing, unlike `position`.
+        """
+        while True:
+            behind, base = self.next_offset, self.base  # before `bits`, to which records are added
+            at = self.bits.find(0)
+            try:
+                offset = behind if at < 0 else self.offset_of(base + at)
+            except IndexError:  # released, or not added completely
+                continue
+            if base == self.base:
+                return offset
+
     def done_ranges(self) -> Iterator[tuple[int, int]]:
         """Ranges of settled offsets beyond the position, ascending, each from its first offset to
         one past its last. A range may span holes, and an unfinished record lies between two ranges.
