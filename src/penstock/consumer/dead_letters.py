@@ -23,7 +23,7 @@ from .._core import told
 from .._core.batch import RowBatch
 from .._core.causes import cause_name, caused, code_of
 from .._core.classify import classified
-from .._core.errors import ErrorClass, ParkedBehind, UnavailableError
+from .._core.errors import ErrorClass, ParkedBehind, ThrottledError, UnavailableError
 from .._core.lineage import Lineage
 from .._core.opening import opened
 from .._core.order.keys import text_of
@@ -137,7 +137,7 @@ class LetterWriter:
         if not is_shared:
             return error
         made = UnavailableError(f"the dead letters were not written: {told.text_of(error)}")
-        wait = getattr(error, "retry_after", None)
+        wait = error.retry_after if isinstance(error, (ThrottledError, UnavailableError)) else None
         return caused(made, error, summary=told.for_log(error), retry_after=wait)
 
     def _record(self, message: Message, error: BaseException) -> DeadLetterRecord[Any]:
