@@ -9,6 +9,7 @@ from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
 from .blocked import UNBLOCKING
+from .dead_letters import LetterWriter
 from .engine import Engine
 from .handlers import as_handler
 from .health import NOT_OPEN
@@ -89,7 +90,10 @@ class Consumer:
         if self._engine is not None:
             raise ConfigError("this consumer has been opened before; make a new one")
         async with AsyncExitStack() as stack:
-            engine = Engine(self._source, self._settings, None, None)
+            letters = self._letters()
+            if letters is not None:
+                await stack.enter_async_context(letters.open())
+            engine = Engine(self._source, self._settings, letters, None)
             await stack.enter_async_context(self._source.open(engine.claims))
             self._engine = engine
             self._stack = stack.pop_all()
@@ -231,6 +235,10 @@ class Consumer:
             raise ConfigError(f"{self._settings.name} has run already; make a new consumer")
         self._has_run = True
         return engine
+
+    def _letters(self) -> LetterWriter | None:
+        target, name, clock = self._settings.dead_letters, self._settings.name, self._settings.clock
+        return None if target is None else LetterWriter(target, name, clock)
 
     def __repr__(self) -> str:
         return f"Consumer({self._source!r}, name={self._settings.name!r})"
