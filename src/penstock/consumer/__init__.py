@@ -10,6 +10,7 @@ from .explain import Explanation, OldestRecord, PartitionExplanation
 from .health import Health
 from .lag import Lag
 from .message import Message
+from .replays import Unparked
 from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
@@ -67,6 +68,7 @@ __all__ = [
     "Terminate",
     "ToDeadLetter",
     "Unfinished",
+    "Unparked",
     "WaitCause",
     "WaitReason",
     "check",
@@ -103,6 +105,7 @@ publish(
     SchemaError,
     Skip,
     Unfinished,
+    Unparked,
     WaitCause,
     WaitReason,
     check,

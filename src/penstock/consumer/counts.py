@@ -9,6 +9,7 @@ from typing import Literal
 Fate = Literal[
     "dead_lettered",
     "letters",
+    "unparked",
     "terminated",
     "parked",
     "skipped",
@@ -33,6 +34,8 @@ class MessageCounts:
     """Given up without a dead letter (`poison="skip"` without dead letters)."""
     parked: int = 0
     """Written to the park store, with the messages that follow them."""
+    unparked: int = 0
+    """Handled after `unpark`, and removed from the park store."""
     skipped: int = 0
     """Acknowledged by `Skip()`, such as a duplicate that a step knows."""
     naks: int = 0

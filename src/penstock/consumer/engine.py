@@ -13,20 +13,18 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
 from .._core.runtime.incomplete import note_incomplete
-from .blocked import Blocked
 from .claims import Claims
 from .committing import Committer
 from .commons import Commons
 from .errands import Errands
-from .insisting import Insisting
+from .failures import failures
 from .keys import KeyRules
-from .letter_circuit import LetterCircuit
 from .parts import Parts
-from .poison import Poison
 from .polling import Poller
 from .quiet import Quiet
 from .report import DrainReport, Unfinished
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from .._core.source import Source
     from .claim import Claim
     from .message import Message
-    from .poison import Letters, Parked
+    from .poison import Letters
     from .results import Result
     from .settings import ConsumerSettings
     from .workers import Work
@@ -58,7 +56,6 @@ class Engine:
         source: Source,
         settings: ConsumerSettings,
         letters: Letters | None,
-        parked: Parked | None,
     ) -> None:
         self._source = source
         self._settings = settings
@@ -69,11 +66,18 @@ class Engine:
         self.schedule = Schedule(keys, window, settings.size_of)
         self.workers = Workers(settings.concurrency, self.ending.begin)
         self.errands = Errands(self.ending.begin, commons.signals.settled)
-        self.poison = self._poison(letters, parked)
-        self.blocked = Blocked(self.schedule, self.poison)
+        self.failures = failures(
+            settings,
+            self.schedule,
+            self.errands,
+            commons,
+            keys=keys,
+            stop=self.ending.begin,
+            letters=letters,
+        )
         self.settler = Settler(
             self.schedule,
-            self.poison,
+            self.failures.poison,
             settings.retry,
             commons,
             keeps_key=settings.on_nak == "block",
@@ -85,7 +89,10 @@ class Engine:
             self.workers,
             commons,
         )
-        self.claims = Claims(self.schedule, quiet, self, commons, settings.drain)
+        reads = settings.parked is not None
+        self.claims = Claims(
+            self.schedule, quiet, self, commons, settings.drain, reads_parked=reads
+        )
         self._quiet = quiet
         self.committer = Committer(
             source,
@@ -108,22 +115,6 @@ class Engine:
                 self.ending,
             ),
             settings.stall_after,
-        )
-
-    def _poison(self, letters: Letters | None, parked: Parked | None) -> Poison:
-        settings = self._settings
-        return Poison(
-            settings.poison,
-            self.schedule,
-            self.errands,
-            self.commons,
-            circuit=LetterCircuit(
-                settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
-            ),
-            insisting=Insisting(self.commons, settings.retry.backoff),
-            stop=self.ending.begin,
-            letters=letters,
-            parked=parked,
         )
 
     # -- the desk of messages ----------------------------------------------------------------------
@@ -166,7 +157,7 @@ class Engine:
             self.schedule,
             self.workers,
             self.commons,
-            poison=self.poison,
+            poison=self.failures.poison,
             fetch_max=self._settings.fetch_max,
         )
         loop, name = asyncio.get_running_loop(), self._settings.name
@@ -176,6 +167,8 @@ class Engine:
             "timekeeper": self._keep_time,
             "sampler": self.views.sampler.run,
         }
+        if (parker := self.failures.parker) is not None:
+            work["parker"] = partial(parker.run, self.claims)
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
     async def _until_end(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -199,6 +192,7 @@ class Engine:
         clock, retries = self._settings.clock, self.schedule.retries
         while True:
             self.schedule.release_due(clock.now())
+            self.failures.poison.look()
             self.workers.wake()
             due = retries.next_due
             await wait_until(clock, math.inf if due is None else due, self.commons.signals.work)
@@ -207,7 +201,7 @@ class Engine:
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> DrainReport:
         clock, drain = self._settings.clock, self._settings.drain
-        began, blocked = clock.now(), self.blocked.messages()
+        began, blocked = clock.now(), self.failures.blocked.messages()
         tasks[0].cancel()
         claims = self.claims.close_all()
         self.workers.stop()

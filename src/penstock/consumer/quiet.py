@@ -56,9 +56,16 @@ class Quiet:
 
     def drop(self, claims: Collection[Claim]) -> None:
         """Remove what is queued in these claims; it is delivered again to a later claim."""
-        self._counts.count("dropped", len(self._schedule.drop(claims)))
+        dropped = self._schedule.drop(claims)
+        self._counts.count("dropped", len(dropped))
+        self._settler.dropped(dropped)
         self._signals.work.fire()
         self._signals.room.fire()
+
+    def end(self, claims: Collection[Claim]) -> None:
+        """As `drop`, of claims that have ended; their errands have no use any more."""
+        self.drop(claims)
+        self._errands.cut([each for each in self._errands.running if each.claim in claims])
 
     def running(self, claims: Collection[Claim]) -> list[Message]:
         """The messages of these claims that run, have an errand or wait for a manual settle."""

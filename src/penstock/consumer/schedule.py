@@ -21,6 +21,7 @@ from .._core.order.keys import PLAIN, identity
 from .._core.order.lanes import Lanes
 from .keys import alone
 from .message import Message
+from .parked_keys import ParkedKeys
 from .retries import RetryHeap
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .._core.source import SourceRecord, TopicPartition
     from .claim import Claim
     from .keys import KeyRules
+    from .parked_keys import ParkedKey
     from .window import Window
 
 
@@ -69,6 +71,7 @@ class Schedule:
         """The blocked messages and why."""
         self.acknowledged = 0
         """Messages settled by an acknowledgement."""
+        self.parked = ParkedKeys()
         self._keys = keys
         self._size_of = size_of
         self._lanes: dict[Hashable, Lanes[Message]] = {}
@@ -79,9 +82,14 @@ class Schedule:
         """The lanes of a partition's scope; those of an earlier claim while they are active."""
         return self._lanes.setdefault(self._keys.scope_of(partition), Lanes())
 
-    def forget_idle_lanes(self) -> None:
-        """Drop the lanes without any active key."""
-        self._lanes = {scope: lanes for scope, lanes in self._lanes.items() if lanes.active}
+    def forget_idle_lanes(self, claims: Iterable[Claim]) -> None:
+        """Drop the lanes without any active key, but for those of these claims."""
+        used = {id(claim.lanes) for claim in claims}
+        self._lanes = {
+            scope: lanes
+            for scope, lanes in self._lanes.items()
+            if lanes.active or id(lanes) in used
+        }
 
     @property
     def active(self) -> int:
@@ -123,11 +131,12 @@ class Schedule:
         lanes = claim.lanes
         active, ready = lanes.active, self.ready
         is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
+        wait = lanes.wait if self._waits_plainly else self._wait
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             try:
                 key: Hashable = record.key if is_plain else lane_of(record)
-                if type(key) not in PLAIN:
+                if is_plain and type(key) not in PLAIN:
                     key = identity(key)
             except Exception as error:  # it becomes the reason of a dead letter
                 message = Message(alone(record), size, record, claim, index)
@@ -136,11 +145,20 @@ class Schedule:
                 continue
             message = Message(key, size, record, claim, index)
             if key in active:
-                lanes.wait(message)
+                wait(message)
             else:
                 active.add(key)
                 ready.append(message)
         return broken
+
+    @property
+    def _waits_plainly(self) -> bool:
+        """Whether a record that waits in its lane needs no further look: the fast path."""
+        return not self.parked
+
+    def _wait(self, message: Message) -> None:
+        message.claim.lanes.wait(message)
+        self.parked.arrived(message)
 
     def _sizes(self, records: Sequence[SourceRecord]) -> Sequence[int]:
         if self._size_of is not None:
@@ -149,6 +167,10 @@ class Schedule:
             len(value) if type(value := record.value) is bytes else size_of_value(value)
             for record in records
         ]
+
+    def size_of(self, record: SourceRecord) -> int:
+        """The size of a record in bytes."""
+        return self._sizes([record])[0]
 
     # -- the end of a turn -------------------------------------------------------------------------
 
@@ -190,6 +212,8 @@ class Schedule:
         for message, keeps_key in self.retries.pop_due(now):
             if keeps_key or message.claim.lanes.enter(message):
                 self.ready.append(message)
+            else:
+                self.parked.arrived(message)
 
     def block(self, message: Message, error: BaseException) -> None:
         """Keep a message, and its key, until `unblock`."""
@@ -204,6 +228,20 @@ class Schedule:
     def take_blocked(self, message: Message) -> None:
         """Begin the turn of a blocked message outside the ready queue."""
         del self.blocked[message]
+
+    def replay(self, message: Message) -> None:
+        """Begin the turn of a message from the park store, whose key is parked."""
+        lanes, key = message.claim.lanes, message.lane_key
+        lanes.put_back(key, [message])
+        lanes.take_held(key, 1)
+        self.window.take(1, message.size)
+        self.ready.append(message)
+
+    def release(self, parked: ParkedKey) -> None:
+        """Let a parked key continue."""
+        following = self.parked.forget(parked) if parked in self.parked else None
+        if following is not None:
+            self.ready.append(following)
 
     @property
     def is_stuck(self) -> bool:
@@ -244,6 +282,7 @@ class Schedule:
             following = message.claim.lanes.leave(message.lane_key)
             if following is not None:
                 self.ready.append(following)
+        self.ready.extend(self.parked.end(claims))
         gone = [*waiting, *heads]
         gone += [entry.message for entry in backing_off if not entry.keeps_key]
         self.window.give(len(gone), sum([message.size for message in gone]))
