@@ -10,7 +10,7 @@ from .explain import Explanation, OldestRecord, PartitionExplanation
 from .health import Health
 from .lag import Lag
 from .message import Message
-from .report import DrainReport, Unfinished
+from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
     BatchResultCountError,
@@ -36,6 +36,7 @@ from .wait_reason import WaitCause, WaitReason
 __all__ = [
     "Ack",
     "BatchResultCountError",
+    "BlockedMessage",
     "Consumer",
     "ConsumerStats",
     "DecodeError",
@@ -79,6 +80,7 @@ publish("penstock", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate,
 publish(
     __name__,
     BatchResultCountError,
+    BlockedMessage,
     ConsumerStats,
     DecodeError,
     Deliveries,

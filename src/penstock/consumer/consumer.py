@@ -5,8 +5,11 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
+from .blocked import UNBLOCKING
+from .dead_letters import LetterWriter
 from .engine import Engine
 from .handlers import as_handler
 from .health import NOT_OPEN
@@ -20,11 +23,12 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
+    from .blocked import Unblocking
     from .explain import Explanation
     from .handlers import MessageHandler
     from .health import Health
     from .lag import Lag
-    from .report import DrainReport
+    from .report import BlockedMessage, DrainReport
     from .stats import ConsumerStats
 
 
@@ -88,7 +92,10 @@ class Consumer:
         if self._engine is not None:
             raise ConfigError("this consumer has been opened before; make a new one")
         async with AsyncExitStack() as stack:
-            engine = Engine(self._source, self._settings, None, None)
+            letters = self._letters()
+            if letters is not None:
+                await stack.enter_async_context(letters.open())
+            engine = Engine(self._source, self._settings, letters, None)
             await stack.enter_async_context(self._source.open(engine.claims))
             self._engine = engine
             self._stack = stack.pop_all()
@@ -142,6 +149,35 @@ class Consumer:
     def resume(self, *partitions: TopicPartition) -> None:
         """Fetch again from these partitions, or from all."""
         self._open().claims.resume(partitions or None)
+
+    @property
+    def blocked(self) -> tuple[BlockedMessage, ...]:
+        """The messages that could not be handled and keep their keys, the longest blocked first."""
+        return self._open().blocked.messages()
+
+    def unblock(
+        self,
+        key: object,
+        *,
+        partition: TopicPartition | None = None,
+        action: Unblocking = "retry",
+    ) -> int:
+        """Continue with the blocked messages of a key, and with what waits behind them.
+
+        Args:
+            key: the order key, as `blocked` shows it; `None` for records without one, and for a
+                consumer with `ordering="partition"`.
+            partition: only of this partition; default: of any.
+            action: `retry`: handle them again, their attempts from 1. `skip`: give them up, with a
+                dead letter if there are dead letters and they have none yet; otherwise they are
+                counted as `terminated` and logged.
+
+        Returns how many there are. Does not suspend: a dead letter is written in the background,
+        and the key waits for it. Raises `NoSuchKey`, which names what is blocked, if nothing of the
+        key is, and `ConfigError` for another action.
+        """
+        checks.choice("action", action, UNBLOCKING)
+        return self._open().blocked.unblock(key, partition, action)
 
     # -- for operators -----------------------------------------------------------------------------
 
@@ -201,6 +237,10 @@ class Consumer:
             raise ConfigError(f"{self._settings.name} has run already; make a new consumer")
         self._has_run = True
         return engine
+
+    def _letters(self) -> LetterWriter | None:
+        target, name, clock = self._settings.dead_letters, self._settings.name, self._settings.clock
+        return None if target is None else LetterWriter(target, name, clock)
 
     def __repr__(self) -> str:
         return f"Consumer({self._source!r}, name={self._settings.name!r})"
