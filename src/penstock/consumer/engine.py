@@ -138,9 +138,6 @@ class Engine:
     def in_progress(self, message: Message) -> None:
         """Begin the handler's timeout again, and the source's."""
         self._sweeper.in_progress(message)
-        """Tell the source that a message is being handled."""
-        if not message.is_unparked:
-            self._source.extend([message.record])
 
     # -- the run -----------------------------------------------------------------------------------
 

@@ -77,7 +77,8 @@ class Sweeper:
     def in_progress(self, message: Message) -> None:
         """Begin the time of the message's handler again, and the source's."""
         self._handlers.restart(message, self._clock.now())
-        self._extend([message.record])
+        if not message.is_unparked:
+            self._extend([message.record])
 
     def _sweep(self, now: float) -> float:
         """Take a sample and act on it; return the time of the next one."""
@@ -98,9 +99,9 @@ class Sweeper:
 
     def _held(self) -> Iterable[SourceRecord]:
         return (
-            standing.message.record
-            for standing in standings(self._parts)
-            if not standing.message.claim.is_closed
+            message.record
+            for message, *_ in standings(self._parts)
+            if not (message.claim.is_closed or message.is_unparked)
         )
 
     def _extend(self, records: list[SourceRecord]) -> None:
