@@ -5,24 +5,30 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
+from .blocked import UNBLOCKING
+from .dead_letters import LetterWriter
 from .engine import Engine
+from .handlers import as_handler
 from .health import NOT_OPEN
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
+from .stepping import with_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
+    from .blocked import Unblocking
     from .explain import Explanation
+    from .handlers import MessageHandler
     from .health import Health
     from .lag import Lag
-    from .message import Message
-    from .report import DrainReport
+    from .report import BlockedMessage, DrainReport
     from .stats import ConsumerStats
 
 
@@ -84,7 +90,10 @@ class Consumer:
         if self._engine is not None:
             raise ConfigError("this consumer has been opened before; make a new one")
         async with AsyncExitStack() as stack:
-            engine = Engine(self._source, self._settings, None, None)
+            letters = self._letters()
+            if letters is not None:
+                await stack.enter_async_context(letters.open())
+            engine = Engine(self._source, self._settings, letters, None)
             await stack.enter_async_context(self._source.open(engine.claims))
             self._engine = engine
             self._stack = stack.pop_all()
@@ -98,22 +107,25 @@ class Consumer:
     ) -> None:
         await self._stack.aclose()
 
-    async def run(self, handler: Callable[[Message], Awaitable[object]]) -> DrainReport:
+    async def run(self, handler: MessageHandler) -> DrainReport:
         """Handle messages until `stop`, a cancellation or the end of the source; then drain.
 
         `handler` takes a `Message` and returns `None` when it has handled it, or another result.
-        An exception is a failed try. Returns the report of the drain. Raises an error of the source
-        or of the consumer itself, after the drain. A cancellation drains, too, and is raised then; a
-        second one ends the drain at once.
+        An exception is a failed try. A plain function runs in a thread, which cannot be stopped:
+        its key waits until it returns, also when it is cut. Returns the report of the drain. Raises
+        an error of the source or of the consumer itself, and a handler's `SystemExit` or
+        `KeyboardInterrupt`, after the drain. A cancellation drains, too, and is raised then; a
+        second one ends the drain at once. Raises `ConfigError` for what is no handler, before
+        anything starts.
         """
+        call = with_steps(handler, *self._settings.steps)
         engine = self._begin()
-        work = SingleMessages(
-            engine.schedule, engine.settler, engine.workers, engine.commons, handler
-        )
+        work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
         return await engine.run(work)
 
-    async def receive(self, handler: Callable[[Message], Awaitable[object]]) -> DrainReport:
+    async def receive(self, handler: MessageHandler) -> DrainReport:
         """Open, `run` and close."""
+        as_handler(handler)  # refused before the source is opened
         async with self:
             return await self.run(handler)
 
@@ -135,6 +147,35 @@ class Consumer:
     def resume(self, *partitions: TopicPartition) -> None:
         """Fetch again from these partitions, or from all."""
         self._open().claims.resume(partitions or None)
+
+    @property
+    def blocked(self) -> tuple[BlockedMessage, ...]:
+        """The messages that could not be handled and keep their keys, the longest blocked first."""
+        return self._open().blocked.messages()
+
+    def unblock(
+        self,
+        key: object,
+        *,
+        partition: TopicPartition | None = None,
+        action: Unblocking = "retry",
+    ) -> int:
+        """Continue with the blocked messages of a key, and with what waits behind them.
+
+        Args:
+            key: the order key, as `blocked` shows it; `None` for records without one, and for a
+                consumer with `ordering="partition"`.
+            partition: only of this partition; default: of any.
+            action: `retry`: handle them again, their attempts from 1. `skip`: give them up, with a
+                dead letter if there are dead letters and they have none yet; otherwise they are
+                counted as `terminated` and logged.
+
+        Returns how many there are. Does not suspend: a dead letter is written in the background,
+        and the key waits for it. Raises `NoSuchKey`, which names what is blocked, if nothing of the
+        key is, and `ConfigError` for another action.
+        """
+        checks.choice("action", action, UNBLOCKING)
+        return self._open().blocked.unblock(key, partition, action)
 
     # -- for operators -----------------------------------------------------------------------------
 
@@ -194,6 +235,10 @@ class Consumer:
             raise ConfigError(f"{self._settings.name} has run already; make a new consumer")
         self._has_run = True
         return engine
+
+    def _letters(self) -> LetterWriter | None:
+        target, name, clock = self._settings.dead_letters, self._settings.name, self._settings.clock
+        return None if target is None else LetterWriter(target, name, clock)
 
     def __repr__(self) -> str:
         return f"Consumer({self._source!r}, name={self._settings.name!r})"
