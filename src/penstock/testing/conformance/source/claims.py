@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...._core.source import Position
 from .host import RecordingHost
-from .reader import Reader
+from .reader import ClaimReader
 from .subject import SourceUnderTest
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class ClaimTests(SourceUnderTest):
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    async def _taken(self, topic: str, giver: Reader) -> list[HeldClaim]:
+    async def _taken(self, topic: str, giver: ClaimReader) -> list[HeldClaim]:
         """What a second member has taken; it has read everything and has closed again."""
         taker, source = RecordingHost(), self.source(topic)
         before = {claim.partition: claim for claim in giver.host.open}
@@ -165,14 +165,14 @@ class ClaimTests(SourceUnderTest):
             await taker.news.wait_for(lambda: taker.open)
             taken = taker.open
             assert all(before[claim.partition].is_closed for claim in taken)
-            reader = Reader(source, taker)
+            reader = ClaimReader(source, taker)
             for claim in taken:
                 end = (await source.ends([claim])).get(claim, claim.start.offset)
                 await reader.read_up_to(claim, end)
                 assert reader.offsets(claim) == list(range(claim.start.offset, end))
         return taken
 
-    async def _lost(self, reader: Reader) -> list[HeldClaim]:
+    async def _lost(self, reader: ClaimReader) -> list[HeldClaim]:
         """Lose all claims; return the new ones of the same partitions."""
         before = reader.host.open
         await self.lose(reader.source)

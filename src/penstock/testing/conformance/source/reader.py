@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .host import HeldClaim, RecordingHost
 
 
-class Reader:
+class ClaimReader:
     """What was delivered of each claim, and how far it reaches."""
 
     def __init__(self, source: Source, host: RecordingHost) -> None:

@@ -11,7 +11,7 @@ import pytest
 from ...._core import checks
 from ...._core.source import Position, TopicPartition
 from .host import RecordingHost
-from .reader import Reader
+from .reader import ClaimReader
 
 if TYPE_CHECKING:
     import asyncio
@@ -104,12 +104,12 @@ class SourceUnderTest(ABC):
         await self.append(topic, partition, entries)
 
     @asynccontextmanager
-    async def reading(self, topic: str, claims: int) -> AsyncIterator[Reader]:
+    async def reading(self, topic: str, claims: int) -> AsyncIterator[ClaimReader]:
         """An open source that has claimed this number of partitions, and no consumer."""
         host, source = RecordingHost(), self.source(topic)
         async with source.open(host):
             await host.wait_for_claims(claims)
-            yield Reader(source, host)
+            yield ClaimReader(source, host)
 
     async def position(self, topic: str, partition: int = 0) -> Position | None:
         """The stored position of a partition; `None` without one."""
