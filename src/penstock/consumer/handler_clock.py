@@ -32,7 +32,7 @@ class Found(NamedTuple):
     """When the next one may be overdue or deaf; infinite if none may."""
 
 
-class Turn:
+class HandlerTurn:
     """A running handler, as it was seen."""
 
     __slots__ = ("cut_at", "running", "since", "tries")
@@ -62,7 +62,7 @@ class HandlerClock:
     def __init__(self, timeout: float | None, grace: float) -> None:
         self._timeout = math.inf if timeout is None else timeout
         self._grace = grace
-        self._turns: dict[Slot, Turn] = {}
+        self._turns: dict[Slot, HandlerTurn] = {}
         self._restarted: dict[Message, float] = {}
 
     def look(self, now: float, slots: Iterable[Slot]) -> Found:
@@ -74,13 +74,13 @@ class HandlerClock:
                 continue
             turn = turns.get(slot)
             if turn is None or not turn.is_of(slot):
-                turn = Turn(slot.running, _tries(slot.running), now)
+                turn = HandlerTurn(slot.running, _tries(slot.running), now)
             self._turns[slot] = turn
             next_due = min(next_due, self._judge(slot, turn, now, found))
         self._restarted.clear()
         return found._replace(next_due=next_due)
 
-    def _judge(self, slot: Slot, turn: Turn, now: float, found: Found) -> float:
+    def _judge(self, slot: Slot, turn: HandlerTurn, now: float, found: Found) -> float:
         """Put a turn where it belongs; return when it may belong elsewhere."""
         if self._restarted:
             asked = [self._restarted.get(message, turn.since) for message in slot.messages()]
