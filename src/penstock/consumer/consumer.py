@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
+from .batching.batch_limits import BatchOptions, checked_limits
 from .engine import Engine
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
+    from .batching.batch_messages import BatchFunction
     from .message import Message
     from .report import DrainReport
 
@@ -111,6 +113,45 @@ class Consumer:
         """Open, `run` and close."""
         async with self:
             return await self.run(handler)
+
+    @takes(BatchOptions, checked_limits)
+    async def run_batch(
+        self, handler: BatchFunction, **options: Unpack[BatchOptions]
+    ) -> DrainReport:
+        """As `run`, with batches of messages; `concurrency` batches run at once.
+
+        `handler` takes a list of messages, of any keys and partitions, those of one key in order,
+        and returns one result for each by position, or `None`: all are handled. Of each key, only
+        the acknowledgements before its first other result count; the messages behind that one are
+        handled again, after it, also if they were acknowledged. An exception fails the batch: its
+        messages are tried again in ever smaller batches, until the message that causes it is alone
+        and uses up its attempts.
+
+        Args:
+            handler: an `async def` of a list of messages.
+            size: the most messages of a batch.
+            max_wait: seconds that a batch which is not full waits for more messages, from its first
+                one on; 0 does not wait, `None` has no limit.
+            max_bytes: the most bytes of a batch; one larger message is a batch by itself.
+            max_per_key: the most messages of a key in a batch.
+            on_mismatch: what becomes of messages without a result in a list that is too short, or
+                of all if no list is returned: `terminate` them as poison, or `retry`.
+
+        With `ordering="partition"`, a batch holds messages of one partition. At the end, the batch
+        that is being formed is handled, too. Raises `ConfigError` for a bad argument.
+        """
+        limits = checked_limits(self._settings, **options)
+        engine = self._begin()
+        return await engine.run(engine.batches(handler, limits))
+
+    @takes(BatchOptions, checked_limits)
+    async def receive_batch(
+        self, handler: BatchFunction, **options: Unpack[BatchOptions]
+    ) -> DrainReport:
+        """Open, `run_batch` and close."""
+        checked_limits(self._settings, **options)
+        async with self:
+            return await self.run_batch(handler, **options)
 
     def stop(self) -> None:
         """Begin the drain: `run` returns its report. No effect a second time."""

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
 from .._core.runtime.incomplete import note_incomplete
+from .batching.batch_messages import BatchMessages
+from .batching.batch_settling import BatchSettler
 from .claims import Claims
 from .committing import Committer
 from .commons import Commons
@@ -33,6 +35,8 @@ from .workers import Workers
 
 if TYPE_CHECKING:
     from .._core.source import Source
+    from .batching.batch_limits import BatchLimits
+    from .batching.batch_messages import BatchFunction
     from .claim import Claim
     from .message import Message
     from .poison import Letters, Parked
@@ -107,6 +111,15 @@ class Engine:
         """Tell the source that a message is being handled."""
         self._source.extend([message.record])
 
+    def batches(self, handler: BatchFunction, limits: BatchLimits) -> BatchMessages:
+        """The work of handling batches."""
+        policy, on_mismatch = self._settings.retry, limits.on_mismatch
+        settler = BatchSettler(self.settler, self.schedule, policy, self.commons, on_mismatch)
+        former = self.schedule.form_batches(limits)
+        return BatchMessages(
+            self.schedule, former, settler, self.workers, self.commons, handler=handler
+        )
+
     # -- the run -----------------------------------------------------------------------------------
 
     async def run(self, work: Work) -> DrainReport:
@@ -153,6 +166,8 @@ class Engine:
         clock, ending, poller = self._settings.clock, self.ending, tasks[0]
         while not ending.is_begun and not poller.done():
             await wait_until(clock, math.inf, ending.signal)
+        self.schedule.complete(clock.now())
+        self.workers.wake()
         while not ending.is_begun and self.schedule.window.messages:
             await wait_until(clock, math.inf, ending.signal, self.commons.signals.settled)
         if ending.error is not None:
@@ -165,11 +180,11 @@ class Engine:
 
     async def _keep_time(self) -> None:
         """Make ready what has backed off, and wake workers for what others made ready."""
-        clock, retries = self._settings.clock, self.schedule.retries
+        clock = self._settings.clock
         while True:
             self.schedule.release_due(clock.now())
             self.workers.wake()
-            due = retries.next_due
+            due = self.schedule.next_due
             await wait_until(clock, math.inf if due is None else due, self.commons.signals.work)
 
     # -- the drain ---------------------------------------------------------------------------------
@@ -178,6 +193,7 @@ class Engine:
         clock, drain = self._settings.clock, self._settings.drain
         began = clock.now()
         tasks[0].cancel()
+        self.schedule.complete(began)
         claims = self.claims.close_all()
         self.workers.stop()
         cut: list[Message] = []

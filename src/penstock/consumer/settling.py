@@ -79,6 +79,22 @@ class Settler:
             self._poison.take(message, ResultTypeError(f"a handler returned a {kind}; {rule}"))
         self._signals.settled.fire()
 
+    def settle_first(self, message: Message, *, is_acked: bool) -> None:
+        """Acknowledge a message whose key's turn goes on, or leave it to a later claim."""
+        if not is_acked:
+            self._schedule.leave_first(message)
+            self._left(message)
+        elif not self._schedule.acknowledge_first(message):
+            self._left(message)
+
+    def try_again(self, message: Message, wait: float) -> None:
+        """Try a message again, which has not failed itself, after `wait` seconds."""
+        if message.claim.is_closing:
+            self._abandon(message)
+            return
+        self._schedule.back_off(message, self._clock.now() + wait)
+        self._signals.work.fire()
+
     def settle_later(self, message: Message, result: Result) -> bool:
         """Settle a message that answered `Manual`; return whether that has an effect."""
         if message not in self._manual:
@@ -101,11 +117,11 @@ class Settler:
             self._abandon(message)
 
     def _abandon(self, message: Message) -> None:
-        if message.claim.is_closed:
-            self._counts.count("stale")
-        else:
-            self._counts.count("dropped")
+        self._left(message)
         self._schedule.finish(message)
+
+    def _left(self, message: Message) -> None:
+        self._counts.count("stale" if message.claim.is_closed else "dropped")
 
     def _failed(self, message: Message, error: BaseException | None, delay: float | None) -> None:
         self._counts.count("naks")

@@ -123,7 +123,7 @@ class Workers:
                 self.is_waking = True
                 waiter.set_result(None)
                 return
-        if len(self.slots) < self._most and not self._is_stopping:
+        if len(self.slots) < self._most:
             self.is_waking = True
             slot = work.make_worker()
             self.slots.append(slot)
@@ -141,6 +141,7 @@ class Workers:
 
     def stop(self) -> None:
         """Let each worker end once it finds nothing to do."""
+        self.wake()  # for the last batch
         self._is_stopping = True
         for waiter in self._idle:
             if not waiter.done():
