@@ -86,6 +86,16 @@ if TYPE_CHECKING:
         TimeSpent,
         gather,
     )
+    from .consumer import (
+        Ack,
+        Consumer,
+        Manual,
+        Message,
+        Nak,
+        RetryPolicy,
+        Terminate,
+        ToDeadLetter,
+    )
     from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
     from .sinks import (
         Combine,
@@ -130,6 +140,16 @@ else:
                 "TimeSpent",
                 "gather",
             ],
+            "consumer": [
+                "Ack",
+                "Consumer",
+                "Manual",
+                "Message",
+                "Nak",
+                "RetryPolicy",
+                "Terminate",
+                "ToDeadLetter",
+            ],
             "retry": ["Backoff", "CircuitBreaker", "CircuitState", "Retry", "RetryBudget"],
             "sinks": [
                 "Combine",
@@ -145,6 +165,7 @@ else:
             "telemetry": ["Metrics", "Observed", "Tracing"],
         },
         elsewhere={
+            "sources.memory": ["MemoryLog", "MemorySource"],
             "sinks": ["ElasticsearchSink", "FileSink", "HttpSink", "MemorySink", "PostgresSink"],
             "spark": ["Pipeline", "write_dataframe"],
             "telemetry": ["PrometheusObserver"],
@@ -155,6 +176,7 @@ else:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Ack",
     "Adaptive",
     "AddTimeout",
     "ArrowBatch",
@@ -173,6 +195,7 @@ __all__ = [
     "Combine",
     "Committed",
     "ConfigError",
+    "Consumer",
     "Counts",
     "DeadLetter",
     "DeadLetterLimit",
@@ -195,9 +218,12 @@ __all__ = [
     "Limits",
     "Lineage",
     "LoopClock",
+    "Manual",
+    "Message",
     "Metrics",
     "MissingExtra",
     "MissingJars",
+    "Nak",
     "NoFeedback",
     "NonDeterministicReplay",
     "NotPicklableError",
@@ -216,6 +242,7 @@ __all__ = [
     "ResultMismatch",
     "Retry",
     "RetryBudget",
+    "RetryPolicy",
     "Router",
     "RowBatch",
     "ShutdownReport",
@@ -229,10 +256,12 @@ __all__ = [
     "Tally",
     "TenantStats",
     "Tenants",
+    "Terminate",
     "ThrottledError",
     "TimeSpent",
     "TimedOutError",
     "Timeout",
+    "ToDeadLetter",
     "TooLargeError",
     "Tracing",
     "Transaction",

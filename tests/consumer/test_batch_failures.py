@@ -93,7 +93,7 @@ async def test_messages_that_were_held_back_precede_later_ones(fake_clock: FakeC
 async def test_a_key_goes_on_after_the_errand_of_its_poison(
     result: object, fake_clock: FakeClock
 ) -> None:
-    """consumer/C:Ba4, consumer/C:F2: and not before."""
+    """consumer/C:Ba4: and not before."""
     log, handler = log_of(*"aaa"), Batches(once(1, result))
     report = await skipping(log, fake_clock).receive_batch(handler)
     assert handler.offsets == [[0, 1, 2], [2]]
@@ -101,7 +101,7 @@ async def test_a_key_goes_on_after_the_errand_of_its_poison(
 
 
 async def test_a_blocked_message_holds_back_its_key_only(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba4, consumer/C:O2."""
+    """consumer/C:Ba4."""
     log, handler = log_of(*"aab"), Batches(once(0, Terminate("no")))
     source = MemorySource(log, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock, poison="block")
@@ -115,7 +115,7 @@ async def test_a_blocked_message_holds_back_its_key_only(fake_clock: FakeClock) 
 
 
 async def test_a_key_waits_for_a_manual_settle(fake_clock: FakeClock) -> None:
-    """consumer/O20: the message behind it returns to its lane."""
+    """The message behind it returns to its lane."""
     log, handler = log_of(*"aa"), Batches(once(0, Manual()))
     source = MemorySource(log, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock)
@@ -188,7 +188,7 @@ async def test_a_batch_that_fails_is_halved_until_its_poison_is_alone(
 
 
 async def test_the_attempts_of_the_poison_are_its_own(fake_clock: FakeClock) -> None:
-    """consumer/C:Ba2, consumer/C:F1: those in which it was alone."""
+    """consumer/C:Ba2: those in which it was alone."""
     retry = RetryPolicy(attempts=3, unlisted_attempts=3)
     handler = Batches(refusing(0))
     consumer = finite(log_of(*range(4)), fake_clock, poison="skip", retry=retry)
@@ -213,14 +213,14 @@ async def test_messages_that_arrive_later_are_not_in_the_halves(fake_clock: Fake
     """consumer/C:Ba2: others are batched as usual meanwhile."""
     handler = Batches(refusing(1))
     report = await skipping(log_of(*range(40)), fake_clock).receive_batch(handler, size=20)
-    assert [20, 39] == [handler.offsets[1][0], handler.offsets[1][-1]]
+    assert [handler.offsets[1][0], handler.offsets[1][-1]] == [20, 39]
     assert report.counts.acked == 39
 
 
 async def test_an_outage_neither_splits_a_batch_nor_uses_up_attempts(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:F1: the whole batch is tried again until it succeeds."""
+    """The whole batch is tried again until it succeeds."""
     failures = 10
 
     def answer(_batch: list[Message]) -> None:
@@ -257,7 +257,7 @@ async def test_an_outage_for_one_message_is_split_when_other_batches_succeed(
 
 
 async def test_a_handler_that_is_cut_fails_its_messages_once(fake_clock: FakeClock) -> None:
-    """consumer/C:F4: as if it had raised."""
+    """As if it had raised."""
     events = []
 
     async def handle(batch: list[Message]) -> None:
@@ -279,7 +279,7 @@ async def test_a_handler_that_is_cut_fails_its_messages_once(fake_clock: FakeClo
 async def test_a_batch_that_is_cut_for_one_partition_is_not_split_for_the_others(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:R3: they have done nothing wrong, and are tried again."""
+    """They have done nothing wrong, and are tried again."""
     log = MemoryLog([*records("ab"), *records("ab", partition=1)])
     source = MemorySource(log, clock=fake_clock)
     begun: list[list[int]] = []
@@ -309,12 +309,13 @@ async def test_a_batch_that_is_cut_for_one_partition_is_not_split_for_the_others
 async def test_results_of_a_closing_claim_count_if_they_are_acknowledgements(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:R1, consumer/C:B3: others leave their messages to the next claim, in order."""
+    """Others leave their messages to the next claim, in order."""
     log = log_of(*"aaaab")
 
     async def handle(batch: list[Message]) -> list[object]:
         await fake_clock.sleep(1.0)
-        return [None, Nak(), None, None, None][: len(batch)]
+        results: list[object] = [None, Nak(), None, None, None]
+        return results[: len(batch)]
 
     source = MemorySource(log, clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock)

@@ -229,7 +229,7 @@ def test_a_message_behind_suspects_of_its_key_waits_for_its_own_batch() -> None:
 
 
 def test_a_revoke_drops_the_messages_of_its_claims_from_batches() -> None:
-    """consumer/C:R1: those of other claims stay, and keys are free again."""
+    """Those of other claims stay, and keys are free again."""
     forming = Forming(size=3)
     forming.arrive("aab")
     forming.arrive("c", partition=1)

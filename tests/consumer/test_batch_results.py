@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import TransientError
 from penstock.consumer.batching.batch_results import results_of
 from penstock.consumer.results import ACK, BatchResultCountError, Nak, Terminate
 
@@ -51,5 +52,5 @@ def test_with_retry_a_message_without_a_result_has_failed(returned: object) -> N
     results, error = results_of(returned, 2, "retry")
     last = results[-1]
     assert isinstance(last, Nak)
-    assert last.error is not None
-    assert last.error.__cause__ is error
+    assert isinstance(last.error, TransientError)
+    assert str(last.error) == str(error)

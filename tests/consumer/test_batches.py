@@ -26,7 +26,7 @@ def endless(log: MemoryLog, clock: FakeClock, **options: Any) -> Consumer:
 
 
 async def test_all_messages_are_handled_in_batches(fake_clock: FakeClock) -> None:
-    """consumer/O10, consumer/O19, O-T25: `receive_batch` opens, runs and closes."""
+    """consumer/O10, O-T25: `receive_batch` opens, runs and closes."""
     log, handler = log_of(*"abcde"), Batches()
     report = await finite(log, fake_clock).receive_batch(handler, size=2)
     assert handler.offsets == [[0, 1], [2, 3], [4]]
@@ -49,9 +49,7 @@ async def test_a_batch_is_handled_when_its_first_message_is_max_wait_old(
     """O-T13, consumer/O15: not a moment earlier."""
     handler = Batches()
     consumer = endless(log_of(*"ab"), fake_clock)
-    running = asyncio.create_task(
-        consumer.receive_batch(handler, max_wait=timedelta(seconds=2))
-    )
+    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=timedelta(seconds=2)))
     await fake_clock.advance(1.999)
     assert handler.offsets == []
     await fake_clock.advance(0.001)
@@ -107,7 +105,7 @@ async def test_a_drain_leaves_later_batches_to_the_next_claim(fake_clock: FakeCl
 async def test_a_batch_that_is_not_begun_at_the_deadline_is_dropped(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:B3: the running one is cut, and the next one not begun."""
+    """The running one is cut, and the next one not begun."""
     begun = []
 
     async def handle(batch: list[Message]) -> None:
@@ -121,13 +119,13 @@ async def test_a_batch_that_is_not_begun_at_the_deadline_is_dropped(
     consumer.stop()
     report = await running
     assert begun == [[0, 1]]
-    assert [message.offset for message in report.unfinished] == [0, 1]
+    assert {message.offset for message in report.unfinished} == {0, 1}
     assert report.seconds <= 5.0
     assert report.counts.dropped == 4
 
 
 async def test_a_revoke_drops_the_batch_that_is_being_formed(fake_clock: FakeClock) -> None:
-    """consumer/C:R1, O-T7: messages of other partitions stay in it."""
+    """O-T7: messages of other partitions stay in it."""
     log = MemoryLog([*records("ab"), *records("ab", partition=1)])
     source, handler = MemorySource(log, clock=fake_clock), Batches()
     consumer = Consumer(source, clock=fake_clock)
@@ -161,9 +159,7 @@ async def test_a_record_that_does_not_fit_into_the_window_makes_a_batch_due(
 ) -> None:
     """O-T15: the window is not full, but nothing can be taken in."""
     handler = Batches()
-    consumer = finite(
-        log_of(*range(6)), fake_clock, max_in_flight_bytes=10, size_of=lambda _: 6
-    )
+    consumer = finite(log_of(*range(6)), fake_clock, max_in_flight_bytes=10, size_of=lambda _: 6)
     report = await consumer.receive_batch(handler, size=100, max_wait=None)
     assert handler.offsets == [[0], [1], [2], [3], [4], [5]]
     assert report.counts.acked == 6
@@ -178,8 +174,9 @@ async def test_a_window_as_large_as_a_batch_gives_full_batches(fake_clock: FakeC
 
 
 async def test_messages_of_a_batch_stay_in_the_window(fake_clock: FakeClock) -> None:
-    """O-T4, consumer/C:B1: while it runs, and while it is formed."""
-    log, most = log_of(*range(100)), []
+    """O-T4: while it runs, and while it is formed."""
+    log = log_of(*range(100))
+    most: list[int] = []
 
     async def handle(_batch: list[Message]) -> None:
         await fake_clock.sleep(1.0)

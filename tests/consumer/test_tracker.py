@@ -9,6 +9,7 @@ Planted faults, and the test that finds each:
   the model;
 - runs not released, or released one too early: the model, and
   `test_a_compacted_topic_costs_no_memory_behind_its_position`;
+- a run for every admission: `test_records_without_holes_between_them_cost_a_byte_however_they_arrive`;
 - `admit` that changes something before it refuses: `test_a_refused_admission_changes_nothing`;
 - the settled prefix told as a range: `test_ranges_need_no_call_of_position_before`.
 """
@@ -238,6 +239,18 @@ def test_ten_million_done_behind_a_stuck_head_cost_a_byte_each() -> None:
     assert decode(100, text) == [(101, count + 100)]
     assert tracker.done(0)
     assert (tracker.position(), tracker.span) == (count + 100, 0)
+
+
+def test_records_without_holes_between_them_cost_a_byte_however_they_arrive() -> None:
+    tracker = Tracker(0)
+    tracemalloc.start()
+    try:
+        for offset in range(20_000):
+            tracker.admit(offset, offset, 1)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1.2 * 20_000
 
 
 def test_a_compacted_topic_costs_no_memory_behind_its_position() -> None:

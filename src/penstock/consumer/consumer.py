@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING
 
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
-from .batching.batch_limits import BatchOptions, checked_limits
+from .batching.batch_options import BatchOptions, checked_limits
 from .engine import Engine
+from .health import NOT_OPEN
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
     from .batching.batch_messages import BatchFunction
+    from .explain import Explanation
+    from .health import Health
+    from .lag import Lag
     from .message import Message
     from .report import DrainReport
+    from .stats import ConsumerStats
 
 
 class Consumer:
@@ -171,6 +176,53 @@ class Consumer:
     def resume(self, *partitions: TopicPartition) -> None:
         """Fetch again from these partitions, or from all."""
         self._open().claims.resume(partitions or None)
+
+    # -- for operators -----------------------------------------------------------------------------
+
+    def stats(self) -> ConsumerStats:
+        """A snapshot of counts and levels. May be called in any thread."""
+        return self._open().views.stats()
+
+    def explain(self) -> Explanation:
+        """Why each partition is where it is, and what would move it; `str()` is for operators.
+
+        Costs a few passes over the messages inside. Call it in the loop's thread.
+        """
+        return self._open().views.explain()
+
+    async def lag(self) -> Mapping[TopicPartition, Lag]:
+        """How far each partition is behind its end, in messages (by offsets) and in seconds.
+
+        Suspends until the source has told its ends. Raises the source's error.
+        """
+        return await self._open().views.lag()
+
+    def health(self) -> Health:
+        """Readiness and liveness with their reasons. May be called in any thread, at any time."""
+        return NOT_OPEN if self._engine is None else self._engine.views.health()
+
+    @property
+    def ready(self) -> bool:
+        """Whether records are fetched and handled: false before the source's first assignment,
+        while the source has trouble, and from the beginning of the drain on.
+        """
+        return self.health().is_ready
+
+    @property
+    def alive(self) -> bool:
+        """Whether the consumer goes on: false after a failure or its end, and while the event loop
+        is blocked.
+        """
+        return self.health().is_alive
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing has been settled for `stall_after` seconds although there is work."""
+        return self.health().stalled is not None
+
+    async def wait_ready(self) -> None:
+        """Suspend until `ready`. Raises `ClosedError` if the consumer ends before."""
+        await self._open().views.wait_ready()
 
     def _open(self) -> Engine:
         if self._engine is None:

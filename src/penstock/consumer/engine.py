@@ -23,6 +23,7 @@ from .committing import Committer
 from .commons import Commons
 from .errands import Errands
 from .keys import KeyRules
+from .parts import Parts
 from .poison import Poison
 from .polling import Poller
 from .quiet import Quiet
@@ -30,6 +31,7 @@ from .report import DrainReport, Unfinished
 from .run_end import RunEnd
 from .schedule import Schedule
 from .settling import Settler
+from .views import Views
 from .window import Window
 from .workers import Workers
 
@@ -100,6 +102,20 @@ class Engine:
             every=settings.commit_every,
             after=settings.commit_after,
         )
+        self.views = Views(
+            Parts(
+                commons,
+                source,
+                self.claims,
+                self.schedule,
+                self.workers,
+                self.errands,
+                self.settler,
+                self.committer,
+                self.ending,
+            ),
+            settings.stall_after,
+        )
 
     # -- the desk of messages ----------------------------------------------------------------------
 
@@ -157,6 +173,7 @@ class Engine:
             "poller": poller.run,
             "committer": self.committer.run,
             "timekeeper": self._keep_time,
+            "sampler": self.views.sampler.run,
         }
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 

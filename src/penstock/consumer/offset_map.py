@@ -64,7 +64,7 @@ def encode(position: int, ranges: Iterable[tuple[int, int]], limit: int = LIMIT)
     """
     pairs = _Pairs(position, ranges)
     text, kept = _longest(pairs, _seed(position), _room(limit))
-    return EncodedMap(text, cut=not pairs.is_whole or kept < len(pairs))
+    return EncodedMap(text, cut=kept < len(pairs))
 
 
 def decode(position: int, text: str | None) -> list[tuple[int, int]]:
@@ -93,8 +93,6 @@ class _Pairs:
     """The pairs of ranges, read on demand."""
 
     def __init__(self, position: int, ranges: Iterable[tuple[int, int]]) -> None:
-        self.is_whole = False
-        """Whether all ranges have been read."""
         self._pairs = bytearray()
         self._ends: list[int] = []  # of each pair
         self._at = position
@@ -112,7 +110,9 @@ class _Pairs:
         return bisect_right(self._ends, size)
 
     def read(self, size: int) -> None:
-        """Read until there are more than `size` bytes, or more pairs than a map may have."""
+        """Read until there are more than `size` bytes, or more pairs than a map may have. If there
+        are no more, there are no more ranges.
+        """
         pairs, ends = self._pairs, self._ends
         if len(pairs) > size or len(ends) > MOST_RANGES:
             return
@@ -131,7 +131,6 @@ class _Pairs:
             self._at = end
             if len(pairs) > size or len(ends) > MOST_RANGES:
                 return
-        self.is_whole = True
 
 
 def _append(pairs: bytearray, number: int) -> None:
@@ -158,7 +157,7 @@ def _longest(pairs: _Pairs, seed: int, room: int) -> tuple[str, int]:
         if more is None:
             return _halved(pairs, seed, room, (kept, text), count)
         kept, text = count, more
-        if kept == MOST_RANGES or (pairs.is_whole and kept == len(pairs)):
+        if kept in (MOST_RANGES, len(pairs)):
             return text, kept
         size *= 2
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from .._core.say import say
 from .._core.told import for_log
+from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -85,7 +86,7 @@ class Poison:
         if self._strategy == "block":
             self._block(message, error)
         elif self._strategy == "park_key":
-            self._start(message, self._park(message, error))
+            self._start(message, self._park(message, error), WaitReason.PARKED)
         elif self._letters is not None:
             self._start(message, self._write(message, error, blocks=self._strategy != "skip"))
         else:
@@ -132,8 +133,13 @@ class Poison:
         self._counts.count("parked")
         self._settled(message)
 
-    def _start(self, message: Message, work: Coroutine[object, object, None]) -> None:
-        self._errands.start(message, work, partial(self._left, message))
+    def _start(
+        self,
+        message: Message,
+        work: Coroutine[object, object, None],
+        doing: WaitReason = WaitReason.DEAD_LETTER,
+    ) -> None:
+        self._errands.start(message, work, partial(self._left, message), doing)
 
     def _settled(self, message: Message) -> None:
         message.claim.settled(message.index)

@@ -298,6 +298,11 @@ class Schedule:
         self.ready.clear()
         self.ready.extend(left)
 
+    @property
+    def waiting(self) -> int:
+        """Messages in lanes."""
+        return sum([lanes.waiting for lanes in tuple(self._lanes.values())])
+
     def waiting_behind(self) -> Iterable[Message]:
         """The messages in lanes, per lane in order."""
         for lanes in self._lanes.values():

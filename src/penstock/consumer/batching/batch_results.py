@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..results import Result
-    from ..settings import OnMismatch
+    from .batch_limits import OnMismatch
 
 
 class BatchResults(NamedTuple):
@@ -55,6 +55,4 @@ def results_of(returned: object, count: int, on_mismatch: OnMismatch) -> BatchRe
 def _missing(error: BatchResultCountError, on_mismatch: OnMismatch) -> Result:
     if on_mismatch == "terminate":
         return Terminate(error=error)
-    failed = TransientError(str(error))
-    failed.__cause__ = error
-    return Nak(error=failed)
+    return Nak(error=TransientError(str(error)))

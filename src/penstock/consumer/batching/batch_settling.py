@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from ..commons import Commons
     from ..message import Message
     from ..schedule import Schedule
-    from ..settings import OnMismatch
     from ..settling import Settler
+    from .batch_limits import OnMismatch
 
     Results: TypeAlias = Sequence[tuple[Message, object]]
 

@@ -1,6 +1,10 @@
 """A source in memory: a log that outlives its consumers, and what a test does to it."""
 
+from ..._core.public import publish
+from ..._core.source import Record, TopicPartition
 from .log import MemoryLog
 from .source import MemorySource
 
-__all__ = ["MemoryLog", "MemorySource"]
+__all__ = ["MemoryLog", "MemorySource", "Record", "TopicPartition"]
+
+publish(__name__, MemoryLog, MemorySource)
