@@ -263,21 +263,18 @@ class Stuck:
     async def bury(self, message: Message, error: BaseException) -> None:
         await self.gate.wait()
 
-    async def park(self, message: Message, error: BaseException | None) -> None:
-        await self.gate.wait()
-
 
 @pytest.mark.parametrize(
     ("result", "reason"),
-    [(ToDeadLetter("old"), WaitReason.DEAD_LETTER), (Terminate("bad"), WaitReason.PARKED)],
+    [(ToDeadLetter("old"), WaitReason.DEAD_LETTER), (Terminate("bad"), WaitReason.DEAD_LETTER)],
 )
 async def test_a_dead_letter_and_a_parked_record_on_their_way_are_named(
     fake_clock: FakeClock, result: object, reason: WaitReason
 ) -> None:
     """consumer/C:N5."""
     source, stuck = MemorySource(log_of("a"), ends=True, clock=fake_clock), Stuck()
-    settings = checked_settings(source, clock=fake_clock, poison="park_key", parked=stuck)
-    engine = Engine(source, settings, stuck, stuck)
+    settings = checked_settings(source, clock=fake_clock, poison="skip")
+    engine = Engine(source, settings, stuck, None)
     work = SingleMessages(
         engine.schedule, engine.settler, engine.workers, engine.commons, Gate(a=result)
     )

@@ -18,7 +18,7 @@ from . import offset_map
 from .tracker import Tracker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .._core.order.lanes import Lanes
     from .._core.source import SourceRecord, TopicPartition
@@ -47,6 +47,8 @@ class Attempts:
     first_at: float = 0.0
     outage_since: float | None = None
     """The first of the uninterrupted uncounted failures."""
+    outages: float = 0.0
+    """Seconds of uninterrupted uncounted failures that are over."""
     error: BaseException | None = None
     """The error of the last try."""
     batch_limit: int = 0
@@ -54,13 +56,15 @@ class Attempts:
 
     def and_one(self, now: float, error: BaseException, *, counts: bool) -> Attempts:
         """These and one more, which failed with `error` now."""
-        outage = None if counts else self.outage_since if self.outage_since is not None else now
+        since = self.outage_since
+        over = now - since if counts and since is not None else 0.0
         return replace(
             self,
             failed=self.failed + 1,
             counted=self.counted + counts,
             first_at=self.first_at if self.failed else now,
-            outage_since=outage,
+            outage_since=None if counts else now if since is None else since,
+            outages=self.outages + over,
             error=error,
         )
 
@@ -150,7 +154,8 @@ class Claim:
     def snapshot(self) -> Position:
         """Position and map of this instant."""
         position = self.tracker.position()
-        encoded = offset_map.encode(position, self.tracker.done_ranges())
+        rest = self.replay.beyond(self.tracker.next_offset)
+        encoded = offset_map.encode(position, offset_map.joined(self.tracker.done_ranges(), rest))
         self.is_cut = encoded.cut
         return Position(position, encoded.text)
 
@@ -198,6 +203,13 @@ class Replayed:
         elif offset < self.end:
             self.replayed += 1
         return is_settled
+
+    def beyond(self, offset: int) -> Iterator[tuple[int, int]]:
+        """The settled ranges from `offset` on."""
+        if offset < self.end:
+            for start, end in self._ranges:
+                if end > offset:
+                    yield max(start, offset), end
 
     def settled_from(self, offset: int) -> int:
         """The end of the settled span at `offset`; `offset` if that is not settled."""

@@ -5,26 +5,31 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
 from .batching.batch_options import BatchOptions, checked_limits
+from .blocked import UNBLOCKING
+from .dead_letters import LetterWriter
 from .engine import Engine
+from .handlers import as_batch_handler, as_handler
 from .health import NOT_OPEN
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
+from .stepping import with_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
-    from .batching.batch_messages import BatchFunction
+    from .blocked import Unblocking
     from .explain import Explanation
+    from .handlers import BatchHandler, MessageHandler
     from .health import Health
     from .lag import Lag
-    from .message import Message
-    from .report import DrainReport
+    from .report import BlockedMessage, DrainReport
     from .stats import ConsumerStats
 
 
@@ -86,7 +91,10 @@ class Consumer:
         if self._engine is not None:
             raise ConfigError("this consumer has been opened before; make a new one")
         async with AsyncExitStack() as stack:
-            engine = Engine(self._source, self._settings, None, None)
+            letters = self._letters()
+            if letters is not None:
+                await stack.enter_async_context(letters.open())
+            engine = Engine(self._source, self._settings, letters, None)
             await stack.enter_async_context(self._source.open(engine.claims))
             self._engine = engine
             self._stack = stack.pop_all()
@@ -100,28 +108,31 @@ class Consumer:
     ) -> None:
         await self._stack.aclose()
 
-    async def run(self, handler: Callable[[Message], Awaitable[object]]) -> DrainReport:
+    async def run(self, handler: MessageHandler) -> DrainReport:
         """Handle messages until `stop`, a cancellation or the end of the source; then drain.
 
         `handler` takes a `Message` and returns `None` when it has handled it, or another result.
-        An exception is a failed try. Returns the report of the drain. Raises an error of the source
-        or of the consumer itself, after the drain. A cancellation drains, too, and is raised then; a
-        second one ends the drain at once.
+        An exception is a failed try. A plain function runs in a thread, which cannot be stopped:
+        its key waits until it returns, also when it is cut. Returns the report of the drain. Raises
+        an error of the source or of the consumer itself, and a handler's `SystemExit` or
+        `KeyboardInterrupt`, after the drain. A cancellation drains, too, and is raised then; a
+        second one ends the drain at once. Raises `ConfigError` for what is no handler, before
+        anything starts.
         """
+        call = with_steps(handler, *self._settings.steps)
         engine = self._begin()
-        work = SingleMessages(
-            engine.schedule, engine.settler, engine.workers, engine.commons, handler
-        )
+        work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
         return await engine.run(work)
 
-    async def receive(self, handler: Callable[[Message], Awaitable[object]]) -> DrainReport:
+    async def receive(self, handler: MessageHandler) -> DrainReport:
         """Open, `run` and close."""
+        as_handler(handler)  # refused before the source is opened
         async with self:
             return await self.run(handler)
 
     @takes(BatchOptions, checked_limits)
     async def run_batch(
-        self, handler: BatchFunction, **options: Unpack[BatchOptions]
+        self, handler: BatchHandler, **options: Unpack[BatchOptions]
     ) -> DrainReport:
         """As `run`, with batches of messages; `concurrency` batches run at once.
 
@@ -133,7 +144,7 @@ class Consumer:
         and uses up its attempts.
 
         Args:
-            handler: an `async def` of a list of messages.
+            handler: a function of a list of messages, async, or plain to run in a thread.
             size: the most messages of a batch.
             max_wait: seconds that a batch which is not full waits for more messages, from its first
                 one on; 0 does not wait, `None` has no limit.
@@ -145,15 +156,17 @@ class Consumer:
         With `ordering="partition"`, a batch holds messages of one partition. At the end, the batch
         that is being formed is handled, too. Raises `ConfigError` for a bad argument.
         """
+        call = as_batch_handler(handler)
         limits = checked_limits(self._settings, **options)
         engine = self._begin()
-        return await engine.run(engine.batches(handler, limits))
+        return await engine.run(engine.batches(call, limits))
 
     @takes(BatchOptions, checked_limits)
     async def receive_batch(
-        self, handler: BatchFunction, **options: Unpack[BatchOptions]
+        self, handler: BatchHandler, **options: Unpack[BatchOptions]
     ) -> DrainReport:
         """Open, `run_batch` and close."""
+        as_batch_handler(handler)  # refused before the source is opened
         checked_limits(self._settings, **options)
         async with self:
             return await self.run_batch(handler, **options)
@@ -176,6 +189,35 @@ class Consumer:
     def resume(self, *partitions: TopicPartition) -> None:
         """Fetch again from these partitions, or from all."""
         self._open().claims.resume(partitions or None)
+
+    @property
+    def blocked(self) -> tuple[BlockedMessage, ...]:
+        """The messages that could not be handled and keep their keys, the longest blocked first."""
+        return self._open().blocked.messages()
+
+    def unblock(
+        self,
+        key: object,
+        *,
+        partition: TopicPartition | None = None,
+        action: Unblocking = "retry",
+    ) -> int:
+        """Continue with the blocked messages of a key, and with what waits behind them.
+
+        Args:
+            key: the order key, as `blocked` shows it; `None` for records without one, and for a
+                consumer with `ordering="partition"`.
+            partition: only of this partition; default: of any.
+            action: `retry`: handle them again, their attempts from 1. `skip`: give them up, with a
+                dead letter if there are dead letters and they have none yet; otherwise they are
+                counted as `terminated` and logged.
+
+        Returns how many there are. Does not suspend: a dead letter is written in the background,
+        and the key waits for it. Raises `NoSuchKey`, which names what is blocked, if nothing of the
+        key is, and `ConfigError` for another action.
+        """
+        checks.choice("action", action, UNBLOCKING)
+        return self._open().blocked.unblock(key, partition, action)
 
     # -- for operators -----------------------------------------------------------------------------
 
@@ -235,6 +277,10 @@ class Consumer:
             raise ConfigError(f"{self._settings.name} has run already; make a new consumer")
         self._has_run = True
         return engine
+
+    def _letters(self) -> LetterWriter | None:
+        target, name, clock = self._settings.dead_letters, self._settings.name, self._settings.clock
+        return None if target is None else LetterWriter(target, name, clock)
 
     def __repr__(self) -> str:
         return f"Consumer({self._source!r}, name={self._settings.name!r})"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Fate = Literal[
-    "dead_lettered", "terminated", "parked", "skipped", "naks", "dropped", "stale", "deaf",
-    "batches", "split_batches", "miscounted_batches",
+    "dead_lettered", "letters", "terminated", "parked", "skipped", "naks", "dropped", "stale",
+    "deaf", "batches", "split_batches", "miscounted_batches",
 ]  # fmt: skip
 """What is counted here: all but acknowledged messages."""
 
@@ -19,12 +19,15 @@ class MessageCounts:
 
     acked: int = 0
     dead_lettered: int = 0
+    """Settled with a dead letter."""
+    letters: int = 0
+    """Dead letters written, also those of messages that then block their key."""
     terminated: int = 0
     """Given up without a dead letter (`poison="skip"` without dead letters)."""
     parked: int = 0
     """Written to the park store, with the messages that follow them."""
     skipped: int = 0
-    """Settled by a step before the handler, such as a known duplicate."""
+    """Acknowledged by `Skip()`, such as a duplicate that a step knows."""
     naks: int = 0
     """Failed tries, of whatever kind."""
     dropped: int = 0
@@ -56,4 +59,4 @@ class Counters:
 
     def snapshot(self, acked: int) -> MessageCounts:
         """The counts of this moment; acknowledged messages are counted by the schedule."""
-        return MessageCounts(acked, **self._counts)
+        return MessageCounts(acked - self._counts["skipped"], **self._counts)

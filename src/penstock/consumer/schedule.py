@@ -5,6 +5,7 @@
 2. `ready` holds the first message of each lane that may start, once and in the order in which they
    became ready, so each ready key starts within one round. Whoever takes a message from it runs it,
    and ends its turn by one of `finish`, `back_off`, `block` or `put_back`.
+   Ended by another than `finish`, it runs again, beginning with its record's own value.
 3. A message that backs off or is blocked keeps its key: nothing later of the key starts before it.
    With `keeps_key=False` it gives its key up, and enters it again when it is due.
 4. With `form_batches`, ready messages are taken by the former, with messages behind them. They are
@@ -213,6 +214,7 @@ class Schedule:
 
     def back_off(self, message: Message, due: float, *, keeps_key: bool = True) -> None:
         """Run a message again at `due`."""
+        message.begin_again()
         self.retries.push(due, BackingOff(message, keeps_key))
         if not keeps_key:
             following = message.claim.lanes.leave(message.lane_key)
@@ -227,6 +229,7 @@ class Schedule:
 
     def block(self, message: Message, error: BaseException) -> None:
         """Keep a message, and its key, until `unblock`."""
+        message.begin_again()
         self.blocked[message] = error
 
     def unblock(self, message: Message) -> None:
@@ -249,8 +252,16 @@ class Schedule:
         """Leave a message to a later claim; the turn of its key goes on."""
         self.window.give(1, message.size)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every message inside is blocked, or waits behind a blocked one."""
+        behind = [message.claim.lanes.length(message.lane_key) for message in self.blocked]
+        return self.window.messages == len(self.blocked) + sum(behind)
+
     def put_back(self, key: Hashable, messages: Sequence[Message]) -> None:
-        """Put untouched messages of a turn in front of their lane."""
+        """Put messages that are not settled in front of their lane."""
+        for message in messages:
+            message.begin_again()
         if messages:
             messages[0].claim.lanes.put_back(key, messages)
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
-from ..workers import Slot
+from ..results import Nak
+from ..stepping import Sifted, sift
+from ..workers import Slot, is_closed, result_of_cut
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ..commons import Commons
     from ..message import Message
     from ..schedule import Schedule
+    from ..stepping import Step
     from ..workers import Workers
     from .batch_settling import BatchSettler
     from .former import BatchFormer
@@ -36,11 +39,13 @@ class BatchMessages:
         commons: Commons,
         *,
         handler: BatchFunction,
+        steps: Sequence[Step],
     ) -> None:
         self.settler = settler
         self.workers = workers
         self.commons = commons
         self.handler = handler
+        self.steps = steps
         self._window = schedule.window
         self._former = former
         self._running = 0
@@ -86,6 +91,8 @@ class BatchWorker(Slot):
         """Handle batches that are due; rest when there is none."""
         shared = self._shared
         workers, sleep = shared.workers, shared.commons.clock.sleep
+        task = asyncio.current_task()
+        assert task is not None
         workers.started()
         while True:
             batch = shared.begin()
@@ -95,27 +102,46 @@ class BatchWorker(Slot):
                 continue
             workers.wake()
             try:
-                await self._handle(batch)
+                await self._handle(batch, task)
             finally:
                 shared.end()
             await sleep(0)  # a handler may not suspend
 
-    async def _handle(self, batch: list[Message]) -> None:
+    async def _handle(self, batch: list[Message], task: asyncio.Task[object]) -> None:
         shared = self._shared
         began = shared.commons.clock.now()
+        sifted, returned = Sifted(list(batch), {}), None
+        error: BaseException | None = None
         self.running = batch
         try:
-            returned = await shared.handler(list(batch))
-        except asyncio.CancelledError as cancelled:
-            error: BaseException | None = self.after_cancel(cancelled).error or cancelled
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise
+            if shared.steps:
+                sifted = await sift(shared.steps, batch)
+            if sifted.shown:
+                returned = await shared.handler(list(sifted.shown))
+        except GeneratorExit as raised:
+            if is_closed(task):
+                raise
+            error = raised
         except BaseException as raised:  # a failed try; it goes to logs and dead letters
             error = raised
-        else:
-            error = None
+            shared.workers.end_on_exit(raised)
         self.running = None
-        if error is None:
-            shared.settler.returned(batch, returned, began)
+        is_cancelled = task.cancelling() > 0  # by a cut, or by what the handler did
+        if is_cancelled:
+            error = error_of_cut(self.take_cut(), returned, error)
+        if error is None or not sifted.shown:
+            shared.settler.returned(batch, sifted, returned, began)
         else:
-            shared.settler.raised(batch, error)
+            shared.settler.raised(batch, sifted, error)
+        if is_cancelled:
+            await self.settle_down()
+
+
+def error_of_cut(
+    cut_by: BaseException | None, returned: object, error: BaseException | None
+) -> BaseException | None:
+    """The error of a batch whose worker was cancelled, as `result_of_cut` of a single message."""
+    result = result_of_cut(cut_by, None if error is None else Nak(error=error))
+    if error is None and returned is not None:
+        return None
+    return result.error if isinstance(result, Nak) else None

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass
@@ -29,17 +29,17 @@ from .batch_results import results_of
 from .former import LaneId, lane_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import TypeAlias
+    from collections.abc import Mapping, Sequence
+    from typing import TypeGuard
 
     from ..._core.retry_policy import RetryPolicy
     from ..commons import Commons
     from ..message import Message
     from ..schedule import Schedule
     from ..settling import Settler
+    from ..stepping import Sifted
     from .batch_limits import OnMismatch
 
-    Results: TypeAlias = Sequence[tuple[Message, object]]
 
 logger = logging.getLogger("penstock.consumer")
 
@@ -48,6 +48,12 @@ _SPLIT = (
     "%s: a batch of %d messages from %s failed (%s); "
     "they are tried again in batches of at most %d, in %.3g s"
 )
+
+
+class _Return(NamedTuple):
+    """The message is tried again, after `wait` seconds, without having failed itself."""
+
+    wait: float
 
 
 class BatchSettler:
@@ -59,7 +65,8 @@ class BatchSettler:
         schedule: Schedule,
         policy: RetryPolicy,
         commons: Commons,
-        on_mismatch: OnMismatch,
+        *,
+        on_mismatch: OnMismatch = "terminate",
     ) -> None:
         self._settler = settler
         self._schedule = schedule
@@ -67,86 +74,89 @@ class BatchSettler:
         self._clock = commons.clock
         self._counts = commons.counts
         self._name = commons.name
-        self._on_mismatch = on_mismatch
+        self._on_mismatch: OnMismatch = on_mismatch
         self._succeeded = -math.inf
         """When the youngest batch began that was handled without an exception."""
 
-    def returned(self, batch: Sequence[Message], returned: object, began: float) -> None:
-        """Settle the messages of a batch by what its handler returned."""
-        results, error = results_of(returned, len(batch), self._on_mismatch)
+    def returned(
+        self, batch: Sequence[Message], sifted: Sifted, returned: object, began: float
+    ) -> None:
+        """Settle a batch by the results of its steps, and by what its handler returned."""
+        results, error = results_of(returned, len(sifted.shown), self._on_mismatch)
         if error is not None:
             self._counts.count("miscounted_batches")
             say(logger, logging.ERROR, _MISCOUNTED, self._name, error)
         if any(_is_ack(result) for result in results):
             self._succeeded = max(self._succeeded, began)
-        for of_key in _by_lane(zip(batch, results, strict=True)):
-            self._settle_key(of_key)
+        self._settle(batch, sifted.settled | dict(zip(sifted.shown, results, strict=True)))
 
-    def raised(self, batch: Sequence[Message], error: BaseException) -> None:
-        """Settle the messages of a batch whose handler raised."""
+    def raised(self, batch: Sequence[Message], sifted: Sifted, error: BaseException) -> None:
+        """Settle a batch by the results of its steps, and the exception of its handler."""
+        failed = self._failed(sifted.shown, error)
+        self._settle(batch, dict.fromkeys(sifted.shown, failed) | sifted.settled)
+
+    # -- exceptions --------------------------------------------------------------------------------
+
+    def _failed(self, shown: Sequence[Message], error: BaseException) -> object:
+        """What becomes of each message that the handler raised for."""
         kind = classified(error)
-        if len(batch) == 1:
-            self._settler.settle(batch[0], Nak(error=error))
-        elif kind is ErrorClass.STOPPED:
-            wait = self._policy.backoff(1, error)
-            self._return(batch, lambda message: self._settler.try_again(message, wait))
-        elif kind in self._policy.uncounted and not self._succeeds_elsewhere(batch):
-            wait = self._policy.backoff(1 + max(m.attempts.failed for m in batch), error)
-            self._return(batch, lambda message: self._settler.settle(message, Nak(wait, error)))
-        else:
-            self._split(batch, error)
+        if len(shown) == 1:
+            return Nak(error=error)
+        if kind is ErrorClass.STOPPED:
+            return _Return(self._policy.backoff(1, error))
+        if kind in self._policy.uncounted and not self._succeeds_elsewhere(shown):
+            tries = 1 + max(message.attempts.failed for message in shown)
+            return Nak(self._policy.backoff(tries, error), error)
+        return self._split(shown, error)
 
-    def _split(self, batch: Sequence[Message], error: BaseException) -> None:
-        most = len(batch) // 2
+    def _split(self, shown: Sequence[Message], error: BaseException) -> _Return:
+        most = len(shown) // 2
         wait = self._policy.backoff(1, error)
         self._counts.count("split_batches")
-        told = for_log(error)
-        first = batch[0].coordinates
-        say(logger, logging.WARNING, _SPLIT, self._name, len(batch), first, told, most, wait)
-        for message in batch:
+        first, told = shown[0].coordinates, for_log(error)
+        say(logger, logging.WARNING, _SPLIT, self._name, len(shown), first, told, most, wait)
+        for message in shown:
             message.claim.limit_batch(message.index, most)
-        self._return(batch, lambda message: self._settler.try_again(message, wait))
+        return _Return(wait)
 
-    def _succeeds_elsewhere(self, batch: Sequence[Message]) -> bool:
+    def _succeeds_elsewhere(self, shown: Sequence[Message]) -> bool:
         """Whether a batch began and succeeded while this one has been failing."""
-        began = [since for m in batch if (since := m.attempts.outage_since) is not None]
+        began = [since for m in shown if (since := m.attempts.outage_since) is not None]
         return bool(began) and self._succeeded > min(began)
 
     # -- keys --------------------------------------------------------------------------------------
 
-    def _settle_key(self, results: Results) -> None:
+    def _settle(self, batch: Sequence[Message], results: Mapping[Message, object]) -> None:
+        lanes: dict[LaneId, list[Message]] = {}
+        for message in batch:
+            lanes.setdefault(lane_of(message), []).append(message)
+        for messages in lanes.values():
+            self._settle_key(messages, results)
+
+    def _settle_key(self, messages: Sequence[Message], results: Mapping[Message, object]) -> None:
         """Carry out the results of a key up to the first that is no acknowledgement."""
         place = 0
-        while place < len(results) - 1 and _is_ack(results[place][1]):
-            self._settler.settle_first(results[place][0], is_acked=True)
+        result = results[messages[0]]
+        while place < len(messages) - 1 and _is_ack(result):
+            self._settler.settle_first(messages[place], result)
             place += 1
-        self._put_back([message for message, _ in results[place + 1 :]])
-        self._settler.settle(*results[place])
-
-    def _return(self, batch: Sequence[Message], end: Callable[[Message], None]) -> None:
-        """Put all messages but the first of each key back, and `end` those."""
-        for of_key in _by_lane((message, None) for message in batch):
-            self._put_back([message for message, _ in of_key[1:]])
-            end(of_key[0][0])
+            result = results[messages[place]]
+        self._put_back(messages[place + 1 :])
+        if isinstance(result, _Return):
+            self._settler.try_again(messages[place], result.wait)
+        else:
+            self._settler.settle(messages[place], result)
 
     def _put_back(self, messages: Sequence[Message]) -> None:
         """Return messages of a key to its lane; those of an ending claim to a later one."""
         left = [message for message in messages if not message.claim.is_closing]
+        if left:
+            self._schedule.put_back(left[0].lane_key, left)
         if len(left) < len(messages):
             for message in messages:
                 if message.claim.is_closing:
-                    self._settler.settle_first(message, is_acked=False)
-        if left:
-            self._schedule.put_back(left[0].lane_key, left)
+                    self._settler.leave_first(message)
 
 
-def _by_lane(results: Iterable[tuple[Message, object]]) -> Iterable[Results]:
-    """The messages and results of each key, in order."""
-    lanes: dict[LaneId, list[tuple[Message, object]]] = {}
-    for each in results:
-        lanes.setdefault(lane_of(each[0]), []).append(each)
-    return lanes.values()
-
-
-def _is_ack(result: object) -> bool:
+def _is_ack(result: object) -> TypeGuard[Ack | None]:
     return result is None or isinstance(result, Ack)

@@ -10,7 +10,8 @@
 4. With `one_lane`, each lane has a batch of its own.
 5. A *suspect* is a message of a batch whose handler raised. Suspects are in batches of at most half
    that size, apart from other messages, and these batches do not wait to become full.
-6. Every message is looked at once when it becomes ready or follows one in a batch, and once when it
+6. A message that comes from the park store is the only one of its key in its batch.
+7. Every message is looked at once when it becomes ready or follows one in a batch, and once when it
    joins. What is only waiting is never looked at.
 """
 
@@ -198,9 +199,9 @@ class BatchFormer:
     def _pull(self, batch: OpenBatch, lane: LaneId, member: Message) -> None:
         """Let the messages behind those of a batch follow their key."""
         lanes, most = member.claim.lanes, self._limits.max_per_key
-        while not batch.is_sealed and batch.per_lane[lane] < most:
+        while not batch.is_sealed and not member.is_unparked and batch.per_lane[lane] < most:
             following = lanes.first(member.lane_key)
-            if following is None or limit_of(following) != batch.limit:
+            if following is None or following.is_unparked or limit_of(following) != batch.limit:
                 return
             if not self._fits(batch, following):
                 self._seal(batch)
