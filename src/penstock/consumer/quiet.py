@@ -66,9 +66,13 @@ class Quiet:
         self._commons = commons
         self._signals = commons.signals
 
-    def drop(self, claims: Collection[Claim]) -> None:
-        """Remove what is queued in these claims; it is delivered again to a later claim."""
-        self._commons.counts.count("dropped", len(self._schedule.drop(claims)))
+    def drop(self, claims: Collection[Claim], *, keep_batch: bool = False) -> None:
+        """Remove what is queued in these claims; it is delivered again to a later claim.
+
+        With `keep_batch`, the batch that is being formed stays, to be handled.
+        """
+        dropped = self._schedule.drop(claims, keep_batch=keep_batch)
+        self._commons.counts.count("dropped", len(dropped))
         self._signals.work.fire()
         self._signals.room.fire()
 
@@ -76,6 +80,10 @@ class Quiet:
         """The messages of these claims that run, have an errand or wait for a manual settle."""
         busy = [*self._workers.running, *self._errands.running, *self._settler.manual]
         return [message for message in busy if message.claim in claims]
+
+    def _formed(self, claims: Collection[Claim]) -> bool:
+        """Whether a batch with messages of these claims is still to be handled."""
+        return any(message.claim in claims for message in self._schedule.formed)
 
     async def wait(
         self, claims: Collection[Claim], until: float, cut: list[Message] | None = None
@@ -86,6 +94,7 @@ class Quiet:
         """
         if await self._ended(claims, until):
             return
+        self.drop(claims)  # a batch that was to be handled
         left = set(self.running(claims))
         if cut is not None:
             cut.extend(left)
@@ -107,7 +116,7 @@ class Quiet:
                 say(logger, logging.ERROR, _DEAF, self._commons.name, "errand", message.coordinates)
 
     async def _ended(self, claims: Collection[Claim], until: float) -> bool:
-        while self.running(claims):
+        while self.running(claims) or self._formed(claims):
             if self._clock.now() >= until:
                 return False
             await wait_until(self._clock, until, self._signals.settled)
