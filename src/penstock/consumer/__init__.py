@@ -9,6 +9,8 @@ from .explain import Explanation, OldestRecord, PartitionExplanation
 from .health import Health
 from .lag import Lag
 from .message import Message
+from .probe_app import Probes, probes
+from .probe_server import serve_probes
 from .report import DrainReport, Unfinished
 from .results import (
     Ack,
@@ -48,6 +50,7 @@ __all__ = [
     "PartitionExplanation",
     "PartitionStats",
     "PoisonError",
+    "Probes",
     "Result",
     "ResultTypeError",
     "RetryPolicy",
@@ -56,6 +59,8 @@ __all__ = [
     "Unfinished",
     "WaitCause",
     "WaitReason",
+    "probes",
+    "serve_probes",
 ]
 
 publish("penstock", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
@@ -77,8 +82,11 @@ publish(
     PartitionExplanation,
     PartitionStats,
     PoisonError,
+    Probes,
     ResultTypeError,
     Unfinished,
     WaitCause,
     WaitReason,
+    probes,
+    serve_probes,
 )

@@ -136,6 +136,11 @@ class Consumer:
         """Fetch again from these partitions, or from all."""
         self._open().claims.resume(partitions or None)
 
+    @property
+    def name(self) -> str:
+        """Its name in logs, metrics and dead letters."""
+        return self._settings.name
+
     # -- for operators -----------------------------------------------------------------------------
 
     def stats(self) -> ConsumerStats:
