@@ -2,6 +2,7 @@
 
 from .._core.public import publish
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
+from .by_type import HandlersByType
 from .consumer import Consumer
 from .counts import MessageCounts
 from .crash_window import Deliveries
@@ -16,16 +17,22 @@ from .results import (
     Ack,
     BatchResultCountError,
     DecodeError,
+    HandlerTimeout,
     Manual,
     Nak,
+    NoHandlerError,
     PoisonError,
     Result,
     ResultTypeError,
+    SchemaError,
+    Skip,
     Terminate,
     ToDeadLetter,
 )
 from .settings import FullJitter
 from .stats import ConsumerStats, InFlight, PartitionStats
+from .stepping import with_steps
+from .steps import check, decode, decode_by, skip_seen
 from .wait_reason import WaitCause, WaitReason
 
 __all__ = [
@@ -39,6 +46,8 @@ __all__ = [
     "DrainReport",
     "Explanation",
     "FullJitter",
+    "HandlerTimeout",
+    "HandlersByType",
     "Health",
     "InFlight",
     "Lag",
@@ -46,6 +55,7 @@ __all__ = [
     "Message",
     "MessageCounts",
     "Nak",
+    "NoHandlerError",
     "OldestRecord",
     "PartitionExplanation",
     "PartitionStats",
@@ -54,13 +64,20 @@ __all__ = [
     "Result",
     "ResultTypeError",
     "RetryPolicy",
+    "SchemaError",
+    "Skip",
     "Terminate",
     "ToDeadLetter",
     "Unfinished",
     "WaitCause",
     "WaitReason",
+    "check",
+    "decode",
+    "decode_by",
     "probes",
     "serve_probes",
+    "skip_seen",
+    "with_steps",
 ]
 
 publish("penstock", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
@@ -74,19 +91,29 @@ publish(
     DrainReport,
     Explanation,
     FullJitter,
+    HandlerTimeout,
+    HandlersByType,
     Health,
     InFlight,
     Lag,
     MessageCounts,
+    NoHandlerError,
     OldestRecord,
     PartitionExplanation,
     PartitionStats,
     PoisonError,
     Probes,
     ResultTypeError,
+    SchemaError,
+    Skip,
     Unfinished,
     WaitCause,
     WaitReason,
     probes,
     serve_probes,
+    check,
+    decode,
+    decode_by,
+    skip_seen,
+    with_steps,
 )

@@ -18,7 +18,7 @@ from . import offset_map
 from .tracker import Tracker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .._core.order.lanes import Lanes
     from .._core.source import SourceRecord, TopicPartition
@@ -143,7 +143,8 @@ class Claim:
     def snapshot(self) -> Position:
         """Position and map of this instant."""
         position = self.tracker.position()
-        encoded = offset_map.encode(position, self.tracker.done_ranges())
+        rest = self.replay.beyond(self.tracker.next_offset)
+        encoded = offset_map.encode(position, offset_map.joined(self.tracker.done_ranges(), rest))
         self.is_cut = encoded.cut
         return Position(position, encoded.text)
 
@@ -191,6 +192,13 @@ class Replayed:
         elif offset < self.end:
             self.replayed += 1
         return is_settled
+
+    def beyond(self, offset: int) -> Iterator[tuple[int, int]]:
+        """The settled ranges from `offset` on."""
+        if offset < self.end:
+            for start, end in self._ranges:
+                if end > offset:
+                    yield max(start, offset), end
 
     def settled_from(self, offset: int) -> int:
         """The end of the settled span at `offset`; `offset` if that is not settled."""

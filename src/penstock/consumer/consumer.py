@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
+from .dead_letters import LetterWriter
 from .engine import Engine
+from .handlers import as_handler
 from .health import NOT_OPEN
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
+from .stepping import with_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
     from .explain import Explanation
+    from .handlers import MessageHandler
     from .health import Health
     from .lag import Lag
-    from .message import Message
     from .report import DrainReport
     from .stats import ConsumerStats
 
@@ -84,7 +87,10 @@ class Consumer:
         if self._engine is not None:
             raise ConfigError("this consumer has been opened before; make a new one")
         async with AsyncExitStack() as stack:
-            engine = Engine(self._source, self._settings, None, None)
+            letters = self._letters()
+            if letters is not None:
+                await stack.enter_async_context(letters.open())
+            engine = Engine(self._source, self._settings, letters, None)
             await stack.enter_async_context(self._source.open(engine.claims))
             self._engine = engine
             self._stack = stack.pop_all()
@@ -98,22 +104,25 @@ class Consumer:
     ) -> None:
         await self._stack.aclose()
 
-    async def run(self, handler: Callable[[Message], Awaitable[object]]) -> DrainReport:
+    async def run(self, handler: MessageHandler) -> DrainReport:
         """Handle messages until `stop`, a cancellation or the end of the source; then drain.
 
         `handler` takes a `Message` and returns `None` when it has handled it, or another result.
-        An exception is a failed try. Returns the report of the drain. Raises an error of the source
-        or of the consumer itself, after the drain. A cancellation drains, too, and is raised then; a
-        second one ends the drain at once.
+        An exception is a failed try. A plain function runs in a thread, which cannot be stopped:
+        its key waits until it returns, also when it is cut. Returns the report of the drain. Raises
+        an error of the source or of the consumer itself, and a handler's `SystemExit` or
+        `KeyboardInterrupt`, after the drain. A cancellation drains, too, and is raised then; a
+        second one ends the drain at once. Raises `ConfigError` for what is no handler, before
+        anything starts.
         """
+        call = with_steps(handler, *self._settings.steps)
         engine = self._begin()
-        work = SingleMessages(
-            engine.schedule, engine.settler, engine.workers, engine.commons, handler
-        )
+        work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
         return await engine.run(work)
 
-    async def receive(self, handler: Callable[[Message], Awaitable[object]]) -> DrainReport:
+    async def receive(self, handler: MessageHandler) -> DrainReport:
         """Open, `run` and close."""
+        as_handler(handler)  # refused before the source is opened
         async with self:
             return await self.run(handler)
 
@@ -199,6 +208,10 @@ class Consumer:
             raise ConfigError(f"{self._settings.name} has run already; make a new consumer")
         self._has_run = True
         return engine
+
+    def _letters(self) -> LetterWriter | None:
+        target, name, clock = self._settings.dead_letters, self._settings.name, self._settings.clock
+        return None if target is None else LetterWriter(target, name, clock)
 
     def __repr__(self) -> str:
         return f"Consumer({self._source!r}, name={self._settings.name!r})"

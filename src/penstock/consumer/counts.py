@@ -23,7 +23,7 @@ class MessageCounts:
     parked: int = 0
     """Written to the park store, with the messages that follow them."""
     skipped: int = 0
-    """Settled by a step before the handler, such as a known duplicate."""
+    """Acknowledged by `Skip()`, such as a duplicate that a step knows."""
     naks: int = 0
     """Failed tries, of whatever kind."""
     dropped: int = 0
@@ -49,4 +49,4 @@ class Counters:
 
     def snapshot(self, acked: int) -> MessageCounts:
         """The counts of this moment; acknowledged messages are counted by the schedule."""
-        return MessageCounts(acked, **self._counts)
+        return MessageCounts(acked - self._counts["skipped"], **self._counts)

@@ -5,6 +5,7 @@
 2. `ready` holds the first message of each lane that may start, once and in the order in which they
    became ready, so each ready key starts within one round. Whoever takes a message from it runs it,
    and ends its turn by one of `finish`, `back_off`, `block` or `put_back`.
+   Ended by another than `finish`, it runs again, beginning with its record's own value.
 3. A message that backs off or is blocked keeps its key: nothing later of the key starts before it.
    With `keeps_key=False` it gives its key up, and enters it again when it is due.
 4. What is removed with its claims frees its place, except running messages: these keep their key
@@ -177,6 +178,7 @@ class Schedule:
 
     def back_off(self, message: Message, due: float, *, keeps_key: bool = True) -> None:
         """Run a message again at `due`."""
+        message.begin_again()
         self.retries.push(due, BackingOff(message, keeps_key))
         if not keeps_key:
             following = message.claim.lanes.leave(message.lane_key)
@@ -191,6 +193,7 @@ class Schedule:
 
     def block(self, message: Message, error: BaseException) -> None:
         """Keep a message, and its key, until `unblock`."""
+        message.begin_again()
         self.blocked[message] = error
 
     def unblock(self, message: Message) -> None:
@@ -203,7 +206,9 @@ class Schedule:
         del self.blocked[message]
 
     def put_back(self, key: Hashable, messages: Sequence[Message]) -> None:
-        """Put untouched messages of a turn in front of their lane."""
+        """Put messages that are not settled in front of their lane."""
+        for message in messages:
+            message.begin_again()
         if messages:
             messages[0].claim.lanes.put_back(key, messages)
 

@@ -5,7 +5,7 @@
 2. A result of a closed claim changes nothing but the lane: the message is delivered again to the
    partition's next owner. In a closing claim only an acknowledgement counts.
 3. A failed try is tried again as the policy says: an error of the destination (unavailable,
-   throttled, refused) uses up no attempt. After the last attempt the message is poison.
+   throttled, refused, stopped) uses up no attempt. After the last attempt the message is poison.
 4. Poison is the strategy's: it settles the message, blocks its key, or parks it.
 """
 
@@ -15,13 +15,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from .._core.classify import classified
-from .._core.errors import TransientError
+from .._core.errors import ErrorClass, TransientError
 from .._core.say import say
 from .._core.told import for_log
-from .results import Ack, Manual, Nak, PoisonError, ResultTypeError, Terminate, ToDeadLetter
+from .results import Ack, Manual, Nak, PoisonError, ResultTypeError, Skip, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:
-    from .._core.errors import ErrorClass
     from .._core.retry_policy import RetryPolicy
     from .claim import Attempts
     from .commons import Commons
@@ -65,6 +64,8 @@ class Settler:
         elif result is None or isinstance(result, Ack):
             if not self._schedule.acknowledge(message):
                 self._schedule.finish(message)
+            elif isinstance(result, Skip):
+                self._counts.count("skipped")
         elif isinstance(result, Nak):
             self._failed(message, result.error, result.delay)
         elif isinstance(result, ToDeadLetter):
@@ -111,6 +112,8 @@ class Settler:
         self._counts.count("naks")
         error = error or TransientError("the handler did not acknowledge the message")
         kind = classified(error)
+        if kind is ErrorClass.STOPPED:  # of a destination's writer, or of a batch that was cut
+            kind = ErrorClass.UNAVAILABLE
         now = self._clock.now()
         counts = kind not in self._policy.uncounted
         tries = message.attempts.and_one(now, error, counts=counts)
