@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,8 +10,8 @@ from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, running
 
 from penstock._core.source import Record
-from penstock.consumer import Lag
-from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.consumer import Consumer, Lag
+from penstock.sources.memory import Crashed, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -67,31 +68,26 @@ async def test_a_record_of_the_future_is_not_negative(fake_clock: FakeClock) -> 
 
 
 class Slow(MemorySource):
-    """Takes its time to tell its ends, or refuses."""
-
-    error: Exception | None = None
+    """Takes its time to tell its ends."""
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """Tell them after a second."""
         told = await super().ends(claims)
-        await self._clock.sleep(1.0)
-        if self.error is not None:
-            raise self.error
+        await asyncio.sleep(1.0)
         return told
 
 
 async def test_a_partition_that_is_lost_meanwhile_is_left_out(fake_clock: FakeClock) -> None:
     source = Slow(MemoryLog([*records("a"), *records("b", 1)]), clock=fake_clock)
     async with running(fake_clock, source, Recorder()) as consumer:
-        claims = consumer._open().claims
-        lost = claims.get(P0)
-        assert lost is not None
-        fake_clock.call_at(fake_clock.now() + 0.5, lambda: claims.ended([lost]))
+        fake_clock.call_at(fake_clock.now() + 0.5, lambda: source.lose([P0]))
         assert await consumer.lag() == {P1: Lag(0, 0.0)}
 
 
 async def test_an_error_of_the_source_is_raised(fake_clock: FakeClock) -> None:
-    source = Slow(log_of("a"), clock=fake_clock)
-    source.error = ConnectionError("no broker")
-    async with running(fake_clock, source, Recorder(), stall_after=None) as consumer:
-        with pytest.raises(ConnectionError, match="no broker"):
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock)
+    async with consumer:
+        source.crash()
+        with pytest.raises(Crashed):
             await consumer.lag()

@@ -51,12 +51,12 @@ async def test_readiness_follows_the_life_of_a_consumer(fake_clock: FakeClock) -
         run = asyncio.create_task(consumer.run(gate))
         await consumer.wait_ready()
         assert await answer("/ready") == (200, "billing: ready")
-        consumer._open().claims.reported("no broker")
+        source.report("no broker")
         assert await answer("/ready") == (
             503,
             "billing: not ready: its source cannot deliver: no broker",
         )
-        consumer._open().claims.reported(None)
+        source.report(None)
         consumer.stop()
         await fake_clock.run_until_idle()
         assert await answer("/ready") == (503, "billing: not ready: it drains")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from consumer_help import Recorder, log_of
+from consumer_help import P0, Recorder, log_of
 from watch_help import Gate, running
 
 from penstock import ClosedError
@@ -16,21 +15,19 @@ from penstock.consumer.health import Heartbeat
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import Iterable
 
-    from penstock._core.source import ClaimHost, SourceClaim
+    from penstock._core.source import TopicPartition
     from penstock.testing import FakeClock
 
 
 class Late(MemorySource):
-    """Assigns its partitions when it is told to."""
+    """Assigns nothing when it is opened, not even that there is nothing."""
 
-    @asynccontextmanager
-    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Join the group; nothing is assigned yet."""
-        self._host = host
-        yield
-        host.ended(list(self._at))
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Assign partitions, if any."""
+        if wanted := list(partitions):
+            super().assign(wanted)
 
 
 async def test_a_consumer_is_ready_from_its_first_assignment_to_its_drain(
@@ -38,7 +35,7 @@ async def test_a_consumer_is_ready_from_its_first_assignment_to_its_drain(
 ) -> None:
     """O-T10, consumer/C:B4."""
     log, gate = log_of("a"), Gate()
-    source = Late(log, clock=fake_clock)
+    source = Late(log, partitions=[], clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock)
     assert not consumer.ready
     assert consumer.alive
@@ -49,7 +46,7 @@ async def test_a_consumer_is_ready_from_its_first_assignment_to_its_drain(
         assert not consumer.ready
         assert not ready.done()
         assert consumer.health().not_ready == "its source has not assigned partitions yet"
-        source.assign(list(log.records))
+        source.assign([P0])
         assert consumer.ready
         await ready
         consumer.stop()
@@ -71,22 +68,24 @@ async def test_a_trouble_of_the_source_ends_readiness_until_it_is_over(
     fake_clock: FakeClock,
 ) -> None:
     """consumer/C:B4."""
-    async with running(fake_clock, log_of("a"), Recorder()) as consumer:
-        claims = consumer._open().claims
-        claims.reported("no broker")
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    async with running(fake_clock, source, Recorder()) as consumer:
+        source.report("no broker")
         assert not consumer.ready
         ready = asyncio.create_task(consumer.wait_ready())
         await fake_clock.advance(5.0)
         assert not ready.done()
         assert consumer.alive
-        claims.reported(None)
+        source.report(None)
         await ready
         assert consumer.ready
 
 
 async def test_waiting_for_readiness_ends_with_the_consumer(fake_clock: FakeClock) -> None:
     """O-T10: with an error, not for ever."""
-    consumer = Consumer(Late(log_of("a"), clock=fake_clock), clock=fake_clock, name="billing")
+    consumer = Consumer(
+        Late(log_of("a"), partitions=[], clock=fake_clock), clock=fake_clock, name="billing"
+    )
     with pytest.raises(ClosedError, match="billing is not open"):
         await consumer.wait_ready()
     async with consumer:
@@ -99,25 +98,14 @@ async def test_waiting_for_readiness_ends_with_the_consumer(fake_clock: FakeCloc
         await run
 
 
-class Broken(MemorySource):
-    """Fails at its second fetch."""
-
-    fetches = 0
-
-    async def fetch(self, claims: Sequence[SourceClaim], most: int):  # type: ignore[no-untyped-def]
-        """Deliver once."""
-        self.fetches += 1
-        if self.fetches > 1:
-            raise ConnectionError("the broker has gone")
-        return await super().fetch(claims, most)
-
-
 async def test_a_failed_consumer_is_dead_at_once(fake_clock: FakeClock) -> None:
     """consumer/C:B4: while it still drains, too."""
-    gate = Gate()
-    consumer = Consumer(Broken(log_of("a"), clock=fake_clock), clock=fake_clock, drain=30.0)
+    gate, source = Gate(), MemorySource(log_of("a"), clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, drain=30.0)
     async with consumer:
         run = asyncio.create_task(consumer.run(gate))
+        await fake_clock.run_until_idle()
+        source.script_fetch(ConnectionError("the broker has gone"))
         await fake_clock.advance(1.0)
         assert not run.done()
         assert not consumer.alive
@@ -128,12 +116,13 @@ async def test_a_failed_consumer_is_dead_at_once(fake_clock: FakeClock) -> None:
     assert not consumer.alive
 
 
-class Blocked(asyncio.AbstractEventLoop):
+class Blocked(asyncio.SelectorEventLoop):
     """A loop whose time goes on while nothing runs."""
 
     now = 100.0
 
     def time(self) -> float:
+        """Its own time."""
         return self.now
 
 
@@ -148,6 +137,7 @@ async def test_a_blocked_event_loop_is_not_alive(fake_clock: FakeClock) -> None:
         assert consumer.health().not_alive == "its event loop has been blocked for 31 s"
         heart.beat()
         assert consumer.alive
+        loop.close()
 
 
 async def test_a_consumer_that_is_cancelled_before_its_first_step_has_ended(

@@ -16,15 +16,14 @@ from penstock import Consumer
 from penstock.sources.memory import MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from penstock._core.source import Position, SourceClaim
     from penstock.testing import FakeClock
 
 PROGRAM = """
-import asyncio, signal, sys
+import asyncio, math, sys
 import penstock
+from penstock._core.clock import LOOP_CLOCK, wait_until
 from penstock._core.source import Record
 from penstock.sources.memory import MemoryLog, MemorySource
 
@@ -33,23 +32,23 @@ log = MemoryLog([Record("t", 0, offset, key) for offset, key in enumerate("aab")
 async def handle(message):
     if message.offset == 0:
         print("handling", flush=True)
-        signal_again = sys.argv[1] == "twice"
         try:
-            await asyncio.sleep(3600 if signal_again else 0.2)
+            await asyncio.sleep(3600 if sys.argv[1] == "twice" else 0.2)
         except asyncio.CancelledError:
             print("cut", flush=True)
             raise
 
 async def main():
     consumer = penstock.Consumer(MemorySource(log), name="billing", drain=60.0)
-    draining = asyncio.create_task(tell(consumer))
-    await consumer.receive(handle)
+    async with consumer:
+        telling = asyncio.create_task(tell(consumer))
+        await consumer.run(handle)
 
 async def tell(consumer):
-    while not consumer.ready:
-        await asyncio.sleep(0.01)
-    while consumer.ready:
-        await asyncio.sleep(0.01)
+    await consumer.wait_ready()
+    ending = consumer._open().ending
+    await wait_until(LOOP_CLOCK, math.inf, ending.signal)
+    assert ending.is_begun
     print("draining", flush=True)
 
 try:
@@ -95,19 +94,11 @@ def test_a_signal_drains_and_a_second_one_ends_the_drain(tmp_path: Path) -> None
     )
 
 
-class SlowToCommit(MemorySource):
-    """Needs ten seconds for a commit."""
-
-    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        await self._clock.sleep(10.0)
-        return await super().commit(positions)
-
-
 async def test_a_cancellation_during_the_last_commit_is_raised_with_the_report(
     fake_clock: FakeClock,
 ) -> None:
     """consumer/C:B3: the drain began by `stop`, and the commit may or may not have been stored."""
-    source = SlowToCommit(log_of("a"), clock=fake_clock)
+    source = MemorySource(log_of("a"), clock=fake_clock, commit_seconds=10.0)
     consumer = Consumer(source, clock=fake_clock, drain=30.0, commit_every=100.0)
     async with consumer:
         run = asyncio.create_task(consumer.run(Recorder()))
@@ -163,5 +154,6 @@ async def test_three_cancellations_still_end_with_the_report(fake_clock: FakeClo
         run.cancel()
         with pytest.raises(asyncio.CancelledError) as raised:
             await run
+        await fake_clock.advance(5.0)
     assert "t/0@0 (key 'a', attempt 1)" in raised.value.__notes__[0]
     assert source.log.positions == {}

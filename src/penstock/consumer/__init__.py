@@ -12,7 +12,7 @@ from .lag import Lag
 from .message import Message
 from .probe_app import Probes, probes
 from .probe_server import serve_probes
-from .report import DrainReport, Unfinished
+from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
     BatchResultCountError,
@@ -38,6 +38,7 @@ from .wait_reason import WaitCause, WaitReason
 __all__ = [
     "Ack",
     "BatchResultCountError",
+    "BlockedMessage",
     "Consumer",
     "ConsumerStats",
     "DecodeError",
@@ -84,6 +85,7 @@ publish("penstock", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate,
 publish(
     __name__,
     BatchResultCountError,
+    BlockedMessage,
     ConsumerStats,
     DecodeError,
     Deliveries,

@@ -47,18 +47,22 @@ class Attempts:
     first_at: float = 0.0
     outage_since: float | None = None
     """The first of the uninterrupted uncounted failures."""
+    outages: float = 0.0
+    """Seconds of uninterrupted uncounted failures that are over."""
     error: BaseException | None = None
     """The error of the last try."""
 
     def and_one(self, now: float, error: BaseException, *, counts: bool) -> Attempts:
         """These and one more, which failed with `error` now."""
-        outage = None if counts else self.outage_since if self.outage_since is not None else now
+        since = self.outage_since
+        over = now - since if counts and since is not None else 0.0
         return replace(
             self,
             failed=self.failed + 1,
             counted=self.counted + counts,
             first_at=self.first_at if self.failed else now,
-            outage_since=outage,
+            outage_since=None if counts else now if since is None else since,
+            outages=self.outages + over,
             error=error,
         )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
+from .blocked import UNBLOCKING
 from .dead_letters import LetterWriter
 from .engine import Engine
 from .handlers import as_handler
@@ -21,11 +23,12 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
+    from .blocked import Unblocking
     from .explain import Explanation
     from .handlers import MessageHandler
     from .health import Health
     from .lag import Lag
-    from .report import DrainReport
+    from .report import BlockedMessage, DrainReport
     from .stats import ConsumerStats
 
 
@@ -149,6 +152,35 @@ class Consumer:
     def name(self) -> str:
         """Its name in logs, metrics and dead letters."""
         return self._settings.name
+
+    @property
+    def blocked(self) -> tuple[BlockedMessage, ...]:
+        """The messages that could not be handled and keep their keys, the longest blocked first."""
+        return self._open().blocked.messages()
+
+    def unblock(
+        self,
+        key: object,
+        *,
+        partition: TopicPartition | None = None,
+        action: Unblocking = "retry",
+    ) -> int:
+        """Continue with the blocked messages of a key, and with what waits behind them.
+
+        Args:
+            key: the order key, as `blocked` shows it; `None` for records without one, and for a
+                consumer with `ordering="partition"`.
+            partition: only of this partition; default: of any.
+            action: `retry`: handle them again, their attempts from 1. `skip`: give them up, with a
+                dead letter if there are dead letters and they have none yet; otherwise they are
+                counted as `terminated` and logged.
+
+        Returns how many there are. Does not suspend: a dead letter is written in the background,
+        and the key waits for it. Raises `NoSuchKey`, which names what is blocked, if nothing of the
+        key is, and `ConfigError` for another action.
+        """
+        checks.choice("action", action, UNBLOCKING)
+        return self._open().blocked.unblock(key, partition, action)
 
     # -- for operators -----------------------------------------------------------------------------
 

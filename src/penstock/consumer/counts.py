@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 Fate = Literal[
-    "dead_lettered", "terminated", "parked", "skipped", "naks", "dropped", "stale", "deaf"
+    "dead_lettered",
+    "letters",
+    "terminated",
+    "parked",
+    "skipped",
+    "naks",
+    "dropped",
+    "stale",
+    "deaf",
 ]
 """What is counted here: all but acknowledged messages."""
 
@@ -18,6 +26,9 @@ class MessageCounts:
 
     acked: int = 0
     dead_lettered: int = 0
+    """Settled with a dead letter."""
+    letters: int = 0
+    """Dead letters written, also those of messages that then block their key."""
     terminated: int = 0
     """Given up without a dead letter (`poison="skip"` without dead letters)."""
     parked: int = 0

@@ -13,15 +13,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
 from .._core.runtime.incomplete import note_incomplete
+from .blocked import Blocked
 from .claims import Claims
 from .committing import Committer
 from .commons import Commons
 from .errands import Errands
+from .insisting import Insisting
 from .keys import KeyRules
+from .letter_circuit import LetterCircuit
 from .parts import Parts
 from .poison import Poison
 from .polling import Poller
@@ -65,16 +69,9 @@ class Engine:
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
         self.schedule = Schedule(keys, window, settings.size_of)
         self.workers = Workers(settings.concurrency, self.ending.begin)
-        self.errands = Errands(self.ending.begin)
-        self.poison = Poison(
-            settings.poison,
-            self.schedule,
-            self.errands,
-            commons,
-            settings.retry.backoff,
-            letters=letters,
-            parked=parked,
-        )
+        self.errands = Errands(self.ending.begin, commons.signals.settled)
+        self.poison = self._poison(letters, parked)
+        self.blocked = Blocked(self.schedule, self.poison)
         self.settler = Settler(
             self.schedule,
             self.poison,
@@ -114,6 +111,22 @@ class Engine:
             settings.stall_after,
         )
 
+    def _poison(self, letters: Letters | None, parked: Parked | None) -> Poison:
+        settings = self._settings
+        return Poison(
+            settings.poison,
+            self.schedule,
+            self.errands,
+            self.commons,
+            circuit=LetterCircuit(
+                settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
+            ),
+            insisting=Insisting(self.commons, settings.retry.backoff),
+            stop=self.ending.begin,
+            letters=letters,
+            parked=parked,
+        )
+
     # -- the desk of messages ----------------------------------------------------------------------
 
     def settle(self, message: Message, result: Result) -> bool:
@@ -122,7 +135,8 @@ class Engine:
 
     def in_progress(self, message: Message) -> None:
         """Tell the source that a message is being handled."""
-        self._source.extend([message.record])
+        if not message.is_unparked:
+            self._source.extend([message.record])
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -172,7 +186,7 @@ class Engine:
         clock, ending, poller = self._settings.clock, self.ending, tasks[0]
         while not ending.is_begun and not poller.done():
             await wait_until(clock, math.inf, ending.signal)
-        while not ending.is_begun and self.schedule.window.messages:
+        while not ending.is_begun and not self.schedule.is_stuck:
             await wait_until(clock, math.inf, ending.signal, self.commons.signals.settled)
         if ending.error is not None:
             raise ending.error
@@ -195,7 +209,7 @@ class Engine:
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> DrainReport:
         clock, drain = self._settings.clock, self._settings.drain
-        began = clock.now()
+        began, blocked = clock.now(), self.blocked.messages()
         tasks[0].cancel()
         claims = self.claims.close_all()
         self.workers.stop()
@@ -209,7 +223,7 @@ class Engine:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._quiet.wait(claims, until, cut)
         failed = await self._last_commit(until)
-        return self._report(claims, cut, clock.now() - began, failed)
+        return replace(self._report(claims, cut, clock.now() - began, failed), blocked=blocked)
 
     async def _last_commit(self, until: float) -> BaseException | None:
         clock = self._settings.clock

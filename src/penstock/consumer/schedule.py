@@ -205,6 +205,12 @@ class Schedule:
         """Begin the turn of a blocked message outside the ready queue."""
         del self.blocked[message]
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every message inside is blocked, or waits behind a blocked one."""
+        behind = [message.claim.lanes.length(message.lane_key) for message in self.blocked]
+        return self.window.messages == len(self.blocked) + sum(behind)
+
     def put_back(self, key: Hashable, messages: Sequence[Message]) -> None:
         """Put messages that are not settled in front of their lane."""
         for message in messages:
