@@ -294,7 +294,7 @@ async def test_a_dead_letter_and_a_parked_record_on_their_way_are_named(
 async def test_operators_read_it_as_text(fake_clock: FakeClock) -> None:
     """consumer/C:N5."""
     log = MemoryLog([*records("aab"), *records("", 1)])
-    log.records[P1]  # a partition without records
+    log.add_partition(P1)
     gate = Gate(b=None)
     async with running(fake_clock, log, gate, name="billing", max_in_flight=2) as consumer:
         consumer.explain()
