@@ -12,7 +12,7 @@ from penstock import ClosedError, ConfigError, PermanentError, TransientError
 from penstock.consumer.consumer import Consumer
 from penstock.sources import Position, Record, SourceTraits, TopicPartition
 from penstock.sources.memory import Crashed, MemoryLog, MemorySource
-from penstock.testing.conformance.recording_host import RecordingHost
+from penstock.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -215,7 +215,7 @@ async def test_a_loss_during_a_revoke_commits_nothing_and_spares_the_next_claim(
     async with source.open(host):
         host.answers[P0] = Position(3)
         gate = asyncio.Event()
-        host.draining = gate.wait  # type: ignore[assignment]
+        host.draining = gate.wait
         revoke = asyncio.get_running_loop().create_task(source.revoke([P0]))
         await fake_clock.run_until_idle()
         source.lose([P0])
