@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ async def serve_probes(
         try:
             yield listening.getsockname()[:2]
         finally:
-            server.should_exit = True
+            server.handle_exit(signal.SIGTERM, None)  # as if one had arrived
             await task
 
 
