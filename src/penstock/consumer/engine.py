@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
 from .._core.runtime.incomplete import note_incomplete
+from .batching.batch_messages import BatchMessages
+from .batching.batch_settling import BatchSettler
 from .blocked import Blocked
 from .claims import Claims
 from .committing import Committer
@@ -40,6 +42,8 @@ from .workers import Workers
 
 if TYPE_CHECKING:
     from .._core.source import Source
+    from .batching.batch_limits import BatchLimits
+    from .batching.batch_messages import BatchFunction
     from .claim import Claim
     from .message import Message
     from .poison import Letters, Parked
@@ -138,6 +142,21 @@ class Engine:
         if not message.is_unparked:
             self._source.extend([message.record])
 
+    def batches(self, handler: BatchFunction, limits: BatchLimits) -> BatchMessages:
+        """The work of handling batches."""
+        retry, commons = self._settings.retry, self.commons
+        return BatchMessages(
+            self.schedule,
+            self.schedule.form_batches(limits),
+            BatchSettler(
+                self.settler, self.schedule, retry, commons, on_mismatch=limits.on_mismatch
+            ),
+            self.workers,
+            commons,
+            handler=handler,
+            steps=self._settings.steps,
+        )
+
     # -- the run -----------------------------------------------------------------------------------
 
     async def run(self, work: Work) -> DrainReport:
@@ -186,6 +205,8 @@ class Engine:
         clock, ending, poller = self._settings.clock, self.ending, tasks[0]
         while not ending.is_begun and not poller.done():
             await wait_until(clock, math.inf, ending.signal)
+        self.schedule.complete(clock.now())
+        self.workers.wake()
         while not ending.is_begun and not self.schedule.is_stuck:
             await wait_until(clock, math.inf, ending.signal, self.commons.signals.settled)
         if ending.error is not None:
@@ -198,11 +219,11 @@ class Engine:
 
     async def _keep_time(self) -> None:
         """Make ready what has backed off, and wake workers for what others made ready."""
-        clock, retries = self._settings.clock, self.schedule.retries
+        clock = self._settings.clock
         while True:
             self.schedule.release_due(clock.now())
             self.workers.wake()
-            due = retries.next_due
+            due = self.schedule.next_due
             await wait_until(clock, math.inf if due is None else due, self.commons.signals.work)
 
     # -- the drain ---------------------------------------------------------------------------------
@@ -211,6 +232,7 @@ class Engine:
         clock, drain = self._settings.clock, self._settings.drain
         began, blocked = clock.now(), self.blocked.messages()
         tasks[0].cancel()
+        self.schedule.complete(began)
         claims = self.claims.close_all()
         self.workers.stop()
         cut: list[Message] = []

@@ -60,7 +60,7 @@ class Poller:
             if self._fetched:
                 self._admit_fetched()
             if self._fetched or window.is_full:
-                await self._wait(self._signals.room)
+                await self._wait_for_room()
                 continue
             wanted = self._claims.wanted()
             if not wanted:
@@ -110,6 +110,13 @@ class Poller:
         finally:
             self._is_fetching = False
             self._signals.claims.leave(changed)
+
+    async def _wait_for_room(self) -> None:
+        """Wait for messages to leave; a batch does not wait for others meanwhile."""
+        self._schedule.stall(is_stalled=True)
+        self._workers.wake()
+        await self._wait(self._signals.room)
+        self._schedule.stall(is_stalled=False)
 
     async def _wait(self, signal: Signal) -> None:
         every = self._source.traits.keep_alive_every

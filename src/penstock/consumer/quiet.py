@@ -54,9 +54,13 @@ class Quiet:
         self._signals = commons.signals
         self._name = commons.name
 
-    def drop(self, claims: Collection[Claim]) -> None:
-        """Remove what is queued in these claims; it is delivered again to a later claim."""
-        self._counts.count("dropped", len(self._schedule.drop(claims)))
+    def drop(self, claims: Collection[Claim], *, keep_batch: bool = False) -> None:
+        """Remove what is queued in these claims; it is delivered again to a later claim.
+
+        With `keep_batch`, the batch that is being formed stays, to be handled.
+        """
+        dropped = self._schedule.drop(claims, keep_batch=keep_batch)
+        self._counts.count("dropped", len(dropped))
         self._signals.work.fire()
         self._signals.room.fire()
 
@@ -64,6 +68,10 @@ class Quiet:
         """The messages of these claims that run, have an errand or wait for a manual settle."""
         busy = [*self._workers.running, *self._errands.running, *self._settler.manual]
         return [message for message in busy if message.claim in claims]
+
+    def _formed(self, claims: Collection[Claim]) -> bool:
+        """Whether a batch with messages of these claims is still to be handled."""
+        return any(message.claim in claims for message in self._schedule.formed)
 
     async def wait(
         self, claims: Collection[Claim], until: float, cut: list[Message] | None = None
@@ -74,6 +82,7 @@ class Quiet:
         """
         if await self._ended(claims, until):
             return
+        self.drop(claims)  # a batch that was to be handled
         left = set(self.running(claims))
         if cut is not None:
             cut.extend(left)
@@ -89,7 +98,7 @@ class Quiet:
             say(logger, logging.ERROR, _DEAF, self._name, message.coordinates)
 
     async def _ended(self, claims: Collection[Claim], until: float) -> bool:
-        while self.running(claims):
+        while self.running(claims) or self._formed(claims):
             if self._clock.now() >= until:
                 return False
             await wait_until(self._clock, until, self._signals.settled)

@@ -36,7 +36,7 @@ def standings(parts: Parts) -> Iterator[Standing]:
     yield from busy(parts)
     for due, entry in parts.schedule.retries:
         yield Standing(entry.message, WaitReason.BACKING_OFF, due)
-    for message in parts.schedule.ready:
+    for message in (*parts.schedule.ready, *parts.schedule.formed):
         yield Standing(message, WaitReason.READY)
     for message in parts.schedule.waiting_behind():
         yield Standing(message, WaitReason.QUEUED_BEHIND)
