@@ -193,6 +193,11 @@ class Consumer:
         self._open().claims.resume(partitions or None)
 
     @property
+    def name(self) -> str:
+        """Its name in logs, metrics and dead letters."""
+        return self._settings.name
+
+    @property
     def blocked(self) -> tuple[BlockedMessage, ...]:
         """The messages that could not be handled and keep their keys, the longest blocked first."""
         return self._open().blocked.messages()

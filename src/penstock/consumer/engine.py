@@ -11,6 +11,7 @@ The order of a drain, bounded by its deadline:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from dataclasses import replace
 from functools import partial
@@ -174,6 +175,7 @@ class Engine:
             report = await self._drain(tasks)
         finally:
             await self._end(tasks)
+        ended = ended or self.ending.cancellation
         if ended is not None:
             if not report.complete:
                 note_incomplete(ended, report)
@@ -237,13 +239,15 @@ class Engine:
         claims = self.claims.close_all()
         self.workers.stop()
         cut: list[Message] = []
-        again = False
+        until = began + drain
         try:
-            await self._quiet.wait(claims, began + drain - min(1.0, drain / 5), cut)
-        except asyncio.CancelledError:  # a second one: now
-            again = True
-            await self._quiet.wait(claims, clock.now(), cut)
-        failed = await self._last_commit(clock.now() if again else began + drain)
+            await self._quiet.wait(claims, until - min(1.0, drain / 5), cut)
+        except asyncio.CancelledError as error:  # now
+            self.ending.hasten(error)
+            until = clock.now()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._quiet.wait(claims, until, cut)
+        failed = await self._last_commit(until)
         return replace(self._report(claims, cut, clock.now() - began, failed), blocked=blocked)
 
     async def _last_commit(self, until: float) -> BaseException | None:
@@ -251,6 +255,9 @@ class Engine:
         try:
             async with clock.timeout_at(max(until, clock.now() + LAST_COMMIT)):
                 await self.committer.commit(closing=True)
+        except asyncio.CancelledError as error:
+            self.ending.hasten(error)
+            return error
         except Exception as error:  # in the report
             return error
         return None
