@@ -10,6 +10,8 @@ from .explain import Explanation, OldestRecord, PartitionExplanation
 from .health import Health
 from .lag import Lag
 from .message import Message
+from .probe_app import Probes, probes
+from .probe_server import serve_probes
 from .replays import Unparked
 from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
@@ -60,6 +62,7 @@ __all__ = [
     "PartitionExplanation",
     "PartitionStats",
     "PoisonError",
+    "Probes",
     "Result",
     "ResultTypeError",
     "RetryPolicy",
@@ -74,6 +77,8 @@ __all__ = [
     "check",
     "decode",
     "decode_by",
+    "probes",
+    "serve_probes",
     "skip_seen",
     "with_steps",
 ]
@@ -101,6 +106,7 @@ publish(
     PartitionExplanation,
     PartitionStats,
     PoisonError,
+    Probes,
     ResultTypeError,
     SchemaError,
     Skip,
@@ -108,6 +114,8 @@ publish(
     Unparked,
     WaitCause,
     WaitReason,
+    probes,
+    serve_probes,
     check,
     decode,
     decode_by,
