@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .settings import ConsumerSettings
 
 
-class Failures(NamedTuple):
+class FailureParts(NamedTuple):
     """The strategies for poison messages, and what operators do about these."""
 
     poison: Poison
@@ -41,7 +41,7 @@ def failures(
     keys: KeyRules,
     stop: Callable[[BaseException], None],
     letters: Letters | None,
-) -> Failures:
+) -> FailureParts:
     """Make the parts that these settings need; `stop` ends the consumer with an error."""
     circuit = LetterCircuit(settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters)
     departures = Departures(schedule, circuit, commons)
@@ -64,4 +64,4 @@ def failures(
         parker=parker,
         replays=replays,
     )
-    return Failures(poison, Blocked(schedule, poison), parker, replays)
+    return FailureParts(poison, Blocked(schedule, poison), parker, replays)

@@ -15,7 +15,7 @@ import logging
 import math
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .._core import told
 from .._core.clock import wait_until
@@ -25,11 +25,10 @@ from .._core.say import say
 from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
     from .._core.park_store import ParkStore
     from .claim import Claim
-    from .claims import Claims
     from .commons import Commons
     from .departures import Departures
     from .errands import Errands
@@ -44,6 +43,17 @@ logger = logging.getLogger("penstock.consumer")
 _PARKED = "%s: %s parks its key until unpark() (%s)"
 _READ = "%s: %d keys of %s are parked until unpark()"
 BEHIND = "behind a poisoned record of its key"
+
+
+class NewClaims(Protocol):
+    """The claims whose parked keys are not known yet."""
+
+    def unread(self) -> Sequence[Claim]:
+        """Those of them that are open."""
+        ...
+
+    def read(self, claim: Claim) -> None:
+        """Note that the parked keys of a claim are known."""
 
 
 class NamedKey(NamedTuple):
@@ -147,7 +157,7 @@ class Parker:
 
     # -- reading back ------------------------------------------------------------------------------
 
-    async def run(self, claims: Claims) -> None:
+    async def run(self, claims: NewClaims) -> None:
         """Read the parked keys of new claims, and park what waits for the end of older turns."""
         parked, signals = self._schedule.parked, self._signals
         while True:
@@ -157,7 +167,7 @@ class Parker:
             late = [signals.settled] if parked.are_fed else []
             await wait_until(self._clock, math.inf, signals.claims, signals.parked, *late)
 
-    async def _read_back(self, claim: Claim, claims: Claims) -> None:
+    async def _read_back(self, claim: Claim, claims: NewClaims) -> None:
         found: list[NamedKey] = []
 
         async def read() -> None:

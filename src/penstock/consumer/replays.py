@@ -23,8 +23,8 @@ from .._core.order.keys import shown
 from .._core.say import say
 from .._core.source import TopicPartition
 from .._core.told import for_log
-from .blocked import is_same, none_of
 from .message import Message
+from .named_keys import is_same, none_of
 from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Unparked:
     """Why that record failed; `None` if its claim has ended."""
 
 
-class Replayed(NamedTuple):
+class ReplayEnd(NamedTuple):
     """The end of one replayed message."""
 
     is_handled: bool
@@ -72,7 +72,7 @@ class Replaying(NamedTuple):
 
     parked: ParkedKey
     record: ParkedRecord
-    end: asyncio.Future[Replayed]
+    end: asyncio.Future[ReplayEnd]
 
 
 class Replays:
@@ -146,14 +146,14 @@ class Replays:
             parked.replay(begins=False)
             self._parker.go_on(parked)
 
-    async def _handle(self, parked: ParkedKey, record: ParkedRecord) -> Replayed:
+    async def _handle(self, parked: ParkedKey, record: ParkedRecord) -> ReplayEnd:
         """Let a record be handled, and removed; suspends until it is, or is not."""
         claim = self._claim_of(parked, record)
         if claim is None:
-            return Replayed(is_handled=False)
+            return ReplayEnd(is_handled=False)
         size = self._schedule.size_of(record)
         message = Message(parked.key, size, record, claim, next(self._indices))
-        end: asyncio.Future[Replayed] = asyncio.get_running_loop().create_future()
+        end: asyncio.Future[ReplayEnd] = asyncio.get_running_loop().create_future()
         self._running[message] = Replaying(parked, record, end)
         self._schedule.replay(message)
         self._signals.work.fire()
@@ -181,7 +181,7 @@ class Replays:
         if await self._insisting.on(remove, what, message.claim):
             self._counts.count("unparked")
             self._departures.free(message)
-            self._end(message, Replayed(is_handled=True))
+            self._end(message, ReplayEnd(is_handled=True))
         else:
             self.left(message)
 
@@ -189,20 +189,20 @@ class Replays:
         """Leave a message that is poison again in the store."""
         say(logger, logging.ERROR, _FAILED, self._name, message.coordinates, for_log(error))
         self._departures.free(message)
-        self._end(message, Replayed(is_handled=False, error=error))
+        self._end(message, ReplayEnd(is_handled=False, error=error))
 
     def left(self, message: Message) -> None:
         """Leave a message in the store, since its claim ends."""
         self._departures.leave(message)
-        self._end(message, Replayed(is_handled=False))
+        self._end(message, ReplayEnd(is_handled=False))
 
     def dropped(self, messages: Iterable[Message]) -> None:
         """End the replay of messages that have left with their claims."""
         for message in messages:
             if message.is_unparked:
-                self._end(message, Replayed(is_handled=False))
+                self._end(message, ReplayEnd(is_handled=False))
 
-    def _end(self, message: Message, replayed: Replayed) -> None:
+    def _end(self, message: Message, replayed: ReplayEnd) -> None:
         message.claim.attempts.pop(message.index, None)
         parked, _, end = self._running.pop(message)
         if not end.done():  # the caller of `unpark` has not been cancelled
