@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PUBLIC = (
     "penstock",
     "penstock.batcher",
+    "penstock.consumer",
     "penstock.retry",
     "penstock.sinks",
     "penstock.sinks.elasticsearch",
@@ -24,6 +25,8 @@ PUBLIC = (
     "penstock.sinks.http",
     "penstock.sinks.memory",
     "penstock.sinks.postgres",
+    "penstock.sources",
+    "penstock.sources.memory",
     "penstock.spark",
     "penstock.spark.pipeline",
     "penstock.telemetry",

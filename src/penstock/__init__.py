@@ -26,6 +26,7 @@ from ._core.errors import (
     MissingExtra,
     MissingJars,
     NonDeterministicReplay,
+    NoSuchKey,
     NotPicklableError,
     ParkedBehind,
     PenstockError,
@@ -86,6 +87,16 @@ if TYPE_CHECKING:
         TimeSpent,
         gather,
     )
+    from .consumer import (
+        Ack,
+        Consumer,
+        Manual,
+        Message,
+        Nak,
+        RetryPolicy,
+        Terminate,
+        ToDeadLetter,
+    )
     from .retry import Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget
     from .sinks import (
         Combine,
@@ -130,6 +141,16 @@ else:
                 "TimeSpent",
                 "gather",
             ],
+            "consumer": [
+                "Ack",
+                "Consumer",
+                "Manual",
+                "Message",
+                "Nak",
+                "RetryPolicy",
+                "Terminate",
+                "ToDeadLetter",
+            ],
             "retry": ["Backoff", "CircuitBreaker", "CircuitState", "Retry", "RetryBudget"],
             "sinks": [
                 "Combine",
@@ -145,6 +166,7 @@ else:
             "telemetry": ["Metrics", "Observed", "Tracing"],
         },
         elsewhere={
+            "sources.memory": ["MemoryLog", "MemorySource"],
             "sinks": ["ElasticsearchSink", "FileSink", "HttpSink", "MemorySink", "PostgresSink"],
             "spark": ["Pipeline", "write_dataframe"],
             "telemetry": ["PrometheusObserver"],
@@ -155,6 +177,7 @@ else:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Ack",
     "Adaptive",
     "AddTimeout",
     "ArrowBatch",
@@ -173,6 +196,7 @@ __all__ = [
     "Combine",
     "Committed",
     "ConfigError",
+    "Consumer",
     "Counts",
     "DeadLetter",
     "DeadLetterLimit",
@@ -195,10 +219,14 @@ __all__ = [
     "Limits",
     "Lineage",
     "LoopClock",
+    "Manual",
+    "Message",
     "Metrics",
     "MissingExtra",
     "MissingJars",
+    "Nak",
     "NoFeedback",
+    "NoSuchKey",
     "NonDeterministicReplay",
     "NotPicklableError",
     "Observed",
@@ -216,6 +244,7 @@ __all__ = [
     "ResultMismatch",
     "Retry",
     "RetryBudget",
+    "RetryPolicy",
     "Router",
     "RowBatch",
     "ShutdownReport",
@@ -229,10 +258,12 @@ __all__ = [
     "Tally",
     "TenantStats",
     "Tenants",
+    "Terminate",
     "ThrottledError",
     "TimeSpent",
     "TimedOutError",
     "Timeout",
+    "ToDeadLetter",
     "TooLargeError",
     "Tracing",
     "Transaction",

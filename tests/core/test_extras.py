@@ -29,6 +29,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "_clients/postgres": ("postgres",),
     "cli/pipeline": ("pipeline",),
     "cli/tune": ("tune",),
+    "consumer/confluent_map.py": ("files",),
     "demo": ("demo",),
     "demo/spark.py": ("demo-spark",),
     "letters/connection.py": ("postgres",),

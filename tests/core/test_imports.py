@@ -32,7 +32,7 @@ MOST_WITH_BATCHER = 114
 
 DEFERRED_PARTS = {
     "penstock._clients", "penstock._core.staging", "penstock._core.transaction",
-    "penstock.batcher", "penstock.letters", "penstock.retry", "penstock.sinks",
+    "penstock.batcher", "penstock.consumer", "penstock.letters", "penstock.retry", "penstock.sinks",
     "penstock.telemetry",
 }  # fmt: skip
 HEAVY = {
@@ -42,7 +42,7 @@ HEAVY = {
 """Parts of the standard library that a bare import does without, unless `asyncio` loads them."""
 
 OWN_DOORS = [
-    "penstock._core.transaction", "penstock.batcher.report", "penstock.batcher.threads.blocking", "penstock.letters.record",
+    "penstock._core.transaction", "penstock.consumer.message", "penstock.batcher.report", "penstock.batcher.threads.blocking", "penstock.letters.record",
     "penstock.retry.circuit", "penstock.sinks.combinators.router", "penstock.sinks.decorators.timeout",
     "penstock.sinks.elasticsearch.sink", "penstock.sinks.file.sink", "penstock.sinks.http.write",
     "penstock.sinks.postgres.sink", "penstock.telemetry.rules", "penstock.telemetry.tracing",

@@ -74,13 +74,13 @@ class LanesMachine(RuleBasedStateMachine):
         keys = data.draw(st.lists(st.sampled_from(sorted(self.going)), max_size=6))
         ended = list(dict.fromkeys(keys))
         went, held = self.lanes.leave_all(keys)
-        assert [item.key for item in went] == [
+        assert [item.lane_key for item in went] == [
             key for key in ended if self.waiting[key] and key not in self.held
         ]
         assert held == [key for key in ended if key in self.held]
         for key in ended:
             del self.going[key]
-            self.began(key, next((item for item in went if item.key == key), None))
+            self.began(key, next((item for item in went if item.lane_key == key), None))
 
     @precondition(lambda self: self.going)
     @rule(data=st.data())
@@ -139,12 +139,44 @@ class LanesMachine(RuleBasedStateMachine):
         if item is not None:
             assert item.number == self.waiting[key].popleft()
 
+    @rule(divisor=st.integers(1, 3), dropped=st.sets(keys))
+    def drop_where(self, divisor: int, dropped: set[int]) -> None:
+        def matches(number: int, key: int) -> bool:
+            return number % divisor == 0 and key in dropped
+
+        gone = self.lanes.drop_where(lambda item: matches(item.number, self.key_of(item)))
+        assert len(gone) == len({item.number for item in gone})
+        assert all(item.behind is None for item in gone)
+        for key, waiting in self.waiting.items():
+            expected = [number for number in waiting if matches(number, key)]
+            assert [item.number for item in gone if item.lane_key == key] == expected
+            self.waiting[key] = deque(number for number in waiting if number not in expected)
+
+    @rule()
+    def drop_where_raises(self) -> None:
+        for last in range(self.lanes.waiting):
+            judged: list[Item] = []
+
+            def fail_at_last(item: Item, judged: list[Item] = judged, last: int = last) -> bool:
+                judged.append(item)
+                if len(judged) > last:
+                    raise LookupError
+                return True
+
+            with pytest.raises(LookupError):
+                self.lanes.drop_where(fail_at_last)  # and nothing has changed
+
     @rule()
     def clear(self) -> None:
         gone = self.lanes.clear()
         for key, numbers in self.waiting.items():
-            assert [item.number for item in gone if item.key == key] == list(numbers)
+            assert [item.number for item in gone if item.lane_key == key] == list(numbers)
             numbers.clear()
+
+    @staticmethod
+    def key_of(item: Item) -> int:
+        assert isinstance(item.lane_key, int)
+        return item.lane_key
 
     @invariant()
     def nothing_is_lost_or_left_behind(self) -> None:
@@ -157,6 +189,9 @@ class LanesMachine(RuleBasedStateMachine):
             number % 3 for numbers in self.waiting.values() for number in numbers
         )
         assert lanes.held == len(self.held)
+        for number, waiting in self.waiting.items():
+            assert lanes.length(number) == len(waiting)
+            assert (number in lanes.waiting_lanes) == bool(waiting or number in self.held)
         for key, lane in lanes.lanes():
             assert isinstance(key, int)
             assert [item.number for item in lane] == list(self.waiting[key])
@@ -210,21 +245,55 @@ def test_what_goes_is_in_order_per_key_however_turns_end(
         while going and rng.random() < 0.4:
             ended = going.pop(rng.randrange(len(going)))
             went.append(ended)
-            behind = lanes.leave(ended.key)
+            behind = lanes.leave(ended.lane_key)
             if behind is not None:
                 going.append(behind)
-        assert len({item.key for item in going}) == len(going)
+        assert len({item.lane_key for item in going}) == len(going)
     while going:
         ended = going.pop()
         went.append(ended)
-        behind = lanes.leave(ended.key)
+        behind = lanes.leave(ended.lane_key)
         if behind is not None:
             going.append(behind)
     assert sorted(item.number for item in went) == list(range(len(keys)))
     for key in set(keys):
-        numbers = [item.number for item in went if item.key == key]
+        numbers = [item.number for item in went if item.lane_key == key]
         assert numbers == sorted(numbers)
     assert not lanes.active
+
+
+@given(
+    st.lists(st.integers(0, 2), max_size=12),
+    st.sets(st.integers(0, 2)),
+    st.sets(st.integers(0, 11)),
+)
+@settings(max_examples=100, deadline=None)
+def test_dropped_entries_are_those_that_match_and_the_others_go_on_in_order(
+    keys: list[int], held: set[int], dropped: set[int]
+) -> None:
+    """I4, I5: as if the matching entries had never entered."""
+    lanes: Lanes[Item] = Lanes(ages=True)
+    waiting = [
+        item for number, key in enumerate(keys) if not lanes.enter(item := Item(key, number))
+    ]
+    held = {key for key in held if key in lanes.active}
+    for key in held:
+        lanes.hold(key)
+    gone = lanes.drop_where(lambda item: item.number in dropped)
+    kept = [item for item in waiting if item not in gone]
+    assert {item.number for item in waiting} & dropped == {item.number for item in gone}
+    assert set(lanes.waiting_lanes) == {item.lane_key for item in kept} | held
+    assert lanes.oldest is (kept[0] if kept else None)
+    assert lanes.waiting_size == sum(item.size for item in kept)
+    for key in sorted(set(keys)):
+        assert not lanes.enter(last := Item(key, 12))
+        follow = [item for item in kept if item.lane_key == key]
+        assert [item for item in gone if item.lane_key == key] == [
+            item for item in waiting if item.lane_key == key and item.number in dropped
+        ]
+        assert lanes.length(key) == len(follow) + 1
+        assert lanes.drop_all(key) == [*follow, last]
+    assert lanes.waiting == lanes.waiting_size == 0
 
 
 class Counted(Entry):
@@ -304,3 +373,33 @@ def test_the_first_of_an_empty_lane_is_nothing() -> None:
     assert not lanes.is_held(1)
     assert len(lanes) == 0
     assert lanes.oldest is None
+
+
+@pytest.mark.parametrize("count", [100, 10_000])
+def test_dropping_entries_costs_the_same_per_waiting_entry_however_many_wait(count: int) -> None:
+    """consumer/4.5: one scan of all lanes, not one per dropped entry."""
+    lanes: Lanes[Any] = Lanes(ages=True)
+    for number in range(count + 1):
+        lanes.enter(Counted("hot", number % 2))
+    Counted.looks = 0
+    gone = lanes.drop_where(lambda entry: entry.size == 1)
+    assert len(gone) == count / 2
+    assert Counted.looks <= 2 * count
+    assert lanes.waiting_size == 0
+
+
+def test_the_short_form_of_leave_is_right_unless_the_key_has_a_lane() -> None:
+    """I4, I5: the path of a consumer's worker, once per message."""
+    lanes: Lanes[Item] = Lanes()
+    lanes.active.add(1)
+    assert 1 not in lanes.waiting_lanes
+    lanes.active.remove(1)
+    assert lanes.enter(Item(1, 1))
+    assert not lanes.enter(behind := Item(1, 2))
+    assert 1 in lanes.waiting_lanes
+    assert lanes.leave(1) is behind
+    assert 1 not in lanes.waiting_lanes
+    lanes.hold(1)
+    assert 1 in lanes.waiting_lanes
+    assert lanes.leave(1) is None
+    assert lanes.is_held(1)

@@ -40,6 +40,10 @@ MANY_ATTRIBUTES = {
     ("penstock.batcher.report", "Stats"): "a frozen public snapshot: one field per figure",
     ("penstock.batcher.setup", "BatcherOptions"): "the keywords of a batcher, named once",
     ("penstock.batcher.setup", "Setup"): "frozen: one field per argument, passed whole",
+    (
+        "penstock.consumer.settings",
+        "ConsumerSettings",
+    ): "frozen: one field per argument, passed whole",
     ("penstock.letters.letter", "Letter"): "a frozen public record: one field per column",
     ("penstock.letters.record", "DeadLetterRecord"): "a frozen public record: one field per column",
     (
@@ -124,6 +128,7 @@ def _above(
 # Names that two public classes have, and where.
 SHARED_NAMES = {
     "Destination": {"penstock.spark.pipeline.declaration", "penstock.testing.load.destination"},
+    "Source": {"penstock._core.source", "penstock.spark.pipeline.declaration"},
 }
 
 

@@ -424,7 +424,7 @@ class BatcherMachine(RuleBasedStateMachine):
         assert self.batcher.report is report
         assert self.ends(report) == ends
         assert not self.clock.leftovers(), f"left behind for ever: {self.clock.leftovers()}"
-        assert not self.batcher._lifecycle._stop_signal._waiters
+        assert not self.batcher._lifecycle._stop_signal.waiters
         assert [*self.complaints, *self.destination.broken, *self.model.broken] == []
         for task in self.listeners:
             assert task.done()

@@ -82,21 +82,21 @@ LOOP_CLOCK = LoopClock()
 class Signal:
     """Wakes all its waiters in order; holds nothing of a loop without waiters."""
 
-    __slots__ = ("_waiters",)
+    __slots__ = ("waiters",)
 
     def __init__(self) -> None:
-        self._waiters: dict[asyncio.Future[None], None] = {}
+        self.waiters: dict[asyncio.Future[None], None] = {}
 
     def join(self, waiter: asyncio.Future[None]) -> None:
-        self._waiters[waiter] = None
+        self.waiters[waiter] = None
 
     def leave(self, waiter: asyncio.Future[None]) -> None:
-        self._waiters.pop(waiter, None)
+        self.waiters.pop(waiter, None)
 
     def fire(self) -> None:
         """Wake the current waiters."""
-        if self._waiters:
-            for waiter in list(self._waiters):
+        if self.waiters:
+            for waiter in list(self.waiters):
                 _wake(waiter)
 
 

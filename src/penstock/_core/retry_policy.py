@@ -43,6 +43,14 @@ class DoublingBackoff:
         return min(self.longest, self.first * 2.0 ** min(tries - 1, MOST_DOUBLINGS))
 
 
+def _final() -> frozenset[ErrorClass]:
+    return frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED})
+
+
+def _uncounted() -> frozenset[ErrorClass]:
+    return frozenset({ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """Settings of a retry; checked by the function or class that takes them from a caller.
@@ -55,8 +63,8 @@ class RetryPolicy:
         give_up_after: seconds of an outage or of uninterrupted throttling; `None` is no limit.
         max_retry_after: the longest `Retry-After` of a destination that is obeyed, in seconds.
         backoff: the wait before the next try.
-        final: error classes that are never tried again.
-        uncounted: error classes that use up no attempt.
+        final: error classes that are never tried again; by default permanent and stopped ones.
+        uncounted: error classes that use up no attempt; by default throttling, outages and refusals.
     """
 
     attempts: int = 5
@@ -66,10 +74,8 @@ class RetryPolicy:
     give_up_after: float | None = None
     max_retry_after: float = LONGEST_ASKED
     backoff: BackoffFunction = field(default_factory=DoublingBackoff)
-    final: frozenset[ErrorClass] = frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED})
-    uncounted: frozenset[ErrorClass] = frozenset(
-        {ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED}
-    )
+    final: frozenset[ErrorClass] = field(default_factory=_final)
+    uncounted: frozenset[ErrorClass] = field(default_factory=_uncounted)
 
     def is_over(self, kind: ErrorClass, counted: int) -> bool:
         """Whether an error of `kind` ends the work; `counted` includes the try that raised it."""

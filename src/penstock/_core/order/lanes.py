@@ -19,16 +19,16 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 
 
 class Entry:
     """An element of a lane. Subclasses add a payload."""
 
-    __slots__ = ("behind", "key", "size")
+    __slots__ = ("behind", "lane_key", "size")
 
-    def __init__(self, key: Hashable, size: int = 0) -> None:
-        self.key = key
+    def __init__(self, lane_key: Hashable, size: int = 0) -> None:
+        self.lane_key = lane_key
         self.size = size
         self.behind: Self | None = None  # the next entry of its lane
 
@@ -62,6 +62,8 @@ class Lanes(Generic[E]):
         self.active: set[Hashable] = set()
         """Every key that is going, held or has a lane. Adding an idle key is the short `enter`."""
         self._lanes: dict[Hashable, Lane[E]] = {}  # non-empty or held
+        self.waiting_lanes: Mapping[Hashable, Lane[E]] = self._lanes
+        """The lanes, by key. `leave` of a key that is not among them is `active.remove(key)`."""
         self.waiting = 0  # waiting entries, in all lanes
         self.waiting_size = 0
         self.held = 0  # held lanes
@@ -69,6 +71,11 @@ class Lanes(Generic[E]):
 
     def __len__(self) -> int:
         return len(self.active)
+
+    def length(self, key: Hashable) -> int:
+        """The waiting entries of a key."""
+        lane = self._lanes.get(key)
+        return 0 if lane is None else lane.length
 
     def lanes(self) -> Iterator[tuple[Hashable, Lane[E]]]:
         return iter(tuple(self._lanes.items()))
@@ -91,15 +98,15 @@ class Lanes(Generic[E]):
 
     def enter(self, entry: E) -> bool:
         """Begin a turn with `entry`, or put it in its lane; return whether it goes at once."""
-        if entry.key in self.active:
+        if entry.lane_key in self.active:
             self.wait(entry)
             return False
-        self.active.add(entry.key)
+        self.active.add(entry.lane_key)
         return True
 
     def wait(self, entry: E) -> None:
         """Append `entry` to the lane of its active key."""
-        lane = self._lanes.get(entry.key) or self._open(entry.key)
+        lane = self._lanes.get(entry.lane_key) or self._open(entry.lane_key)
         if lane.last is None:
             lane.first = entry
         else:
@@ -219,6 +226,27 @@ class Lanes(Generic[E]):
         lane.going = True
         return self._pop(key, lane, lane.first)
 
+    # -- from all lanes ----------------------------------------------------------------------------
+
+    def drop_where(self, predicate: Callable[[E], bool]) -> list[E]:
+        """Remove and return the matching waiting entries, in order per lane; turns and holds remain.
+
+        If `predicate` raises, nothing has changed.
+        """
+        found = [
+            (key, lane, [(entry, predicate(entry)) for entry in lane]) for key, lane in self.lanes()
+        ]
+        gone: list[E] = []
+        for key, lane, judged in found:
+            dropped = [entry for entry, matches in judged if matches]
+            if dropped:
+                self._keep(key, lane, [entry for entry, matches in judged if not matches])
+                gone += dropped
+        for entry in gone:
+            entry.behind = None
+        self._left(gone)
+        return gone
+
     def clear(self) -> list[E]:
         """Remove and return all waiting entries, in order per lane; turns and holds remain."""
         gone = [entry for _, lane in self.lanes() for entry in lane]
@@ -266,9 +294,22 @@ class Lanes(Generic[E]):
             if not lane.held:
                 del self._lanes[key]
         lane.length -= len(gone)
+        self._left(gone)
+        return gone
+
+    def _keep(self, key: Hashable, lane: Lane[E], kept: Sequence[E]) -> None:
+        """Reduce a lane to these of its entries."""
+        lane.first, lane.last = (kept[0], kept[-1]) if kept else (None, None)
+        for entry, behind in zip(kept, [*kept, None][1:], strict=True):
+            entry.behind = behind
+        lane.length = len(kept)
+        if not kept and not lane.held:
+            del self._lanes[key]
+
+    def _left(self, gone: Sequence[E]) -> None:
+        """Count entries that have left their lanes."""
         self.waiting -= len(gone)
         self.waiting_size -= sum([entry.size for entry in gone])
         if self._arrivals is not None:
             for each in gone:
                 del self._arrivals[each]
-        return gone

@@ -33,7 +33,7 @@ class Waiting(Entry, Generic[T]):
     def __init__(
         self, key: Hashable, item: T, size: int, receipt: ReceiptBase | None, *, at: float, era: int
     ) -> None:
-        self.key = key  # all in one: it is made for every item that waits
+        self.lane_key = key  # all in one: it is made for every item that waits
         self.size = size
         self.behind = None
         self.item = item

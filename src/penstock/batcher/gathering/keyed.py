@@ -217,7 +217,7 @@ class KeyedGatherer(Generic[T]):
 
     def _sealed_from(self, entries: list[Waiting[T]], *, keeps_prefix: bool) -> Sealed[T]:
         sealed = self._eras.sealed(entries, self._now, sized=self._shape.sized)
-        lanes = [entry.key for entry in entries]
+        lanes = [entry.lane_key for entry in entries]
         sealed.keyed(lanes, self.names.given(lanes), keeps_prefix=keeps_prefix)
         return sealed
 
@@ -292,7 +292,7 @@ class KeyedGatherer(Generic[T]):
         if entry.era <= self._numbers.last:
             self._go_late(entry)
             return
-        key = entry.key
+        key = entry.lane_key
         if self._shape.sized and self.pack.exceeds(self._shape.max_bytes, entry.size):
             self.seal(Reason.BYTES, self._now)
         self._join(entry.item, entry.size, entry.receipt, entry.at, key)
@@ -314,13 +314,13 @@ class KeyedGatherer(Generic[T]):
         group = [entry]
         size, most = entry.size, self._shape.max_bytes
         while self.repeats and len(group) < self._shape.max_items:
-            behind = self._lanes.first(entry.key)
+            behind = self._lanes.first(entry.lane_key)
             if behind is None or behind.era != entry.era:
                 break
             size += behind.size
             if most is not None and size > most:
                 break
-            self._lanes.next(entry.key)
+            self._lanes.next(entry.lane_key)
             group.append(behind)
         self._eras.add(group)
 
@@ -331,12 +331,12 @@ class KeyedGatherer(Generic[T]):
         if self._eras.is_ready:
             entry, is_last = self._eras.pop_item()
             if is_last:
-                self._release(entry.key)
+                self._release(entry.lane_key)
             evicted = Evicted(entry.item, entry.size, entry.receipt)
         else:
             waiting, batched = self._lanes.oldest, oldest_of(self._queue, self.pack)
             if waiting is not None and (batched is None or waiting.at < batched):
-                self._lanes.drop_first(waiting.key)
+                self._lanes.drop_first(waiting.lane_key)
                 self._eras.left_lane(waiting.era)
                 evicted = Evicted(waiting.item, waiting.size, waiting.receipt)
             elif batched is not None:
@@ -365,7 +365,7 @@ class KeyedGatherer(Generic[T]):
         size = sum(entry.size for entry in (*late, *waiting))
         size += sum(batch.bytes for batch in self._queue.batches)
         batched = (key for batch in self._queue.batches for key in batch.lanes)
-        for key in {*(entry.key for entry in late), *batched}:
+        for key in {*(entry.lane_key for entry in late), *batched}:
             self._lanes.leave(key)
         gone = [entry.leftover for entry in late] + self._queue.clear()
         gone += [entry.leftover for entry in waiting]

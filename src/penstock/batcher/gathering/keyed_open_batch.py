@@ -119,7 +119,7 @@ class KeyedPack(Pack[T]):
             if entry.receipt is not None:
                 self.receipts[index] = entry.receipt
         opened.extend([entry.item for entry in entries])
-        opened.keys.extend([entry.key for entry in entries])
+        opened.keys.extend([entry.lane_key for entry in entries])
 
     def pop_keyed(self) -> tuple[Evicted[T], Hashable, bool]:
         """Evict the first item; return its key, and whether no other item has it."""

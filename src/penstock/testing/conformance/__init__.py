@@ -2,9 +2,21 @@
 
 from ..._core.public import publish
 from .batchers import BatcherConformance
+from .park_stores import ParkStoreConformance
 from .sinks import SinkConformance
 from .transactions import TransactionConformance
 
-__all__ = ["BatcherConformance", "SinkConformance", "TransactionConformance"]
+__all__ = [
+    "BatcherConformance",
+    "ParkStoreConformance",
+    "SinkConformance",
+    "TransactionConformance",
+]
 
-publish(__name__, BatcherConformance, SinkConformance, TransactionConformance)
+publish(
+    __name__,
+    BatcherConformance,
+    ParkStoreConformance,
+    SinkConformance,
+    TransactionConformance,
+)

@@ -1,0 +1,178 @@
+"""The contract between a consumer and the source that it reads.
+
+1. A source tells its host which partitions this process owns, as *claims*. A claim is one
+   assignment of one partition; it ends with the assignment and never returns.
+2. The host decides what is fetched: the source delivers only from the claims that `fetch` names,
+   in the order of their offsets, and never again what it has delivered from a claim.
+3. What was fetched says how far it reaches, so that a position can pass offsets without a record
+   (compaction, transaction markers), also at the end of a partition.
+4. A commit is one attempt for the claims that it names. A source leaves out the claims that it no
+   longer holds, and checks that after its last `await`.
+5. A revoke waits for the host; a loss does not. Only a revoke commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+class Position(NamedTuple):
+    """A stored position: every record before `offset` is settled, and those in the map."""
+
+    offset: int
+    metadata: str = ""
+    """The offset map of settled records beyond `offset`; empty without any."""
+
+
+class SourceRecord(Protocol):
+    """A record as a source delivers it. The records of common clients fit as they are."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def key(self) -> object: ...
+    @property
+    def value(self) -> object: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that Penstock itself makes: of a memory source, or read from a store."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: object = None
+    value: object = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    timestamp: int = 0
+    """Milliseconds since the epoch."""
+
+
+class SourceClaim(Protocol):
+    """A claim as the source sees it: an identity. Compare claims with `is`."""
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the assignment has ended; nothing of it is committed any more."""
+        ...
+
+
+class Fetched(NamedTuple):
+    """The next records of a claim, in the order of their offsets."""
+
+    claim: SourceClaim
+    records: Sequence[SourceRecord]
+    next_offset: int = 0
+    """Everything before this offset has been delivered, now or earlier, or has no record. Records
+    may be empty then. 0 says nothing beyond the records.
+    """
+
+
+class ClaimHost(Protocol):
+    """The consumer, as its source sees it. Calls come from the loop's thread."""
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
+        """Begin a claim of each of these partitions; they have none. Returned in order."""
+        ...
+
+    async def revoked(
+        self, claims: Collection[SourceClaim], within: float
+    ) -> Mapping[SourceClaim, Position]:
+        """Stop these claims, in at most `within` seconds; return the positions to commit.
+
+        The claims stay open until `ended`. Suspends until their running handlers have ended, or
+        have been cancelled.
+        """
+        ...
+
+    def ended(self, claims: Collection[SourceClaim]) -> None:
+        """End these claims, whether revoked or lost: nothing of them is committed any more."""
+
+    def reported(self, trouble: str | None) -> None:
+        """Note why the source cannot deliver now, in words for operators; `None`: it can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTraits:
+    """What a consumer has to know of a source.
+
+    Args:
+        keep_alive_every: seconds between calls of `keep_alive` while nothing is fetched; `None`
+            needs none.
+        revoke_within: seconds that a revoke may take; a drain has to be shorter. `None`: any.
+        extend_every: seconds between calls of `extend` for records that are held; `None` needs
+            none.
+    """
+
+    keep_alive_every: float | None = None
+    revoke_within: float | None = None
+    extend_every: float | None = None
+
+
+class Source(Protocol):
+    """A partitioned log of records with stored positions, read by one consumer.
+
+    Constructing it does nothing; it is open inside `async with source.open(host)`.
+    """
+
+    @property
+    def traits(self) -> SourceTraits: ...
+
+    def open(self, host: ClaimHost) -> AbstractAsyncContextManager[object]:
+        """Subscribe, and unsubscribe at exit. Claims may arrive from the entry on."""
+        ...
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Deliver up to `most` records of these claims, of the first ones first.
+
+        Suspends until there is at least one, or a new `next_offset`. Returns `None` at the end of a source that has one,
+        when all records of all its partitions have been delivered. A cancelled call has delivered
+        nothing.
+        """
+        ...
+
+    async def keep_alive(self) -> None:
+        """Stay a member of the group without fetching."""
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store these positions, in one attempt; return the claims whose positions are stored.
+
+        Raises if the attempt failed; some positions may have been stored then.
+        """
+        ...
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """The offset after the last record of each claim's partition, as far as it is known."""
+        ...
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        """Extend the time that the source allows for these delivered records, if it limits it."""

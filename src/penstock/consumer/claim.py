@@ -1,0 +1,212 @@
+"""A claim: one assignment of one partition to this process.
+
+1. A claim is *open*, then *closing* (its records are neither taken in nor started), then *closed*.
+   It never opens again: when the partition returns, that is another claim.
+2. What is settled is settled in its tracker. A closed claim never commits, so what is settled in it
+   after its end has no effect.
+3. Attempts are counted per delivery index, and only for messages that failed: a message that
+   succeeds at once costs nothing here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .._core.source import Position
+from . import offset_map
+from .tracker import Tracker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .._core.order.lanes import Lanes
+    from .._core.source import SourceRecord, TopicPartition
+    from .results import Result
+
+
+class Desk(Protocol):
+    """Where a message is settled from outside its handler."""
+
+    def settle(self, message: Any, result: Result) -> bool:
+        """Settle a message whose handler answered `Manual`; return whether that has an effect."""
+        ...
+
+    def in_progress(self, message: Any) -> None:
+        """Begin the handler's timeout, and the source's, again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The failed tries of one message. Times are the clock's monotonic seconds."""
+
+    failed: int = 0
+    """All failed tries."""
+    counted: int = 0
+    """Those that use up the policy's attempts."""
+    first_at: float = 0.0
+    outage_since: float | None = None
+    """The first of the uninterrupted uncounted failures."""
+    outages: float = 0.0
+    """Seconds of uninterrupted uncounted failures that are over."""
+    error: BaseException | None = None
+    """The error of the last try."""
+
+    def and_one(self, now: float, error: BaseException, *, counts: bool) -> Attempts:
+        """These and one more, which failed with `error` now."""
+        since = self.outage_since
+        over = now - since if counts and since is not None else 0.0
+        return replace(
+            self,
+            failed=self.failed + 1,
+            counted=self.counted + counts,
+            first_at=self.first_at if self.failed else now,
+            outage_since=None if counts else now if since is None else since,
+            outages=self.outages + over,
+            error=error,
+        )
+
+
+NEVER_FAILED = Attempts()
+
+
+class Claim:
+    """The progress of one assignment: which records are settled, and which were before it."""
+
+    __slots__ = (
+        "attempts",
+        "committed",
+        "desk",
+        "foreign",
+        "is_closed",
+        "is_closing",
+        "is_cut",
+        "is_paused",
+        "lanes",
+        "number",
+        "partition",
+        "redelivered",
+        "replay",
+        "start",
+        "tracker",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        number: int,
+        start: Position,
+        lanes: Lanes[Any],
+        desk: Desk,
+    ) -> None:
+        self.partition = partition
+        self.number = number
+        """Increases over all claims of the process."""
+        self.start = start
+        self.lanes = lanes
+        """The lanes of the claim's scope, which other claims may share."""
+        self.desk = desk
+        self.tracker = Tracker(start.offset)
+        self.attempts: dict[int, Attempts] = {}
+        self.committed = start
+        self.is_cut = False
+        """Whether the last map did not fit, and was cut."""
+        self.is_closed = self.is_closing = self.is_paused = False
+        self.redelivered = 0
+        self.foreign: Exception | None = None
+        """Why the stored map could not be read; its records run again."""
+        self.replay = self._replay(start)
+
+    def _replay(self, start: Position) -> Replayed:
+        try:
+            return Replayed(offset_map.decode(start.offset, start.metadata))
+        except offset_map.ForeignMap as error:
+            self.foreign = error
+            return Replayed([])
+
+    def pause(self, *, paused: bool) -> None:
+        """Stop or continue fetching from it."""
+        self.is_paused = paused
+
+    def close(self) -> None:
+        """Stop taking records in; what is running may still be settled and committed."""
+        self.is_closing = True
+
+    def end(self) -> None:
+        """End the claim: nothing of it is committed any more."""
+        self.is_closing = self.is_closed = True
+
+    def settled(self, index: int) -> bool:
+        """Settle a message; return whether that has an effect."""
+        if self.is_closed:
+            return False
+        if self.attempts:
+            self.attempts.pop(index, None)
+        return self.tracker.done(index)
+
+    def snapshot(self) -> Position:
+        """Position and map of this instant."""
+        position = self.tracker.position()
+        rest = self.replay.beyond(self.tracker.next_offset)
+        encoded = offset_map.encode(position, offset_map.joined(self.tracker.done_ranges(), rest))
+        self.is_cut = encoded.cut
+        return Position(position, encoded.text)
+
+    def stored(self, position: Position) -> None:
+        """Note a position that the source has stored."""
+        self.committed = position
+
+    def new_of(self, records: Sequence[SourceRecord]) -> Sequence[SourceRecord]:
+        """Those that were not delivered before; a source may deliver some again."""
+        known = self.tracker.next_offset
+        if not records or records[0].offset >= known:
+            return records
+        fresh = [record for record in records if record.offset >= known]
+        self.redelivered += len(records) - len(fresh)
+        return fresh
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "closing" if self.is_closing else "open"
+        return f"Claim({self.partition}, number={self.number}, {state})"
+
+
+class Replayed:
+    """The records that were settled in an earlier claim, by its map, and what was replayed."""
+
+    __slots__ = ("_at", "_ranges", "end", "replayed", "skipped")
+
+    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+        self._ranges = ranges
+        self._at = 0
+        self.end = ranges[-1][1] if ranges else 0
+        """The offset after the last settled record; nothing is skipped from there on."""
+        self.skipped = 0
+        self.replayed = 0
+        """The records before `end` that run again."""
+
+    def skips(self, offset: int) -> bool:
+        """Whether the record of this offset was settled. Offsets must not decrease."""
+        ranges, at = self._ranges, self._at
+        while at < len(ranges) and ranges[at][1] <= offset:
+            at += 1
+        self._at = at
+        is_settled = at < len(ranges) and ranges[at][0] <= offset
+        if is_settled:
+            self.skipped += 1
+        elif offset < self.end:
+            self.replayed += 1
+        return is_settled
+
+    def beyond(self, offset: int) -> Iterator[tuple[int, int]]:
+        """The settled ranges from `offset` on."""
+        if offset < self.end:
+            for start, end in self._ranges:
+                if end > offset:
+                    yield max(start, offset), end
+
+    def settled_from(self, offset: int) -> int:
+        """The end of the settled span at `offset`; `offset` if that is not settled."""
+        for start, end in self._ranges[self._at :]:
+            if start <= offset < end:
+                return end
+        return offset

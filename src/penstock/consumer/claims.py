@@ -1,0 +1,160 @@
+"""The claims of this process, as its source gives and takes them.
+
+1. A revoke closes the claims: their queued messages leave at once, running ones have until the
+   deadline and are cut then, and the positions of that moment are committed by the source.
+2. A loss ends the claims at once. What still runs keeps its key until it ends, and is not settled.
+3. A pause belongs to the partition, not to the claim: a partition that returns is still paused.
+4. The claims are fetched from in turns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import count
+from typing import TYPE_CHECKING, cast
+
+from .claim import Claim
+from .crash_window import CrashWindows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from .._core.source import Position, SourceClaim, TopicPartition
+    from .claim import Desk
+    from .commons import Commons
+    from .quiet import Quiet
+    from .schedule import Schedule
+
+_numbers = count(1)
+
+
+class Claims:
+    """The host of a source: begins and ends claims."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        quiet: Quiet,
+        desk: Desk,
+        commons: Commons,
+        drain: float,
+    ) -> None:
+        self._schedule = schedule
+        self._quiet = quiet
+        self._desk = desk
+        self._clock = commons.clock
+        self._changed = commons.signals.claims
+        self._state_changed = commons.signals.state
+        self._drain = drain
+        self._claims: dict[TopicPartition, Claim] = {}
+        self._turns: deque[Claim] = deque()
+        self._paused: set[TopicPartition] = set()
+        self._all_paused = False
+        self.windows = CrashWindows()
+        """What became of stored maps."""
+        self.trouble: str | None = None
+        """Why the source cannot deliver, in its own words."""
+        self.was_assigned = False
+
+    # -- the host of the source --------------------------------------------------------------------
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
+        """Begin claims. Raises `ValueError` for a partition that has one."""
+        made: list[Claim] = []
+        for partition, start in starts.items():
+            old = self._claims.get(partition)
+            if old is not None:
+                raise ValueError(f"{partition} is claimed already: {old!r}")
+            lanes = self._schedule.lanes_for(partition)
+            claim = Claim(partition, next(_numbers), start, lanes, self._desk)
+            claim.pause(paused=partition in self._paused)
+            self._claims[partition] = claim
+            self._turns.append(claim)
+            made.append(claim)
+        self.was_assigned = True
+        self._changed.fire()
+        return made
+
+    async def revoked(
+        self, claims: Collection[SourceClaim], within: float
+    ) -> Mapping[SourceClaim, Position]:
+        """Close claims and let what runs end, for `within` or `drain` seconds; return positions."""
+        mine = self._mine(claims)
+        for claim in mine:
+            claim.close()
+        self._quiet.drop(mine)
+        self._changed.fire()
+        until = self._clock.now() + min(within, self._drain)
+        await self._quiet.wait(mine, until)
+        return {claim: claim.snapshot() for claim in mine if not claim.is_closed}
+
+    def ended(self, claims: Collection[SourceClaim]) -> None:
+        """End claims, revoked or lost ones; what still runs of them keeps its key."""
+        mine = self._mine(claims)
+        for claim in mine:
+            claim.end()
+            self.windows.ended(claim)
+            del self._claims[claim.partition]
+            self._turns.remove(claim)
+        self._quiet.drop(mine)
+        self._schedule.forget_idle_lanes()
+        self._changed.fire()
+
+    def reported(self, trouble: str | None) -> None:
+        """Note why the source cannot deliver; `None`: it can."""
+        self.trouble = trouble
+        self._state_changed.fire()
+
+    def _mine(self, claims: Collection[SourceClaim]) -> list[Claim]:
+        known = [cast("Claim", claim) for claim in claims]
+        return [claim for claim in known if self._claims.get(claim.partition) is claim]
+
+    # -- the consumer's side -----------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Claim]:
+        return iter(tuple(self._claims.values()))
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def get(self, partition: TopicPartition) -> Claim | None:
+        """The claim of a partition that this process owns."""
+        return self._claims.get(partition)
+
+    def wanted(self) -> list[Claim]:
+        """The claims to fetch from, the one that was first the last time now last."""
+        if self._all_paused:
+            return []
+        self._turns.rotate(-1)
+        return [claim for claim in self._turns if not (claim.is_closing or claim.is_paused)]
+
+    def close_all(self) -> list[Claim]:
+        """Stop taking records in, for a drain; return the claims."""
+        claims = list(self._claims.values())
+        for claim in claims:
+            claim.close()
+        self._quiet.drop(claims)
+        return claims
+
+    def pause(self, partitions: Collection[TopicPartition] | None) -> None:
+        """Fetch nothing of these partitions, now or later; `None` means all."""
+        self._set_paused(partitions, paused=True)
+
+    def resume(self, partitions: Collection[TopicPartition] | None) -> None:
+        """Fetch again; `None` means all, also those paused by name."""
+        self._set_paused(partitions, paused=False)
+
+    def is_paused(self, claim: Claim) -> bool:
+        """Whether nothing is fetched for this claim, by its own pause or that of all."""
+        return self._all_paused or claim.is_paused
+
+    def _set_paused(self, partitions: Collection[TopicPartition] | None, *, paused: bool) -> None:
+        if partitions is None:
+            self._all_paused = paused
+            partitions = set() if paused else set(self._paused)
+        change = self._paused.update if paused else self._paused.difference_update
+        change(partitions)
+        for partition in partitions:
+            if (claim := self._claims.get(partition)) is not None:
+                claim.pause(paused=paused)
+        self._changed.fire()

@@ -1,0 +1,105 @@
+"""Committing positions: what is settled in order, and the map of what is settled beyond it.
+
+1. A commit is due every `every` seconds, after `after` settled messages, on demand, and at the end
+   of a drain. Only claims with something new are in it.
+2. Position and map are one snapshot, taken in one stretch. One commit is in flight at a time; a
+   failed one is followed by one with a newer snapshot, never by its own repetition.
+3. A closing claim is committed by its source, within the revoke; at the drain, here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING, cast
+
+from .._core.clock import Signal, wait_until
+from .._core.say import say
+from .._core.told import for_log
+
+if TYPE_CHECKING:
+    from .._core.source import Position, Source, SourceClaim
+    from .claim import Claim
+    from .claims import Claims
+    from .commons import Commons
+    from .schedule import Schedule
+
+logger = logging.getLogger("penstock.consumer")
+
+_FAILED = "%s: a commit failed (%s); the next one follows in %.3g s"
+
+
+class Committer:
+    """Stores the positions of open claims."""
+
+    def __init__(
+        self,
+        source: Source,
+        claims: Claims,
+        schedule: Schedule,
+        commons: Commons,
+        *,
+        every: float,
+        after: int | None,
+    ) -> None:
+        self._source = source
+        self._claims = claims
+        self._clock = commons.clock
+        self._schedule = schedule
+        self._name = commons.name
+        self._every = every
+        self._after = math.inf if after is None else after
+        self._lock = asyncio.Lock()
+        self._due = Signal()
+        self._committed = 0
+        self.commits = 0
+        self.failures = 0
+        self.error: BaseException | None = None
+        """The error of the last commit; `None` if it succeeded."""
+
+    async def run(self) -> None:
+        """Commit whenever it is due, until cancelled."""
+        while True:
+            await wait_until(self._clock, self._clock.now() + self._every, self._due)
+            try:
+                await self.commit()
+            except Exception as error:
+                told = for_log(error)
+                say(logger, logging.WARNING, _FAILED, self._name, told, self._every)
+
+    def look(self) -> None:
+        """Commit soon if enough messages have been settled since the last commit."""
+        if self._schedule.acknowledged - self._committed >= self._after:
+            self._due.fire()
+
+    async def commit(self, *, closing: bool = False) -> None:
+        """Commit what is new. Raises the source's error; a later commit takes newer positions.
+
+        Suspends until the source has answered. A cancelled commit may have been stored.
+        """
+        async with self._lock:
+            new = self._new(closing=closing)
+            if not new:
+                return
+            try:
+                stored = await self._source.commit(new)
+            except Exception as error:
+                self.failures += 1
+                self.error = error
+                raise
+            self.commits += 1
+            self.error = None
+            for claim in stored:
+                cast("Claim", claim).stored(new[claim])
+
+    def _new(self, *, closing: bool) -> dict[SourceClaim, Position]:
+        self._committed = self._schedule.acknowledged
+        new: dict[SourceClaim, Position] = {}
+        for claim in self._claims:
+            if claim.is_closed or (claim.is_closing and not closing):
+                continue
+            snapshot = claim.snapshot()
+            if snapshot != claim.committed:
+                new[claim] = snapshot
+        return new

@@ -1,0 +1,253 @@
+"""The tasks of an open consumer: one poller, one committer, one timekeeper, and the workers.
+
+The order of a drain, bounded by its deadline:
+
+1. Stop fetching, and drop what is queued: it is delivered again.
+2. Let running handlers and errands end; a batch that is being formed is handled.
+3. A fifth of the deadline, at most a second, before its end: cut what still runs.
+4. Commit what is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .._core.clock import wait_until
+from .._core.runtime.incomplete import note_incomplete
+from .blocked import Blocked
+from .claims import Claims
+from .committing import Committer
+from .commons import Commons
+from .errands import Errands
+from .insisting import Insisting
+from .keys import KeyRules
+from .letter_circuit import LetterCircuit
+from .parts import Parts
+from .poison import Poison
+from .polling import Poller
+from .quiet import Quiet
+from .report import DrainReport, Unfinished
+from .run_end import RunEnd
+from .schedule import Schedule
+from .settling import Settler
+from .views import Views
+from .window import Window
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from .._core.source import Source
+    from .claim import Claim
+    from .message import Message
+    from .poison import Letters, Parked
+    from .results import Result
+    from .settings import ConsumerSettings
+    from .workers import Work
+
+LAST_COMMIT = 0.1
+"""Seconds that the last commit has at least."""
+
+
+class Engine:
+    """Everything of a consumer that exists only while it is open."""
+
+    def __init__(
+        self,
+        source: Source,
+        settings: ConsumerSettings,
+        letters: Letters | None,
+        parked: Parked | None,
+    ) -> None:
+        self._source = source
+        self._settings = settings
+        self.ending = RunEnd()
+        self.commons = commons = Commons(settings.name, settings.clock)
+        keys = KeyRules(settings.ordering, settings.key, settings.key_scope, settings.keyless)
+        window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
+        self.schedule = Schedule(keys, window, settings.size_of)
+        self.workers = Workers(settings.concurrency, self.ending.begin)
+        self.errands = Errands(self.ending.begin, commons.signals.settled)
+        self.poison = self._poison(letters, parked)
+        self.blocked = Blocked(self.schedule, self.poison)
+        self.settler = Settler(
+            self.schedule,
+            self.poison,
+            settings.retry,
+            commons,
+            keeps_key=settings.on_nak == "block",
+        )
+        quiet = Quiet(
+            self.schedule,
+            self.settler,
+            self.errands,
+            self.workers,
+            commons,
+        )
+        self.claims = Claims(self.schedule, quiet, self, commons, settings.drain)
+        self._quiet = quiet
+        self.committer = Committer(
+            source,
+            self.claims,
+            self.schedule,
+            commons,
+            every=settings.commit_every,
+            after=settings.commit_after,
+        )
+        self.views = Views(
+            Parts(
+                commons,
+                source,
+                self.claims,
+                self.schedule,
+                self.workers,
+                self.errands,
+                self.settler,
+                self.committer,
+                self.ending,
+            ),
+            settings.stall_after,
+        )
+
+    def _poison(self, letters: Letters | None, parked: Parked | None) -> Poison:
+        settings = self._settings
+        return Poison(
+            settings.poison,
+            self.schedule,
+            self.errands,
+            self.commons,
+            circuit=LetterCircuit(
+                settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
+            ),
+            insisting=Insisting(self.commons, settings.retry.backoff),
+            stop=self.ending.begin,
+            letters=letters,
+            parked=parked,
+        )
+
+    # -- the desk of messages ----------------------------------------------------------------------
+
+    def settle(self, message: Message, result: Result) -> bool:
+        """Settle a message whose handler answered `Manual`."""
+        return self.settler.settle_later(message, result)
+
+    def in_progress(self, message: Message) -> None:
+        """Tell the source that a message is being handled."""
+        if not message.is_unparked:
+            self._source.extend([message.record])
+
+    # -- the run -----------------------------------------------------------------------------------
+
+    async def run(self, work: Work) -> DrainReport:
+        """Run until `stop`, a failure, a cancellation or the end of the source; then drain."""
+        ended: BaseException | None = None
+        self.workers.begin(work)
+        tasks = self._tasks()
+        try:
+            await self._until_end(tasks)
+        except BaseException as error:  # raised again after the drain
+            ended = error
+        self.ending.begin()
+        try:
+            report = await self._drain(tasks)
+        finally:
+            await self._end(tasks)
+        if ended is not None:
+            if not report.complete:
+                note_incomplete(ended, report)
+            raise ended
+        return report
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        poller = Poller(
+            self._source,
+            self.claims,
+            self.schedule,
+            self.workers,
+            self.commons,
+            poison=self.poison,
+            fetch_max=self._settings.fetch_max,
+        )
+        loop, name = asyncio.get_running_loop(), self._settings.name
+        work = {
+            "poller": poller.run,
+            "committer": self.committer.run,
+            "timekeeper": self._keep_time,
+            "sampler": self.views.sampler.run,
+        }
+        return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
+
+    async def _until_end(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.add_done_callback(self._task_ended)
+        clock, ending, poller = self._settings.clock, self.ending, tasks[0]
+        while not ending.is_begun and not poller.done():
+            await wait_until(clock, math.inf, ending.signal)
+        while not ending.is_begun and not self.schedule.is_stuck:
+            await wait_until(clock, math.inf, ending.signal, self.commons.signals.settled)
+        if ending.error is not None:
+            raise ending.error
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.ending.begin(error)
+        self.ending.signal.fire()
+
+    async def _keep_time(self) -> None:
+        """Make ready what has backed off, and wake workers for what others made ready."""
+        clock, retries = self._settings.clock, self.schedule.retries
+        while True:
+            self.schedule.release_due(clock.now())
+            self.workers.wake()
+            due = retries.next_due
+            await wait_until(clock, math.inf if due is None else due, self.commons.signals.work)
+
+    # -- the drain ---------------------------------------------------------------------------------
+
+    async def _drain(self, tasks: list[asyncio.Task[None]]) -> DrainReport:
+        clock, drain = self._settings.clock, self._settings.drain
+        began, blocked = clock.now(), self.blocked.messages()
+        tasks[0].cancel()
+        claims = self.claims.close_all()
+        self.workers.stop()
+        cut: list[Message] = []
+        again = False
+        try:
+            await self._quiet.wait(claims, began + drain - min(1.0, drain / 5), cut)
+        except asyncio.CancelledError:  # a second one: now
+            again = True
+            await self._quiet.wait(claims, clock.now(), cut)
+        failed = await self._last_commit(clock.now() if again else began + drain)
+        return replace(self._report(claims, cut, clock.now() - began, failed), blocked=blocked)
+
+    async def _last_commit(self, until: float) -> BaseException | None:
+        clock = self._settings.clock
+        try:
+            async with clock.timeout_at(max(until, clock.now() + LAST_COMMIT)):
+                await self.committer.commit(closing=True)
+        except Exception as error:  # in the report
+            return error
+        return None
+
+    def _report(
+        self, claims: list[Claim], cut: list[Message], seconds: float, error: BaseException | None
+    ) -> DrainReport:
+        unfinished = [
+            Unfinished(m.claim.partition, m.offset, m.order_key, m.attempt)
+            for m in cut
+            if not m.claim.tracker.is_done(m.index)
+        ]
+        return DrainReport(
+            self._settings.name,
+            self.commons.counts.snapshot(self.schedule.acknowledged),
+            {claim.partition: claim.committed.offset for claim in claims},
+            tuple(unfinished),
+            seconds,
+            error,
+        )
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

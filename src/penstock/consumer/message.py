@@ -1,0 +1,135 @@
+"""The message that a handler is given: a record, its claim, and its place in its lane."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from .._core.order.keys import shown
+from .._core.order.lanes import Entry
+from .claim import NEVER_FAILED
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from .._core.source import SourceRecord
+    from .claim import Attempts, Claim
+    from .results import Result
+
+
+class Message(Entry):
+    """A record to handle.
+
+    `value` is what the record holds, or what the consumer's `decode` made of it; `record` is the
+    record as the source delivered it.
+    """
+
+    __slots__ = ("_value", "claim", "index", "record", "size")
+
+    def __init__(
+        self, lane_key: Hashable, size: int, record: SourceRecord, claim: Claim, index: int
+    ) -> None:
+        # not super().__init__: this runs once per message
+        self.lane_key = lane_key
+        self.size = size
+        self.behind = None
+        self.record = record
+        self.claim = claim
+        self.index = index
+
+    @property
+    def value(self) -> Any:
+        """The record's value, decoded if the consumer decodes."""
+        try:
+            return self._value
+        except AttributeError:
+            return self.record.value
+
+    def decoded(self, value: object) -> None:
+        """Replace the value that handlers see; the record keeps its own."""
+        self._value = value
+
+    def begin_again(self) -> None:
+        """Forget the decoded value: the message runs again."""
+        if hasattr(self, "_value"):
+            del self._value
+
+    def header(self, name: str) -> str | None:
+        """The last value of a header as text; `None` without one.
+
+        What is no UTF-8 is escaped.
+        """
+        for known, value in reversed(self.record.headers):
+            if known == name:
+                given = cast("bytes | None", value)  # some clients deliver headers without a value
+                return None if given is None else bytes(given).decode(errors="backslashreplace")
+        return None
+
+    @property
+    def key(self) -> Any:
+        """The record's own key."""
+        return self.record.key
+
+    @property
+    def order_key(self) -> object:
+        """The key that this message is in order with others of."""
+        return shown(self.lane_key)
+
+    @property
+    def topic(self) -> str:
+        """The record's topic."""
+        return self.record.topic
+
+    @property
+    def partition(self) -> int:
+        """The record's partition of its topic."""
+        return self.record.partition
+
+    @property
+    def offset(self) -> int:
+        """The record's offset in its partition."""
+        return self.record.offset
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """The record's headers, in order."""
+        return self.record.headers
+
+    @property
+    def timestamp(self) -> int:
+        """The record's time, in milliseconds since the epoch."""
+        return self.record.timestamp
+
+    @property
+    def attempts(self) -> Attempts:
+        """The failed tries so far, in this process."""
+        return self.claim.attempts.get(self.index, NEVER_FAILED)
+
+    @property
+    def is_unparked(self) -> bool:
+        """Whether it comes from the park store, so that its position is passed already."""
+        return self.index < 0
+
+    @property
+    def attempt(self) -> int:
+        """The number of this try, from 1; it begins again in another process."""
+        return self.attempts.failed + 1
+
+    def in_progress(self) -> None:
+        """Begin the handler's timeout again, and the source's, if it has one."""
+        self.claim.desk.in_progress(self)
+
+    def settle(self, result: Result) -> bool:
+        """Settle a message whose handler answered `Manual()`, from the loop's thread.
+
+        Returns whether this has an effect: false if it is settled already, or its claim has ended.
+        """
+        return self.claim.desk.settle(self, result)
+
+    @property
+    def coordinates(self) -> str:
+        """Topic, partition and offset, as `orders/3@1044`."""
+        record = self.record
+        return f"{record.topic}/{record.partition}@{record.offset}"
+
+    def __repr__(self) -> str:
+        return f"Message({self.coordinates}, attempt={self.attempt})"

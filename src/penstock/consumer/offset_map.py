@@ -1,0 +1,279 @@
+"""The map of finished offsets beyond a position, as text in the metadata of its commit. Pure.
+
+1. The map lists ranges as pairs (gap, run): unfinished or missing offsets, then finished ones, each
+   a LEB128 number. Its size depends on the number of ranges, not of records.
+2. The text is one character for the form, then base85 of a checksum and of the pairs, deflated if
+   that is shorter. Metadata is ASCII and at most 4,096 bytes: a broker refuses more.
+3. The checksum covers the position. A map is only true beside its own position, and tools that move
+   a group's offset may keep its metadata. Torn text and such a map are refused, never half read.
+4. A map over the limit is cut, never refused: the ranges nearest to the position are kept. Cut
+   ranges are handled again after a crash, so a cut costs repetition and loses nothing.
+5. Work is bounded in both directions: at most `MOST_RANGES` ranges, a dozen compressions.
+
+Huffman codes alone suit runs of random lengths: 16,000 unfinished of 32,000 take as much as a
+bitmap, which is why there is no bitmap. Repeated patterns need the full algorithm, which is slower
+and tried only if codes alone do not fit.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b85decode, b85encode
+from bisect import bisect_right
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+from .confluent_map import confluent_ranges
+from .foreign_map import ForeignMap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["LIMIT", "MOST_RANGES", "EncodedMap", "ForeignMap", "decode", "encode", "joined"]
+
+LIMIT = 4_000
+"""Most characters of a map: what a Kafka broker takes (4,096 bytes), less a margin."""
+MOST_RANGES = 16_384
+"""Most ranges of a map. Ranges beyond are cut, and a text with more of them is refused."""
+
+# The first character. None of them is in the base64 alphabet, with which other formats begin.
+_PLAIN = "!"
+_DEFLATED = "#"
+
+_CHECKSUM = 4  # bytes
+_SEVEN_BITS = 0x7F
+_LONGEST = 9  # bytes of a number below 2**63
+_MOST_BYTES = 2 * _LONGEST * MOST_RANGES
+_HALVINGS = 6  # of the step in the search for a cut
+
+
+class EncodedMap(NamedTuple):
+    """A map as text."""
+
+    text: str
+    """ASCII, within the limit; empty if there is nothing to tell."""
+    cut: bool
+    """Whether ranges are missing."""
+
+
+def encode(position: int, ranges: Iterable[tuple[int, int]], limit: int = LIMIT) -> EncodedMap:
+    """Encode finished ranges beyond `position`, in at most `limit` characters.
+
+    `ranges` are half open and ascending, do not touch, and begin at the position at the earliest;
+    raises `ValueError` otherwise. They are read only as far as they may fit.
+    """
+    pairs = _Pairs(position, ranges)
+    text, kept = _longest(pairs, _seed(position), _room(limit))
+    return EncodedMap(text, cut=kept < len(pairs))
+
+
+def joined(*parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Ascending ranges of several parts, one behind the other, with those that touch as one.
+
+    A claim begins with the map of the claim before it. Until all of that has been delivered again,
+    the rest of it belongs to each commit, or the next crash would repeat it.
+    """
+    start = end = -1
+    for low, high in chain.from_iterable(parts):
+        if low > end:
+            if end >= 0:
+                yield start, end
+            start = low
+        end = high
+    if end >= 0:
+        yield start, end
+
+
+def decode(position: int, text: str | None) -> list[tuple[int, int]]:
+    """The finished ranges of metadata stored beside `position`: half open, ascending.
+
+    No metadata is an empty map. Reads the form of Confluent's parallel consumer, too. Raises
+    `ForeignMap` for anything else that is not a whole map of this position.
+    """
+    if not text:
+        return []
+    if text[0] not in _PLAIN + _DEFLATED:
+        return confluent_ranges(position, text)
+    try:
+        content = b85decode(text[1:])
+    except ValueError as error:
+        message = f"not base85: {error}"
+        raise ForeignMap(message) from error
+    checksum, body = content[:_CHECKSUM], content[_CHECKSUM:]
+    if checksum != _checksum(body, _seed(position)):
+        message = f"torn, or not of position {position}"
+        raise ForeignMap(message)
+    return _ranges(position, body if text[0] == _PLAIN else _inflated(body))
+
+
+class _Pairs:
+    """The pairs of ranges, read on demand."""
+
+    def __init__(self, position: int, ranges: Iterable[tuple[int, int]]) -> None:
+        self._pairs = bytearray()
+        self._ends: list[int] = []  # of each pair
+        self._at = position
+        self._ranges = iter(ranges)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def first(self, count: int) -> bytes:
+        """The first `count` pairs."""
+        return bytes(self._pairs[: self._ends[count - 1]])
+
+    def within(self, size: int) -> int:
+        """How many pairs take at most `size` bytes."""
+        return bisect_right(self._ends, size)
+
+    def read(self, size: int) -> None:
+        """Read until there are more than `size` bytes, or more pairs than a map may have. If there
+        are no more, there are no more ranges.
+        """
+        pairs, ends = self._pairs, self._ends
+        if len(pairs) > size or len(ends) > MOST_RANGES:
+            return
+        for start, end in self._ranges:
+            gap, run = start - self._at, end - start
+            if run < 1 or gap < (1 if ends else 0):
+                message = f"range {start} to {end} behind {self._at}"
+                raise ValueError(message)
+            if gap > _SEVEN_BITS or run > _SEVEN_BITS:
+                _append(pairs, gap)
+                _append(pairs, run)
+            else:  # the same, twice as fast
+                pairs.append(gap)
+                pairs.append(run)
+            ends.append(len(pairs))
+            self._at = end
+            if len(pairs) > size or len(ends) > MOST_RANGES:
+                return
+
+
+def _append(pairs: bytearray, number: int) -> None:
+    """LEB128: seven bits a byte, the lowest first, the eighth bit set on all but the last."""
+    while number > _SEVEN_BITS:
+        pairs.append(number & _SEVEN_BITS | 0x80)
+        number >>= 7
+    pairs.append(number)
+
+
+def _longest(pairs: _Pairs, seed: int, room: int) -> tuple[str, int]:
+    """The text of the longest beginning of the pairs that fits, give or take a little, and how many
+    pairs it has.
+
+    Starts with what fits without compression, doubles it until that fails, then halves the step. Of
+    a map of any size, it reads and compresses at most twice what can be kept.
+    """
+    kept, text = 0, ""
+    size = max(room, 0)
+    while True:
+        pairs.read(size)
+        count = min(pairs.within(size), MOST_RANGES)
+        more = _text(pairs.first(count), seed, room) if count else None
+        if more is None:
+            return _halved(pairs, seed, room, (kept, text), count)
+        kept, text = count, more
+        if kept in (MOST_RANGES, len(pairs)):
+            return text, kept
+        size *= 2
+
+
+def _halved(
+    pairs: _Pairs, seed: int, room: int, fits: tuple[int, str], fails: int
+) -> tuple[str, int]:
+    """The same, between a number of pairs that fits and one that does not."""
+    kept, text = fits
+    for _ in range(_HALVINGS):
+        middle = (kept + fails) // 2
+        if middle == kept:
+            break
+        more = _text(pairs.first(middle), seed, room)
+        if more is None:
+            fails = middle
+        else:
+            kept, text = middle, more
+    return text, kept
+
+
+def _text(pairs: bytes, seed: int, room: int) -> str | None:
+    """The pairs as text, `None` if no form of them takes at most `room` bytes."""
+    deflated = _deflated(pairs, zlib.Z_HUFFMAN_ONLY)
+    if len(deflated) > room and len(pairs) > room:
+        deflated = _deflated(pairs, zlib.Z_DEFAULT_STRATEGY)
+    form, body = min((_PLAIN, pairs), (_DEFLATED, deflated), key=lambda each: len(each[1]))
+    if len(body) > room:
+        return None
+    return form + b85encode(_checksum(body, seed) + body).decode("ascii")
+
+
+def _room(limit: int) -> int:
+    """Bytes that fit into `limit` characters, beside the form and the checksum. Base85 makes five
+    characters of four bytes, and one more than the bytes of a last, shorter group.
+    """
+    groups, rest = divmod(limit - 1, 5)
+    return 4 * groups + max(rest - 1, 0) - _CHECKSUM
+
+
+def _deflated(pairs: bytes, strategy: int) -> bytes:
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS, strategy=strategy)
+    return compressor.compress(pairs) + compressor.flush()
+
+
+def _inflated(body: bytes) -> bytes:
+    decompressor = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        pairs = decompressor.decompress(body, _MOST_BYTES)
+    except zlib.error as error:
+        message = f"not deflated: {error}"
+        raise ForeignMap(message) from error
+    if not decompressor.eof or decompressor.unused_data:
+        message = f"not one deflated map of at most {_MOST_BYTES:,} bytes"
+        raise ForeignMap(message)
+    return pairs
+
+
+def _seed(position: int) -> int:
+    return zlib.crc32(position.to_bytes(8, "big", signed=True))
+
+
+def _checksum(body: bytes, seed: int) -> bytes:
+    return zlib.crc32(body, seed).to_bytes(_CHECKSUM, "big")
+
+
+def _ranges(position: int, pairs: bytes) -> list[tuple[int, int]]:
+    """The ranges of the pairs, strictly."""
+    numbers = _numbers(pairs)
+    if not numbers or len(numbers) % 2 or len(numbers) > 2 * MOST_RANGES or not all(numbers[1:]):
+        message = f"{len(numbers)} numbers, {numbers.count(0)} of them 0, are no gaps and runs"
+        raise ForeignMap(message)
+    ranges: list[tuple[int, int]] = []
+    at = position
+    for gap, run in zip(numbers[::2], numbers[1::2], strict=True):
+        start = at + gap
+        at = start + run
+        ranges.append((start, at))
+    if at >= 1 << 63:
+        message = f"ends at {at}, beyond every offset"
+        raise ForeignMap(message)
+    return ranges
+
+
+def _numbers(pairs: bytes) -> list[int]:
+    """Read LEB128."""
+    numbers: list[int] = []
+    number = shift = 0
+    for byte in pairs:
+        number |= (byte & 0x7F) << shift
+        if byte > 0x7F:  # another byte follows
+            shift += 7
+            if shift >= 7 * _LONGEST:
+                message = "a number of more than 63 bits"
+                raise ForeignMap(message)
+        else:
+            numbers.append(number)
+            number = shift = 0
+    if shift:
+        message = "ends inside a number"
+        raise ForeignMap(message)
+    return numbers

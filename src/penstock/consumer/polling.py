@@ -1,0 +1,119 @@
+"""Fetching: from the claims that may be fetched from, as much as the window has room for.
+
+1. Nothing is fetched while the window is full. It is full until it has fallen below the threshold.
+2. What was fetched and does not fit by its bytes waits here, and is taken in before anything else.
+3. While nothing is fetched, the source is told to stay a member of its group.
+4. A fetch that waits is begun again when a claim begins, or is resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from .._core.clock import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .._core.clock import Signal
+    from .._core.source import Fetched, Source
+    from .claim import Claim
+    from .claims import Claims
+    from .commons import Commons
+    from .poison import Poison
+    from .schedule import Schedule
+    from .workers import Workers
+
+
+class Poller:
+    """Moves records from the source into the schedule."""
+
+    def __init__(
+        self,
+        source: Source,
+        claims: Claims,
+        schedule: Schedule,
+        workers: Workers,
+        commons: Commons,
+        *,
+        poison: Poison,
+        fetch_max: int,
+    ) -> None:
+        self._source = source
+        self._claims = claims
+        self._schedule = schedule
+        self._workers = workers
+        self._poison = poison
+        self._clock = commons.clock
+        self._signals = commons.signals
+        self._fetch_max = fetch_max
+        self._fetched: deque[Fetched] = deque()
+        self._is_fetching = False
+
+    async def run(self) -> None:
+        """Fetch until the source ends. Cancellation loses nothing that is not fetched again."""
+        window = self._schedule.window
+        while True:
+            if self._fetched:
+                self._admit_fetched()
+            if self._fetched or window.is_full:
+                await self._wait(self._signals.room)
+                continue
+            wanted = self._claims.wanted()
+            if not wanted:
+                await self._wait(self._signals.claims)
+                continue
+            fetched = await self._fetch(wanted, min(window.room, self._fetch_max))
+            if fetched is None:
+                return
+            self._fetched.extend(fetched)
+            self._admit_fetched()
+            await self._clock.sleep(0)
+
+    @property
+    def fetched(self) -> int:
+        """Records that were fetched and wait for room."""
+        return sum([len(fetched.records) for fetched in self._fetched])
+
+    def _admit_fetched(self) -> None:
+        while self._fetched:
+            fetched = self._fetched.popleft()
+            claim, records = cast("Claim", fetched.claim), fetched.records
+            if claim.is_closing:
+                continue  # delivered again to a later claim
+            admitted = self._schedule.admit(claim, records)
+            for message, error in admitted.broken:
+                self._poison.take(message, error)
+            if admitted.taken < len(records):
+                self._fetched.appendleft(fetched._replace(records=records[admitted.taken :]))
+                break
+            claim.tracker.advance(fetched.next_offset)
+        self._workers.wake()
+
+    async def _fetch(self, claims: list[Claim], most: int) -> Sequence[Fetched] | None:
+        """Fetch; return nothing if the claims have changed meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None
+        changed = asyncio.get_running_loop().create_future()
+        changed.add_done_callback(lambda _: self._is_fetching and task.cancel())
+        self._signals.claims.join(changed)
+        self._is_fetching = True
+        try:
+            return await self._source.fetch(claims, most)
+        except asyncio.CancelledError:
+            if changed.done() and task.uncancel() == 0:
+                return ()
+            raise
+        finally:
+            self._is_fetching = False
+            self._signals.claims.leave(changed)
+
+    async def _wait(self, signal: Signal) -> None:
+        every = self._source.traits.keep_alive_every
+        until = math.inf if every is None else self._clock.now() + every
+        await wait_until(self._clock, until, signal)
+        if self._clock.now() >= until:
+            await self._source.keep_alive()

@@ -1,0 +1,100 @@
+"""What a handler answers for a message.
+
+A handler returns `None` (or `Ack()`) when it has handled the message, and any other result to say
+what becomes of it. An exception is a failed try, like `Nak()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from .._core import checks
+from .._core.errors import PermanentError, TimedOutError
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The message is handled; its position may be passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip(Ack):
+    """The message needs no handling, such as a known duplicate; as `Ack`, but counted apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nak:
+    """The message is not handled; try again.
+
+    Args:
+        delay: seconds until the next try; `None` takes the retry policy's backoff.
+        error: the reason, for logs and dead letters.
+
+    Counts as an attempt: after the last one the message is poison. Raises `ConfigError` for a
+    negative or infinite delay.
+    """
+
+    delay: float | None = None
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay is not None:
+            checks.seconds("delay", self.delay, zero=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ToDeadLetter:
+    """Write this message to the dead letters and continue with its key.
+
+    Without dead letters it is poison, as for `Terminate`.
+    """
+
+    reason: str = ""
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """The message is poison: do not try it again. The poison strategy decides about its key."""
+
+    reason: str = ""
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manual:
+    """The message is settled later, by `message.settle(result)`. Its key waits until then."""
+
+
+Result: TypeAlias = Ack | Nak | ToDeadLetter | Terminate | Manual
+
+ACK = Ack()
+
+
+class PoisonError(PermanentError):
+    """A message that cannot be handled, however often it is tried."""
+
+
+class DecodeError(PoisonError):
+    """A message whose value, or key, cannot be decoded."""
+
+
+class BatchResultCountError(PoisonError):
+    """A batch handler returned a wrong number of results, or no list of results."""
+
+
+class ResultTypeError(PoisonError):
+    """A handler, or a step before it, returned something that is no result."""
+
+
+class SchemaError(PoisonError):
+    """A message whose value a `check` has refused."""
+
+
+class NoHandlerError(PoisonError):
+    """A message of a type for which there is no handler."""
+
+
+class HandlerTimeout(TimedOutError):
+    """A handler was cut because it ran longer than the consumer's `timeout`."""

@@ -1,0 +1,288 @@
+"""Which messages may be handled now. No clock, no task, no I/O.
+
+1. A message is *ready*, *running*, *backing off*, *blocked*, or *waiting* in its lane behind one
+   of these. All of them are in the window.
+2. `ready` holds the first message of each lane that may start, once and in the order in which they
+   became ready, so each ready key starts within one round. Whoever takes a message from it runs it,
+   and ends its turn by one of `finish`, `back_off`, `block` or `put_back`.
+   Ended by another than `finish`, it runs again, beginning with its record's own value.
+3. A message that backs off or is blocked keeps its key: nothing later of the key starts before it.
+   With `keeps_key=False` it gives its key up, and enters it again when it is due.
+4. What is removed with its claims frees its place, except running messages: these keep their key
+   until they end, across the end of their claim.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from .._core.order.keys import PLAIN, identity
+from .._core.order.lanes import Lanes
+from .keys import alone
+from .message import Message
+from .retries import RetryHeap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+
+    from .._core.source import SourceRecord, TopicPartition
+    from .claim import Claim
+    from .keys import KeyRules
+    from .window import Window
+
+
+class Broken(NamedTuple):
+    """A message without a usable key, which no worker runs."""
+
+    message: Message
+    error: Exception
+
+
+class Admitted(NamedTuple):
+    """How many of the given records were taken in, and which of them have no usable key."""
+
+    taken: int
+    broken: list[Broken]
+
+
+class BackingOff(NamedTuple):
+    """A message in backoff."""
+
+    message: Message
+    keeps_key: bool
+
+
+class Schedule:
+    """The messages inside a consumer, and the order in which they are handled."""
+
+    def __init__(
+        self,
+        keys: KeyRules,
+        window: Window,
+        size_of: Callable[[SourceRecord], int] | None = None,
+    ) -> None:
+        self.ready: deque[Message] = deque()
+        self.window = window
+        self.retries: RetryHeap[BackingOff] = RetryHeap()
+        self.blocked: dict[Message, BaseException] = {}
+        """The blocked messages and why."""
+        self.acknowledged = 0
+        """Messages settled by an acknowledgement."""
+        self._keys = keys
+        self._size_of = size_of
+        self._lanes: dict[Hashable, Lanes[Message]] = {}
+
+    # -- claims ------------------------------------------------------------------------------------
+
+    def lanes_for(self, partition: TopicPartition) -> Lanes[Message]:
+        """The lanes of a partition's scope; those of an earlier claim while they are active."""
+        return self._lanes.setdefault(self._keys.scope_of(partition), Lanes())
+
+    def forget_idle_lanes(self) -> None:
+        """Drop the lanes without any active key."""
+        self._lanes = {scope: lanes for scope, lanes in self._lanes.items() if lanes.active}
+
+    @property
+    def active(self) -> int:
+        """Keys that are going, held or have a lane."""
+        return sum(map(len, self._lanes.values()))
+
+    # -- in ----------------------------------------------------------------------------------------
+
+    def admit(self, claim: Claim, records: Sequence[SourceRecord]) -> Admitted:
+        """Take in the next records of an open claim, as many as the window has room for."""
+        fresh = claim.new_of(records)
+        if not fresh:
+            return Admitted(len(records), [])
+        known = len(records) - len(fresh)
+        sizes = self._sizes(fresh)
+        count = self.window.fitting(sizes)
+        if count == 0:
+            return Admitted(known, [])
+        if count < len(fresh):
+            fresh, sizes = fresh[:count], sizes[:count]
+        first, last = fresh[0].offset, fresh[-1].offset
+        index = claim.tracker.admit(first, last, count, lambda: [record.offset for record in fresh])
+        indices: Sequence[int] = range(index, index + count)
+        if claim.replay.end > first:
+            fresh, sizes, indices = _unsettled(claim, fresh, sizes, indices)
+        broken = self._enter(claim, fresh, sizes, indices)
+        self.window.take(len(fresh), sum(sizes))
+        self._keys.look_at(claim.lanes.active)
+        return Admitted(known + count, broken)
+
+    def _enter(
+        self,
+        claim: Claim,
+        records: Sequence[SourceRecord],
+        sizes: Sequence[int],
+        indices: Sequence[int],
+    ) -> list[Broken]:
+        """Give each record its lane: at once into `ready`, or behind others of its key."""
+        lanes = claim.lanes
+        active, ready = lanes.active, self.ready
+        is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
+        broken: list[Broken] = []
+        for record, size, index in zip(records, sizes, indices, strict=True):
+            try:
+                key: Hashable = record.key if is_plain else lane_of(record)
+                if type(key) not in PLAIN:
+                    key = identity(key)
+            except Exception as error:  # it becomes the reason of a dead letter
+                message = Message(alone(record), size, record, claim, index)
+                active.add(message.lane_key)
+                broken.append(Broken(message, error))
+                continue
+            message = Message(key, size, record, claim, index)
+            if key in active:
+                lanes.wait(message)
+            else:
+                active.add(key)
+                ready.append(message)
+        return broken
+
+    def _sizes(self, records: Sequence[SourceRecord]) -> Sequence[int]:
+        if self._size_of is not None:
+            return list(map(self._size_of, records))
+        return [
+            len(value) if type(value := record.value) is bytes else size_of_value(value)
+            for record in records
+        ]
+
+    # -- the end of a turn -------------------------------------------------------------------------
+
+    def acknowledge(self, message: Message) -> bool:
+        """Settle a handled message and `finish` it; return false if that has no effect any more.
+
+        The hot path: once per message.
+        """
+        claim = message.claim
+        if claim.is_closed or not claim.tracker.done(message.index):
+            return False
+        if claim.attempts:
+            claim.attempts.pop(message.index, None)
+        following = claim.lanes.leave(message.lane_key)
+        if following is not None:
+            self.ready.append(following)
+        self.window.give(1, message.size)
+        self.acknowledged += 1
+        return True
+
+    def finish(self, message: Message) -> None:
+        """A message is settled, or left to a later claim: free its key and its place."""
+        following = message.claim.lanes.leave(message.lane_key)
+        if following is not None:
+            self.ready.append(following)
+        self.window.give(1, message.size)
+
+    def back_off(self, message: Message, due: float, *, keeps_key: bool = True) -> None:
+        """Run a message again at `due`."""
+        message.begin_again()
+        self.retries.push(due, BackingOff(message, keeps_key))
+        if not keeps_key:
+            following = message.claim.lanes.leave(message.lane_key)
+            if following is not None:
+                self.ready.append(following)
+
+    def release_due(self, now: float) -> None:
+        """Make ready what has backed off until now."""
+        for message, keeps_key in self.retries.pop_due(now):
+            if keeps_key or message.claim.lanes.enter(message):
+                self.ready.append(message)
+
+    def block(self, message: Message, error: BaseException) -> None:
+        """Keep a message, and its key, until `unblock`."""
+        message.begin_again()
+        self.blocked[message] = error
+
+    def unblock(self, message: Message) -> None:
+        """Make a blocked message ready."""
+        del self.blocked[message]
+        self.ready.append(message)
+
+    def take_blocked(self, message: Message) -> None:
+        """Begin the turn of a blocked message outside the ready queue."""
+        del self.blocked[message]
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every message inside is blocked, or waits behind a blocked one."""
+        behind = [message.claim.lanes.length(message.lane_key) for message in self.blocked]
+        return self.window.messages == len(self.blocked) + sum(behind)
+
+    def put_back(self, key: Hashable, messages: Sequence[Message]) -> None:
+        """Put messages that are not settled in front of their lane."""
+        for message in messages:
+            message.begin_again()
+        if messages:
+            messages[0].claim.lanes.put_back(key, messages)
+
+    # -- out ---------------------------------------------------------------------------------------
+
+    def drop(self, claims: Collection[Claim]) -> list[Message]:
+        """Remove all messages of these claims but running ones; return them."""
+        dead = set(map(id, claims))
+
+        def is_dead(message: Message) -> bool:
+            return id(message.claim) in dead
+
+        waiting = [
+            message
+            for lanes in {id(claim.lanes): claim.lanes for claim in claims}.values()
+            for message in lanes.drop_where(is_dead)
+        ]
+        backing_off = self.retries.remove_where(lambda entry: is_dead(entry.message))
+        blocked = [message for message in self.blocked if is_dead(message)]
+        for message in blocked:
+            del self.blocked[message]
+        heads = [message for message in self.ready if is_dead(message)]
+        heads += [entry.message for entry in backing_off if entry.keeps_key]
+        heads += blocked
+        self._without(is_dead)
+        for message in heads:
+            following = message.claim.lanes.leave(message.lane_key)
+            if following is not None:
+                self.ready.append(following)
+        gone = [*waiting, *heads]
+        gone += [entry.message for entry in backing_off if not entry.keeps_key]
+        self.window.give(len(gone), sum([message.size for message in gone]))
+        return gone
+
+    def _without(self, is_dead: Callable[[Message], bool]) -> None:
+        """Remove ready messages in place: workers hold the queue."""
+        left = [message for message in self.ready if not is_dead(message)]
+        self.ready.clear()
+        self.ready.extend(left)
+
+    @property
+    def waiting(self) -> int:
+        """Messages in lanes."""
+        return sum([lanes.waiting for lanes in tuple(self._lanes.values())])
+
+    def waiting_behind(self) -> Iterable[Message]:
+        """The messages in lanes, per lane in order."""
+        for lanes in self._lanes.values():
+            for _, lane in lanes.lanes():
+                yield from lane
+
+
+def _unsettled(
+    claim: Claim, records: Sequence[SourceRecord], sizes: Sequence[int], indices: Sequence[int]
+) -> tuple[list[SourceRecord], list[int], list[int]]:
+    """What an earlier claim has not settled; the rest is settled at once."""
+    left: list[tuple[SourceRecord, int, int]] = []
+    for record, size, index in zip(records, sizes, indices, strict=True):
+        if claim.replay.skips(record.offset):
+            claim.tracker.done(index)
+        else:
+            left.append((record, size, index))
+    return [each[0] for each in left], [each[1] for each in left], [each[2] for each in left]
+
+
+def size_of_value(value: object) -> int:
+    """Bytes of a value; one without a length counts nothing."""
+    try:
+        return len(value)  # type: ignore[arg-type]
+    except TypeError:
+        return 0

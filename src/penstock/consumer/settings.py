@@ -1,0 +1,226 @@
+"""The arguments of a consumer, checked. Nothing has been started when one is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+
+from .._core import checks
+from .._core.clock import LOOP_CLOCK
+from .._core.function_sink import as_sink
+from .._core.retry_policy import DoublingBackoff, RetryPolicy
+from .keys import KEYLESS, ORDERINGS, SCOPES
+from .poison import STRATEGIES
+from .stepping import checked_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import timedelta
+
+    from .._core.clock import Clock
+    from .._core.retry_policy import BackoffFunction
+    from .._core.sink import Sink, SinkLike
+    from .._core.source import Source, SourceRecord
+    from .keys import Keyless, KeyScope, Ordering
+    from .poison import PoisonStrategy
+    from .stepping import Step
+
+OnNak = Literal["block", "redeliver"]
+OnMismatch = Literal["terminate", "retry"]
+ON_NAK: tuple[OnNak, ...] = ("block", "redeliver")
+ON_MISMATCH: tuple[OnMismatch, ...] = ("terminate", "retry")
+
+
+@dataclass(frozen=True, slots=True)
+class FullJitter:
+    """A random wait between zero and that of another backoff, so that retries spread out.
+
+    The full jitter of https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
+    """
+
+    backoff: BackoffFunction = field(default_factory=DoublingBackoff)
+    random: Random = field(default_factory=Random)
+
+    def __call__(
+        self, tries: int, error: BaseException | None = None, waited: float = 0.0
+    ) -> float:
+        """The wait in seconds after `tries` failed tries."""
+        return self.random.uniform(0.0, self.backoff(tries, error, waited))
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """The keywords of `Consumer`, which explains them."""
+
+    name: str
+    concurrency: int
+    max_in_flight: int
+    max_in_flight_bytes: int
+    max_per_key: int | None
+    fetch_max: int
+    refill_below: float
+    ordering: Ordering
+    key: Callable[[SourceRecord], object] | None
+    key_scope: KeyScope
+    keyless: Keyless
+    size_of: Callable[[SourceRecord], int] | None
+    on_nak: OnNak
+    retry: RetryPolicy | None
+    poison: PoisonStrategy | None
+    dead_letters: SinkLike[Any] | None
+    parked: Any | None
+    max_dead_letter_ratio: float | None
+    max_consecutive_dead_letters: int | None
+    timeout: float | timedelta | None
+    drain: float | timedelta
+    commit_every: float | timedelta
+    commit_after: int | None
+    stall_after: float | timedelta | None
+    steps: Iterable[Step]
+    observers: Iterable[Any]
+    clock: Clock | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """The checked arguments of a consumer, one field each."""
+
+    name: str
+    concurrency: int
+    max_in_flight: int
+    max_in_flight_bytes: int
+    max_per_key: int | None
+    fetch_max: int
+    refill_below: float
+    ordering: Ordering
+    key: Callable[[SourceRecord], object] | None
+    key_scope: KeyScope
+    keyless: Keyless
+    size_of: Callable[[SourceRecord], int] | None
+    on_nak: OnNak
+    retry: RetryPolicy
+    poison: PoisonStrategy
+    dead_letters: Sink[Any] | None
+    parked: Any | None
+    max_dead_letter_ratio: float | None
+    max_consecutive_dead_letters: int | None
+    timeout: float | None
+    drain: float
+    commit_every: float
+    commit_after: int | None
+    stall_after: float | None
+    steps: tuple[Step, ...]
+    observers: tuple[Any, ...]
+    clock: Clock
+
+
+def checked_settings(
+    source: Source,
+    *,
+    name: str = "consumer",
+    concurrency: int = 100,
+    max_in_flight: int = 1000,
+    max_in_flight_bytes: int = 64 << 20,
+    max_per_key: int | None = None,
+    fetch_max: int = 500,
+    refill_below: float = 0.75,
+    ordering: Ordering = "key",
+    key: Callable[[SourceRecord], object] | None = None,
+    key_scope: KeyScope = "partition",
+    keyless: Keyless = "serial",
+    size_of: Callable[[SourceRecord], int] | None = None,
+    on_nak: OnNak = "block",
+    retry: RetryPolicy | None = None,
+    poison: PoisonStrategy | None = None,
+    dead_letters: SinkLike[Any] | None = None,
+    parked: Any | None = None,
+    max_dead_letter_ratio: float | None = None,
+    max_consecutive_dead_letters: int | None = None,
+    timeout: float | timedelta | None = None,
+    drain: float | timedelta = 5.0,
+    commit_every: float | timedelta = 1.0,
+    commit_after: int | None = 10_000,
+    stall_after: float | timedelta | None = 60.0,
+    steps: Iterable[Step] = (),
+    observers: Iterable[Any] = (),
+    clock: Clock | None = None,
+) -> ConsumerSettings:
+    """Check the arguments of a consumer. Raises `ConfigError`."""
+    strategy = _strategy(poison, dead_letters, parked)
+    return ConsumerSettings(
+        name=checks.text("name", name),
+        concurrency=checks.count("concurrency", concurrency),
+        max_in_flight=checks.count("max_in_flight", max_in_flight),
+        max_in_flight_bytes=checks.count("max_in_flight_bytes", max_in_flight_bytes),
+        max_per_key=checks.optional_count("max_per_key", max_per_key),
+        fetch_max=checks.count("fetch_max", fetch_max),
+        refill_below=checks.share("refill_below", refill_below),
+        ordering=checks.choice("ordering", ordering, ORDERINGS),
+        key=_key(key, ordering),
+        key_scope=checks.choice("key_scope", key_scope, SCOPES),
+        keyless=checks.choice("keyless", keyless, KEYLESS),
+        size_of=checks.optional_function("size_of", size_of, _OF_RECORD),
+        on_nak=checks.choice("on_nak", on_nak, ON_NAK),
+        retry=_retry(retry),
+        poison=strategy,
+        dead_letters=None if dead_letters is None else as_sink(dead_letters, "dead_letters"),
+        parked=parked,
+        max_dead_letter_ratio=checks.optional_share("max_dead_letter_ratio", max_dead_letter_ratio),
+        max_consecutive_dead_letters=checks.optional_count(
+            "max_consecutive_dead_letters", max_consecutive_dead_letters
+        ),
+        timeout=checks.optional_seconds("timeout", timeout),
+        drain=_drain(drain, source),
+        commit_every=checks.seconds("commit_every", commit_every),
+        commit_after=checks.optional_count("commit_after", commit_after),
+        stall_after=checks.optional_seconds("stall_after", stall_after),
+        steps=checked_steps(steps),
+        observers=tuple(observers),
+        clock=LOOP_CLOCK if clock is None else clock,
+    )
+
+
+_OF_RECORD = "must be a function of a record"
+
+
+def _strategy(poison: object, dead_letters: object, parked: object) -> PoisonStrategy:
+    """The poison strategy, by default the one that what is given allows."""
+    if poison is None:
+        if parked is not None:
+            return "park_key"
+        return "block" if dead_letters is None else "block_and_dead_letter"
+    strategy = checks.choice("poison", cast("PoisonStrategy", poison), STRATEGIES)
+    if strategy == "park_key" and parked is None:
+        raise checks.bad("poison", poison, "needs parked=, the store of parked messages")
+    if strategy == "block_and_dead_letter" and dead_letters is None:
+        raise checks.bad("poison", poison, "needs dead_letters=, the sink of dead letters")
+    if parked is not None and strategy != "park_key":
+        raise checks.bad("parked", parked, f"has no effect with poison={strategy!r}")
+    return strategy
+
+
+def _key(key: object, ordering: str) -> Any:
+    if key is not None and ordering != "key":
+        raise checks.bad("key", key, f"has no effect with ordering={ordering!r}")
+    return checks.optional_function("key", key, _OF_RECORD)
+
+
+def _retry(retry: object) -> RetryPolicy:
+    if retry is None:
+        return RetryPolicy(backoff=FullJitter())
+    if not isinstance(retry, RetryPolicy):
+        raise checks.bad(
+            "retry", retry, "must be a RetryPolicy(...), such as RetryPolicy(attempts=5)"
+        )
+    checks.count("retry.attempts", retry.attempts)
+    checks.count("retry.unlisted_attempts", retry.unlisted_attempts)
+    return retry
+
+
+def _drain(drain: object, source: Source) -> float:
+    seconds = checks.seconds("drain", drain, zero=True)
+    most = source.traits.revoke_within
+    if most is not None and seconds >= most:
+        rule = f"must be shorter than the {most:g} s that the source gives a revoke"
+        raise checks.bad("drain", drain, rule)
+    return seconds

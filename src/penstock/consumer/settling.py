@@ -1,0 +1,151 @@
+"""What a result does to its message.
+
+1. Settling is synchronous. Whatever has to wait (a dead letter, a parked record) is an *errand* in
+   a task of its own: it occupies no worker, and its message keeps its key and its place meanwhile.
+2. A result of a closed claim changes nothing but the lane: the message is delivered again to the
+   partition's next owner. In a closing claim only an acknowledgement counts.
+3. A failed try is tried again as the policy says: an error of the destination (unavailable,
+   throttled, refused, stopped) uses up no attempt. After the last attempt the message is poison.
+4. Poison is the strategy's: it settles the message, blocks its key, or parks it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from .._core.classify import classified
+from .._core.errors import ErrorClass, TransientError
+from .._core.patience import asked_wait
+from .._core.say import say
+from .._core.told import for_log
+from .results import Ack, Manual, Nak, PoisonError, ResultTypeError, Skip, Terminate, ToDeadLetter
+
+if TYPE_CHECKING:
+    from .._core.retry_policy import RetryPolicy
+    from .claim import Attempts
+    from .commons import Commons
+    from .message import Message
+    from .poison import Poison
+    from .results import Result
+    from .schedule import Schedule
+
+logger = logging.getLogger("penstock.consumer")
+
+_FAILED = "%s: %s failed (attempt %d, %s); next try in %.3g s"
+
+
+class Settler:
+    """Carries out the results of messages."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        poison: Poison,
+        policy: RetryPolicy,
+        commons: Commons,
+        *,
+        keeps_key: bool = True,
+    ) -> None:
+        self._schedule = schedule
+        self._poison = poison
+        self._policy = policy
+        self._clock = commons.clock
+        self._counts = commons.counts
+        self._signals = commons.signals
+        self._name = commons.name
+        self._keeps_key = keeps_key
+        self._manual: set[Message] = set()
+
+    def settle(self, message: Message, result: object) -> None:
+        """Carry out the result of a message whose turn has ended."""
+        claim = message.claim
+        if claim.is_closing and (claim.is_closed or not _is_ack(result)):
+            self._poison.leave(message)
+        elif result is None or isinstance(result, Ack):
+            self._ack(message, result)
+        elif isinstance(result, Nak):
+            self._failed(message, result.error, result.delay)
+        elif isinstance(result, ToDeadLetter):
+            self._poison.bury(message, _reason(result))
+        elif isinstance(result, Terminate):
+            self._poison.take(message, _reason(result))
+        elif isinstance(result, Manual):
+            self._manual.add(message)
+        else:
+            kind = type(result).__name__
+            rule = "return None, Ack(), Nak(), ToDeadLetter(), Terminate() or Manual()"
+            self._poison.take(message, ResultTypeError(f"a handler returned a {kind}; {rule}"))
+        self._signals.settled.fire()
+
+    def settle_later(self, message: Message, result: Result) -> bool:
+        """Settle a message that answered `Manual`; return whether that has an effect."""
+        if message not in self._manual:
+            return False
+        self._manual.remove(message)
+        is_open = not message.claim.is_closed
+        self.settle(message, result)
+        self._signals.work.fire()
+        return is_open
+
+    @property
+    def manual(self) -> frozenset[Message]:
+        """The messages that wait for `settle`."""
+        return frozenset(self._manual)
+
+    def drop_manual(self, messages: set[Message]) -> None:
+        """Leave these to a later claim."""
+        for message in self._manual & messages:
+            self._manual.remove(message)
+            self._poison.leave(message)
+
+    def _ack(self, message: Message, result: Ack | None) -> None:
+        if message.is_unparked:
+            self._poison.acked(message)
+        elif not self._schedule.acknowledge(message):
+            self._schedule.finish(message)
+        elif isinstance(result, Skip):
+            self._counts.count("skipped")
+
+    def _failed(self, message: Message, error: BaseException | None, delay: float | None) -> None:
+        self._counts.count("naks")
+        error = error or TransientError("the handler did not acknowledge the message")
+        kind = classified(error)
+        if kind is ErrorClass.STOPPED:  # of a destination's writer, or of a batch that was cut
+            kind = ErrorClass.UNAVAILABLE
+        now = self._clock.now()
+        counts = kind not in self._policy.uncounted
+        tries = message.attempts.and_one(now, error, counts=counts)
+        message.claim.attempts[message.index] = tries
+        wait = self._wait_after(tries, error) if delay is None else delay
+        if self._is_over(kind, tries, now + wait):
+            self._poison.take(message, error)
+            return
+        keeps_key = self._keeps_key or message.is_unparked
+        self._schedule.back_off(message, now + wait, keeps_key=keeps_key)
+        self._signals.work.fire()
+        say(logger, logging.DEBUG, _FAILED, self._name, message.coordinates, tries.failed, for_log(error), wait)  # fmt: skip
+
+    def _wait_after(self, tries: Attempts, error: BaseException) -> float:
+        """The policy's backoff, or the longer wait that a destination requested."""
+        asked = asked_wait(error, self._policy.max_retry_after)
+        return max(self._policy.backoff(tries.failed, error), asked or 0.0)
+
+    def _is_over(self, kind: ErrorClass, tries: Attempts, until: float) -> bool:
+        """Whether there is no next try: attempts or time are used up."""
+        policy = self._policy
+        if policy.is_over(kind, tries.counted):
+            return True
+        if tries.outage_since is not None:
+            limit, since = policy.give_up_after, tries.outage_since
+        else:
+            limit, since = policy.max_seconds, tries.first_at + tries.outages
+        return limit is not None and until - since > limit
+
+
+def _is_ack(result: object) -> bool:
+    return result is None or isinstance(result, Ack)
+
+
+def _reason(result: ToDeadLetter | Terminate) -> BaseException:
+    return result.error or PoisonError(result.reason or "the handler gave the message up")

@@ -1,0 +1,23 @@
+"""What the tasks of a consumer tell one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .._core.clock import Signal
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """One signal per kind of news; none holds anything while no task waits for it."""
+
+    work: Signal = field(default_factory=Signal)
+    """A message became ready, or backs off."""
+    room: Signal = field(default_factory=Signal)
+    """The window has room again."""
+    settled: Signal = field(default_factory=Signal)
+    """A turn or an errand has ended."""
+    state: Signal = field(default_factory=Signal)
+    """Readiness may have changed."""
+    claims: Signal = field(default_factory=Signal)
+    """A claim began or ended, was paused or resumed."""

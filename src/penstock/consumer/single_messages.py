@@ -1,0 +1,115 @@
+"""Handling one message at a time.
+
+1. A worker takes ready messages until there is none; an acknowledged one is settled at once, here:
+   this path runs once per message, so it is written out.
+2. A worker that never suspends lets other tasks run after `TURNS_BEFORE_YIELD` messages.
+3. Whatever a handler raises is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
+   consumer, which raises them after its drain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+from .._core.runtime.loops import running_loop
+from .results import Ack, Nak
+from .workers import Slot, result_of_cut
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .commons import Commons
+    from .message import Message
+    from .schedule import Schedule
+    from .settling import Settler
+    from .workers import Workers
+
+Handler: TypeAlias = "Callable[[Message], Awaitable[object]]"
+
+TURNS_BEFORE_YIELD = 128
+
+
+class SingleMessages:
+    """Handles one message at a time."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        settler: Settler,
+        workers: Workers,
+        commons: Commons,
+        handler: Handler,
+    ) -> None:
+        self.schedule = schedule
+        self.settler = settler
+        self.workers = workers
+        self.commons = commons
+        self.handler = handler
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a message is ready."""
+        return bool(self.schedule.ready)
+
+    def make_worker(self) -> Slot:
+        """Make a worker of single messages."""
+        return MessageWorker(self)
+
+
+class MessageWorker(Slot):
+    """Handles ready messages one after another."""
+
+    def __init__(self, shared: SingleMessages) -> None:
+        super().__init__()
+        self._shared = shared
+
+    async def work(self) -> None:
+        """Handle ready messages; rest when there is none."""
+        shared = self._shared
+        schedule, workers, settler = shared.schedule, shared.workers, shared.settler
+        ready, window, acknowledge = schedule.ready, schedule.window, schedule.acknowledge
+        handler, sleep = shared.handler, shared.commons.clock.sleep
+        room, settled = shared.commons.signals.room, shared.commons.signals.settled
+        task = asyncio.current_task()
+        assert task is not None
+        is_cancelling, turns = task.cancelling, 0
+        workers.started()
+        while True:
+            if not ready:
+                if not await workers.rest():
+                    return
+                continue
+            message = ready.popleft()
+            if ready and not workers.is_waking:
+                workers.wake()
+            self.running = message
+            try:
+                result = await handler(message)
+            except GeneratorExit as error:
+                if _is_closed(task):
+                    raise
+                result = Nak(error=error)
+            except BaseException as error:  # it goes to logs and dead letters
+                result = Nak(error=error)
+                workers.end_on_exit(error)
+            self.running = None
+            if is_cancelling():  # by a cut, or by what the handler did
+                settler.settle(message, result_of_cut(self.take_cut(), result))
+                await self.settle_down()
+            elif (result is None or type(result) is Ack) and acknowledge(message):
+                if settled.waiters:
+                    settled.fire()
+            else:
+                settler.settle(message, result)
+            if room.waiters and window.has_resumed:
+                room.fire()
+            turns += 1
+            if turns >= TURNS_BEFORE_YIELD:
+                turns = 0
+                await sleep(0)
+
+
+def _is_closed(task: asyncio.Task[object]) -> bool:
+    """Whether the task's coroutine is closed from outside, at the end of its loop."""
+    return running_loop() is None or asyncio.current_task() is not task

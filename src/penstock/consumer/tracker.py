@@ -1,0 +1,225 @@
+"""The settled records of one claim (one assignment of one partition), and its position. Pure.
+
+1. A record has an *index*: its place in the order of delivery. Indices have no holes, whatever
+   holes the offsets have (compaction, transaction markers, filtered records).
+2. `bits[index - base]` is 1 once the record is settled: one byte for each record from the first
+   unfinished one on, nothing for those before it. Admission and settling are O(1) per record and
+   allocate no object.
+3. Offsets are kept as runs of consecutive ones. A run costs 16 bytes, and only a hole starts one.
+4. The position is the offset of the first unfinished record, or, if there is none, one past
+   everything delivered. It never moves back, and never passes an unfinished record.
+5. A record is settled once. Its byte is gone when `base` has passed it, and a negative subscript
+   would settle another record. `done` guards both. Code that has its own guard against a second
+   settle may write `bits` itself behind `index >= base`, in 35 ns instead of 80.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+class Tracker:
+    """Which records of a claim are settled, by delivery index, and the position to commit.
+
+    `start` is the first offset that may be delivered, usually the committed one.
+
+    A commit needs no version. `settled` only grows, so a committer that remembers `settled` and
+    `position()` of its last commit has nothing to encode or to send while both are the same.
+    """
+
+    __slots__ = ("_firsts", "_starts", "base", "bits", "next_index", "next_offset")
+
+    def __init__(self, start: int) -> None:
+        self.bits = bytearray()
+        """1 for each settled record from index `base` on, 0 for each unfinished one."""
+        self.base = 0
+        """Index of the first byte of `bits`; all records before it are settled."""
+        self.next_index = 0
+        """Index of the next record to be delivered."""
+        self.next_offset = start
+        """Lowest offset that the next record may have."""
+        self._starts = array("q")  # first index of each run of consecutive offsets
+        self._firsts = array("q")  # and its offset
+
+    def __repr__(self) -> str:
+        return f"<Tracker base={self.base} span={self.span} next_offset={self.next_offset}>"
+
+    def admit(
+        self,
+        first: int,
+        last: int,
+        count: int,
+        offsets: Callable[[], Iterable[int]] | None = None,
+    ) -> int:
+        """Add `count` delivered records, from offset `first` to offset `last`, and return the index
+        of the first one. The others follow it.
+
+        `offsets` returns the offset of each record, and is called only if there are holes between
+        `first` and `last`. Raises `ValueError`, and changes nothing, if offsets do not increase
+        strictly, if `first` is below `next_offset`, or if the offsets are not `count` ones from
+        `first` to `last`.
+        """
+        if count < 1 or first < self.next_offset or last - first + 1 < count:
+            message = f"{count} records from {first} to {last}, behind {self.next_offset}"
+            raise ValueError(message)
+        index = self.next_index
+        if last - first + 1 == count:
+            starts, firsts = [index], [first]
+        else:
+            starts, firsts = _runs(index, first, last, count, offsets)
+        if self._starts and first - self._firsts[-1] == index - self._starts[-1]:
+            del starts[0], firsts[0]
+        self._starts.extend(starts)
+        self._firsts.extend(firsts)
+        self.bits += bytes(count)
+        self.next_index = index + count
+        self.next_offset = last + 1
+        return index
+
+    def advance(self, offset: int) -> None:
+        """Move `next_offset` to `offset` if it is behind: every offset before it has been delivered
+        or is a hole, says the source. Lets the position pass trailing holes.
+        """
+        self.next_offset = max(self.next_offset, offset)
+
+    def done(self, index: int) -> bool:
+        """Settle a record. Returns whether it was unfinished; otherwise nothing changes. Raises
+        `IndexError` for an index that was never delivered.
+        """
+        at = index - self.base
+        if at >= 0 and not (bits := self.bits)[at]:
+            bits[at] = 1
+            return True
+        return False
+
+    def is_done(self, index: int) -> bool:
+        """Whether a record is settled. Raises `IndexError` for one that was never delivered."""
+        return index < self.base or self.bits[index - self.base] == 1
+
+    def offset_of(self, index: int) -> int:
+        """The offset of a record. Raises `IndexError` below `base` and for one never delivered."""
+        if not self.base <= index < self.next_index:
+            message = (
+                f"index={index}: only those from {self.base} to {self.next_index - 1} are held"
+            )
+            raise IndexError(message)
+        run = bisect_right(self._starts, index) - 1
+        return self._firsts[run] + index - self._starts[run]
+
+    def index_of(self, offset: int) -> int | None:
+        """The index of the record with this offset. `None` if there is none, or it is settled and
+        `base` has passed it.
+        """
+        run = bisect_right(self._firsts, offset) - 1
+        if run < 0:
+            return None
+        index = self._starts[run] + offset - self._firsts[run]
+        behind = self._starts[run + 1] if run + 1 < len(self._starts) else self.next_index
+        return index if self.base <= index < behind else None
+
+    def position(self) -> int:
+        """The offset to commit: of the first unfinished record, or else `next_offset`. Releases the
+        memory of the settled records before it.
+        """
+        head = self.bits.find(0)
+        if head < 0:
+            head = len(self.bits)
+        if head:
+            self._release(head)
+        return self.offset_of(self.base) if self.bits else self.next_offset
+
+    def head(self) -> int | None:
+        """The index of the first unfinished record; `None` if there is none."""
+        at = self.bits.find(0)
+        return None if at < 0 else self.base + at
+
+    def seen_position(self) -> int:
+        """The position as any thread may read it: it may be one of a moment ago, never a later one.
+
+        Releases nothing, unlike `position`.
+        """
+        while True:
+            behind, base = self.next_offset, self.base  # before `bits`, to which records are added
+            at = self.bits.find(0)
+            try:
+                offset = behind if at < 0 else self.offset_of(base + at)
+            except IndexError:  # released, or not added completely
+                continue
+            if base == self.base:
+                return offset
+
+    def done_ranges(self) -> Iterator[tuple[int, int]]:
+        """Ranges of settled offsets beyond the position, ascending, each from its first offset to
+        one past its last. A range may span holes, and an unfinished record lies between two ranges.
+
+        Lazy: use it up before anything else is admitted or settled. Then it and `position()`
+        describe one instant.
+        """
+        bits, base, starts, firsts = self.bits, self.base, self._starts, self._firsts
+        run = 0
+        after = bits.find(0)
+        while after >= 0:
+            at = bits.find(1, after)
+            if at < 0:
+                return
+            after = bits.find(0, at)
+            index = base + at
+            run = bisect_right(starts, index, run) - 1
+            first = firsts[run] + index - starts[run]
+            index = base + (len(bits) if after < 0 else after) - 1
+            run = bisect_right(starts, index, run) - 1
+            yield first, firsts[run] + index - starts[run] + 1
+
+    @property
+    def unfinished(self) -> int:
+        """Delivered records that are not settled. Counts `bits`: 0.3 ms for a million records."""
+        return self.bits.count(0)
+
+    @property
+    def settled(self) -> int:
+        """Settled records since the start; never decreases. Costs as much as `unfinished`."""
+        return self.next_index - self.unfinished
+
+    @property
+    def span(self) -> int:
+        """Bytes held: one for each record from index `base` on."""
+        return len(self.bits)
+
+    def _release(self, head: int) -> None:
+        """Drop the first `head` records and the runs that end with them."""
+        del self.bits[:head]
+        self.base += head
+        kept = bisect_right(self._starts, self.base) - 1
+        del self._starts[:kept], self._firsts[:kept]
+
+
+def _runs(
+    index: int,
+    first: int,
+    last: int,
+    count: int,
+    offsets: Callable[[], Iterable[int]] | None,
+) -> tuple[list[int], list[int]]:
+    """The first index and the first offset of each run of consecutive offsets."""
+    starts: list[int] = []
+    firsts: list[int] = []
+    expected = first
+    at = index
+    for offset in () if offsets is None else offsets():
+        if offset < expected or (at == index and offset > first):
+            message = f"offset {offset} where at least {expected} was due"
+            raise ValueError(message)
+        if offset > expected or at == index:
+            starts.append(at)
+            firsts.append(offset)
+        expected = offset + 1
+        at += 1
+    if at - index != count or expected != last + 1:
+        message = f"{at - index} offsets up to {expected - 1}, not {count} up to {last}"
+        raise ValueError(message)
+    return starts, firsts

@@ -1,0 +1,103 @@
+"""The records inside a consumer, in messages and bytes. Pure.
+
+1. A record is inside from its delivery to its settlement: queued, running, batched or backing off.
+2. Fetching stops at either bound, and resumes when both counts have fallen below their refill
+   levels. Without that distance, a full consumer would pause and resume for each record.
+3. Something always fits into an empty window, so a record larger than `max_bytes` passes alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._core.checks import count, share
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Window:
+    """What is inside, against bounds of `max_messages` and `max_bytes`.
+
+    `refill_below` is the share of either bound below which fetching resumes (default 0.75). Raises
+    `ConfigError` for bounds below 1 and for a share that is not above 0 and at most 1.
+    """
+
+    __slots__ = (
+        "_refill_bytes",
+        "_refill_messages",
+        "bytes",
+        "max_bytes",
+        "max_messages",
+        "messages",
+    )
+
+    def __init__(self, max_messages: int, max_bytes: int, refill_below: float = 0.75) -> None:
+        self.max_messages = count("max_messages", max_messages)
+        self.max_bytes = count("max_bytes", max_bytes)
+        level = share("refill_below", refill_below)
+        self._refill_messages = level * max_messages
+        self._refill_bytes = level * max_bytes
+        self.messages = 0
+        """Messages inside."""
+        self.bytes = 0
+        """Their bytes."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<Window {self.messages:,} of {self.max_messages:,} messages, "
+            f"{self.bytes:,} of {self.max_bytes:,} bytes>"
+        )
+
+    def take(self, messages: int, size: int) -> None:
+        """Add messages of `size` bytes altogether. A fetch may exceed the bound in bytes, since its
+        size is known only afterwards; `fits` tells beforehand where the size is known.
+        """
+        if messages < 0 or size < 0:
+            message = f"take({messages}, {size}) of {self!r}"
+            raise ValueError(message)
+        self.messages += messages
+        self.bytes += size
+
+    def give(self, messages: int, size: int) -> None:
+        """Remove messages of `size` bytes altogether. Raises `ValueError`, and changes nothing, if
+        there are fewer inside.
+        """
+        if not 0 <= messages <= self.messages or not 0 <= size <= self.bytes:
+            message = f"give({messages}, {size}) of {self!r}"
+            raise ValueError(message)
+        self.messages -= messages
+        self.bytes -= size
+
+    def fits(self, size: int) -> bool:
+        """Whether one more message of `size` bytes may be taken."""
+        if not self.messages:
+            return True
+        return self.messages < self.max_messages and self.bytes + size <= self.max_bytes
+
+    def fitting(self, sizes: Sequence[int]) -> int:
+        """How many of the next messages, of these sizes, may be taken."""
+        most = min(len(sizes), self.max_messages - self.messages)
+        left = self.max_bytes - self.bytes
+        if most == len(sizes) and sum(sizes) <= left:
+            return most
+        for before, size in enumerate(sizes[: max(most, 0)]):
+            left -= size
+            if left < 0:
+                return before if before or self.messages else 1
+        return max(most, 0)
+
+    @property
+    def room(self) -> int:
+        """Messages that may be fetched: 0 if the window is full in either measure."""
+        return 0 if self.is_full else self.max_messages - self.messages
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a bound is reached, so that fetching stops."""
+        return self.messages >= self.max_messages or self.bytes >= self.max_bytes
+
+    @property
+    def has_resumed(self) -> bool:
+        """Whether fetching that was stopped at a bound may resume: below both refill levels."""
+        return self.messages < self._refill_messages and self.bytes < self._refill_bytes

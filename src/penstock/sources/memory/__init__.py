@@ -1,0 +1,11 @@
+"""A source in memory: a log that outlives its consumers, and what a test does to it."""
+
+from ..._core.public import publish
+from ..._core.source import Record, TopicPartition
+from .log import MemoryLog
+from .script import Crashed
+from .source import MemorySource
+
+__all__ = ["Crashed", "MemoryLog", "MemorySource", "Record", "TopicPartition"]
+
+publish(__name__, Crashed, MemoryLog, MemorySource)

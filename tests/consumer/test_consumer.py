@@ -1,0 +1,370 @@
+"""The consumer from its source to its committed position."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from consumer_help import P0, P1, Recorder, finite, log_of, records
+
+from penstock import ClosedError, ConfigError
+from penstock._core.source import Position
+from penstock.consumer import offset_map
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.results import Nak, Terminate
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock._core.source import Fetched, SourceClaim
+    from penstock.consumer.message import Message
+    from penstock.testing import FakeClock
+
+
+class Counting(MemorySource):
+    """Notes the most records that it was asked for at once."""
+
+    most = 0
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        self.most = max(self.most, most)
+        return await super().fetch(claims, most)
+
+
+async def test_every_record_is_handled_and_committed(fake_clock: FakeClock) -> None:
+    """O-T25: `receive` opens, runs and closes."""
+    log, handler = log_of(*"abcab"), Recorder()
+    report = await finite(log, fake_clock).receive(handler)
+    assert handler.offsets == [0, 1, 2, 3, 4]
+    assert report.complete
+    assert report.counts.acked == 5
+    assert log.positions[P0] == Position(5)
+
+
+async def test_a_slow_key_does_not_delay_another(fake_clock: FakeClock) -> None:
+    """O-T2, O-T3: A1 is slow, A2 waits for it, and B1 runs meanwhile."""
+    log = log_of("a", "a", "b")
+    events: list[str] = []
+
+    async def handle(message: Message) -> None:
+        events.append(f"begin {message.offset}")
+        await fake_clock.sleep(1.0 if message.offset == 0 else 0.1)
+        events.append(f"end {message.offset}")
+
+    await finite(log, fake_clock, concurrency=2).receive(handle)
+    assert events == ["begin 0", "begin 2", "end 2", "end 0", "begin 1", "end 1"]
+
+
+async def test_one_worker_means_one_handler(fake_clock: FakeClock) -> None:
+    """O-T2: with `concurrency=1` no two handlers overlap."""
+    running = most = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await fake_clock.sleep(0.1)
+        running -= 1
+
+    await finite(log_of(*"abcdef"), fake_clock, concurrency=1).receive(handle)
+    assert most == 1
+
+
+async def test_the_position_stops_at_an_unfinished_message(fake_clock: FakeClock) -> None:
+    """O-T5, consumer/C:C1: 5 is unfinished, 6 to 9 are done: 5 is committed, with a map."""
+    log = MemoryLog(records("abcdefghij"))
+    gate = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.offset == 5:
+            await gate.wait()
+
+    source = MemorySource(log, ends=True, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handle))
+        await fake_clock.advance(2.0)
+        offset, metadata = log.positions[P0]
+        assert offset == 5
+        assert offset_map.decode(offset, metadata) == [(6, 10)]
+        gate.set()
+        assert (await run).complete
+    assert log.positions[P0] == Position(10)
+
+
+async def test_a_restart_runs_only_what_was_unfinished(fake_clock: FakeClock) -> None:
+    """The map of an earlier consumer is skipped, and nothing else."""
+    log = MemoryLog(records("abcdefghij"))
+    log.store({P0: Position(5, offset_map.encode(5, [(6, 9)]).text)})
+    handler = Recorder()
+    await finite(log, fake_clock).receive(handler)
+    assert handler.offsets == [5, 9]
+    assert log.positions[P0] == Position(10)
+
+
+async def test_a_failed_message_stays_before_the_later_ones_of_its_key(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:O1: what follows of the key starts after the failed message has settled."""
+    handled: list[tuple[int, int]] = []
+
+    async def handle(message: Message) -> Nak | None:
+        handled.append((message.offset, message.attempt))
+        return Nak(1.0) if message.offset == 0 and message.attempt < 3 else None
+
+    report = await finite(log_of("a", "a", "b"), fake_clock).receive(handle)
+    assert handled == [(0, 1), (2, 1), (0, 2), (0, 3), (1, 1)]
+    assert report.counts.naks == 2
+
+
+async def test_the_window_bounds_what_is_inside(fake_clock: FakeClock) -> None:
+    """O-T4, consumer/C:B1: with `max_in_flight=3` nothing is fetched while three are unsettled."""
+    log = log_of(*range(20))
+    inside = most = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await fake_clock.sleep(0.1)
+        inside -= 1
+
+    source = Counting(log, ends=True, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, max_in_flight=3)
+    await consumer.receive(handle)
+    assert most == 3
+    assert source.most == 3
+
+
+async def test_bytes_are_bounded_and_a_larger_record_passes_alone(fake_clock: FakeClock) -> None:
+    """consumer/C:B1, consumer/C:N10."""
+    log = MemoryLog(records("abcdef"))
+    sizes = {0: 40, 1: 40, 2: 40, 3: 500, 4: 40, 5: 40}
+    inside = 0
+    seen: list[int] = []
+
+    async def handle(message: Message) -> None:
+        nonlocal inside
+        inside += sizes[message.offset]
+        seen.append(inside)
+        await fake_clock.sleep(0.1)
+        inside -= sizes[message.offset]
+
+    consumer = finite(
+        log, fake_clock, max_in_flight_bytes=100, size_of=lambda record: sizes[record.offset]
+    )
+    report = await consumer.receive(handle)
+    assert report.counts.acked == 6
+    assert max(seen) == 500
+    assert sorted(set(seen))[-2] <= 100
+
+
+async def test_a_revoke_lets_handlers_end_and_commits(fake_clock: FakeClock) -> None:
+    """O-T7, G-T16: the partition's queue is dropped, what runs ends, the other runs on."""
+    log = MemoryLog([*records("aab"), *records("xyz", 1)])
+    source = MemorySource(log, clock=fake_clock)
+    handled: list[tuple[int, int]] = []
+
+    async def handle(message: Message) -> None:
+        await fake_clock.sleep(1.0)
+        handled.append((message.partition, message.offset))
+
+    consumer = Consumer(source, clock=fake_clock)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handle))
+        await fake_clock.advance(0.5)
+        await source.revoke([P0], 5.0)
+        await fake_clock.advance(5.0)
+        consumer.stop()
+        await run
+    assert sorted(handled) == [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert offset_map.decode(*log.positions[P0]) == [(2, 3)]
+    assert log.positions[P0].offset == 1
+    assert log.positions[P1] == Position(3)
+
+
+async def test_a_lost_partition_commits_nothing_and_keeps_its_key_until_the_handler_ends(
+    fake_clock: FakeClock,
+) -> None:
+    """O-T7, O-T8, consumer/C:O1, consumer/C:R2: the old handler's end settles nothing."""
+    log = log_of("a", "a")
+    source = MemorySource(log, clock=fake_clock)
+    running = most = 0
+    handled: list[int] = []
+
+    async def handle(message: Message) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await fake_clock.sleep(1.0)
+        running -= 1
+        handled.append(message.offset)
+
+    consumer = Consumer(source, clock=fake_clock)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handle))
+        await fake_clock.advance(0.5)
+        source.lose([P0])
+        source.assign([P0])
+        await fake_clock.advance(10.0)
+        consumer.stop()
+        report = await run
+    assert most == 1
+    assert handled == [0, 0, 1]
+    assert report.counts.stale == 1
+    assert log.positions[P0] == Position(2)
+
+
+async def test_a_cancelled_run_drains_and_commits(fake_clock: FakeClock) -> None:
+    """O-T9, consumer/C:B3: what runs ends and is committed; what is queued is left."""
+    log = log_of("a", "a", "b")
+    handled: list[int] = []
+
+    async def handle(message: Message) -> None:
+        await fake_clock.sleep(1.0)
+        handled.append(message.offset)
+
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock)
+    async with consumer:
+        run = asyncio.create_task(consumer.run(handle))
+        await fake_clock.advance(0.5)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert not consumer._open().schedule.active
+    assert sorted(handled) == [0, 2]
+    assert offset_map.decode(*log.positions[P0]) == [(2, 3)]
+
+
+async def test_a_drain_cuts_at_its_deadline_and_tells_what_was_running(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:B3: the report names every message whose handler was cut."""
+
+    async def handle(message: Message) -> None:
+        await fake_clock.sleep(100.0 if message.offset == 1 else 0.1)
+
+    log = log_of("a", "b", "c")
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, drain=5.0)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handle))
+        await fake_clock.advance(1.0)
+        consumer.stop()
+        began = fake_clock.now()
+        report = await run
+        assert fake_clock.now() - began <= 5.0
+    assert not report.complete
+    assert [str(each) for each in report.unfinished] == ["t/0@1 (key 'b', attempt 1)"]
+    assert offset_map.decode(*log.positions[P0]) == [(2, 3)]
+
+
+async def test_a_second_cancellation_ends_the_drain_at_once(fake_clock: FakeClock) -> None:
+    """consumer/C:B3: twice means now."""
+
+    async def handle(message: Message) -> None:
+        await fake_clock.sleep(100.0)
+
+    log = log_of("a")
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, drain=50.0)
+    async with consumer:
+        run = asyncio.create_task(consumer.run(handle))
+        await fake_clock.advance(1.0)
+        run.cancel()
+        await fake_clock.advance(1.0)
+        began = fake_clock.now()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        assert fake_clock.now() - began < 1.0
+
+
+async def test_a_paused_partition_stays_paused_when_it_returns(fake_clock: FakeClock) -> None:
+    """consumer/C:B2."""
+    log = log_of("a", "b")
+    source = MemorySource(log, clock=fake_clock)
+    handler = Recorder()
+    consumer = Consumer(source, clock=fake_clock)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        consumer.pause(P0)
+        run = tasks.create_task(consumer.run(handler))
+        await fake_clock.advance(1.0)
+        source.lose([P0])
+        source.assign([P0])
+        await fake_clock.advance(1.0)
+        assert handler.offsets == []
+        consumer.resume(P0)
+        await fake_clock.advance(1.0)
+        assert handler.offsets == [0, 1]
+        consumer.stop()
+        await run
+
+
+async def test_many_keys_leave_nothing_behind(fake_clock: FakeClock) -> None:
+    """O-T21, consumer/C:O6: idle keys leave no lane and no task."""
+    consumer = finite(log_of(*range(5000)), fake_clock)
+    async with consumer:
+        await consumer.run(Recorder())
+        engine = consumer._open()
+        assert engine.schedule.active == 0
+        assert engine.schedule.window.messages == 0
+        assert engine.schedule.window.bytes == 0
+
+
+async def test_a_bad_key_is_poison_for_its_own_record(fake_clock: FakeClock) -> None:
+    """consumer/C:O3: a list is no key; its neighbours are handled."""
+    handler = Recorder()
+    report = await finite(log_of("a", ["list"], "b"), fake_clock, poison="skip").receive(handler)
+    assert handler.offsets == [0, 2]
+    assert report.counts.terminated == 1
+
+
+async def test_a_terminated_message_is_poison(fake_clock: FakeClock) -> None:
+    """Without attempts: the handler runs once."""
+    tries: list[int] = []
+
+    async def handle(message: Message) -> Terminate:
+        tries.append(message.offset)
+        return Terminate("no such customer")
+
+    report = await finite(log_of("a"), fake_clock, poison="skip").receive(handle)
+    assert tries == [0]
+    assert report.counts.terminated == 1
+
+
+async def test_a_consumer_runs_once_and_only_while_it_is_open(fake_clock: FakeClock) -> None:
+    """O-T22: a second run, and a run outside `async with`, are refused; closing is idempotent."""
+    consumer = finite(log_of("a"), fake_clock)
+    with pytest.raises(ClosedError, match="async with"):
+        await consumer.run(Recorder())
+    await consumer.receive(Recorder())
+    with pytest.raises(ConfigError, match="make a new one"):
+        await consumer.receive(Recorder())
+    await consumer.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"concurrency": 0}, "concurrency=0"),
+        ({"max_in_flight": -1}, "max_in_flight=-1"),
+        ({"ordering": "keys"}, "ordering='keys'"),
+        ({"ordering": "partition", "key": len}, "has no effect"),
+        ({"poison": "park_key"}, "needs parked="),
+        ({"poison": "block_and_dead_letter"}, "needs dead_letters="),
+        ({"drain": -1}, "drain=-1"),
+        ({"retry": 5}, "RetryPolicy"),
+        ({"concurency": 5}, "concurrency"),
+    ],
+)
+def test_a_bad_argument_is_refused(options: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Consumer(MemorySource(MemoryLog()), **options)  # type: ignore[arg-type]
+
+
+def test_the_bounds_have_finite_defaults() -> None:
+    """O-T26, consumer/A:O4: 1,000 messages and 64 MiB."""
+    settings = Consumer(MemorySource(MemoryLog()))._settings
+    assert settings.max_in_flight == 1000
+    assert settings.max_in_flight_bytes == 64 << 20
