@@ -30,6 +30,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cli/pipeline": ("pipeline",),
     "cli/tune": ("tune",),
     "consumer/confluent_map.py": ("files",),
+    "consumer/probe_server.py": ("probes",),
     "demo": ("demo",),
     "demo/spark.py": ("demo-spark",),
     "letters/connection.py": ("postgres",),

@@ -51,6 +51,8 @@ class Attempts:
     """Seconds of uninterrupted uncounted failures that are over."""
     error: BaseException | None = None
     """The error of the last try."""
+    batch_limit: int = 0
+    """The most messages of the next batch with this one, after a batch of more failed; 0: any."""
 
     def and_one(self, now: float, error: BaseException, *, counts: bool) -> Attempts:
         """These and one more, which failed with `error` now."""
@@ -135,6 +137,11 @@ class Claim:
     def end(self) -> None:
         """End the claim: nothing of it is committed any more."""
         self.is_closing = self.is_closed = True
+
+    def limit_batch(self, index: int, most: int) -> None:
+        """Try a message in a batch of at most this many messages from now on."""
+        tries = self.attempts.get(index, NEVER_FAILED)
+        self.attempts[index] = replace(tries, batch_limit=most)
 
     def settled(self, index: int) -> bool:
         """Settle a message; return whether that has an effect."""

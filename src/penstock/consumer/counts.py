@@ -7,16 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Fate = Literal[
-    "dead_lettered",
-    "letters",
-    "terminated",
-    "parked",
-    "skipped",
-    "naks",
-    "dropped",
-    "stale",
-    "deaf",
-]
+    "dead_lettered", "letters", "terminated", "parked", "skipped", "naks", "dropped", "stale",
+    "deaf", "batches", "split_batches", "miscounted_batches",
+]  # fmt: skip
 """What is counted here: all but acknowledged messages."""
 
 
@@ -43,6 +36,12 @@ class MessageCounts:
     """Handled, but their claim had ended: they are delivered again."""
     deaf: int = 0
     """Handlers that did not end although they were cancelled."""
+    batches: int = 0
+    """Batches handled, or tried."""
+    split_batches: int = 0
+    """Batches whose handler raised, and whose messages were tried again in smaller ones."""
+    miscounted_batches: int = 0
+    """Batches whose handler returned no list, or a wrong number of results."""
 
 
 class Counters:

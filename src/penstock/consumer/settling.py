@@ -78,6 +78,26 @@ class Settler:
             self._poison.take(message, ResultTypeError(f"a handler returned a {kind}; {rule}"))
         self._signals.settled.fire()
 
+    def settle_first(self, message: Message, result: Ack | None) -> None:
+        """Acknowledge a message whose key's turn goes on."""
+        if not self._schedule.acknowledge_first(message):
+            self._left(message)
+        elif isinstance(result, Skip):
+            self._counts.count("skipped")
+
+    def leave_first(self, message: Message) -> None:
+        """Leave a message to a later claim, while its key's turn goes on."""
+        self._schedule.leave_first(message)
+        self._left(message)
+
+    def try_again(self, message: Message, wait: float) -> None:
+        """Try a message again, which has not failed itself, after `wait` seconds."""
+        if message.claim.is_closing:
+            self._poison.leave(message)
+            return
+        self._schedule.back_off(message, self._clock.now() + wait)
+        self._signals.work.fire()
+
     def settle_later(self, message: Message, result: Result) -> bool:
         """Settle a message that answered `Manual`; return whether that has an effect."""
         if message not in self._manual:
@@ -106,6 +126,9 @@ class Settler:
             self._schedule.finish(message)
         elif isinstance(result, Skip):
             self._counts.count("skipped")
+
+    def _left(self, message: Message) -> None:
+        self._counts.count("stale" if message.claim.is_closed else "dropped")
 
     def _failed(self, message: Message, error: BaseException | None, delay: float | None) -> None:
         self._counts.count("naks")
