@@ -25,6 +25,7 @@ PUBLIC = (
     "penstock.sinks.http",
     "penstock.sinks.memory",
     "penstock.sinks.postgres",
+    "penstock.sources",
     "penstock.sources.memory",
     "penstock.spark",
     "penstock.spark.pipeline",

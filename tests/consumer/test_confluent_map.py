@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import tracemalloc
 from base64 import b64encode
 
 import pytest
@@ -132,15 +133,25 @@ def test_what_no_encoder_writes_is_refused(stored: str, why: str) -> None:
 
 
 def test_a_bomb_is_refused() -> None:
+    """Before it has used much memory."""
     many = bytes(100_000_000)
-    with pytest.raises(ForeignMap, match="at most 262,144 bytes"):
-        decode(0, text("J", streamed(many)))
-    with pytest.raises(ForeignMap, match="at most 262,144 bytes"):
-        decode(0, text("J", zstandard.ZstdCompressor().compress(many)))
     parameters = zstandard.ZstdCompressionParameters(window_log=27)
     wide = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    with pytest.raises(ForeignMap, match="too much memory"):
-        decode(0, text("J", wide.compress(many) + wide.flush()))
+    bombs = {
+        streamed(bytes(300_000)): "at most 262,144 bytes",
+        streamed(many): "at most 262,144 bytes",
+        zstandard.ZstdCompressor().compress(many): "at most 262,144 bytes",
+        wide.compress(many) + wide.flush(): "too much memory",
+    }
+    for bomb, why in bombs.items():
+        tracemalloc.start()
+        try:
+            with pytest.raises(ForeignMap, match=why):
+                decode(0, text("J", bomb))
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 10_000_000
 
 
 def test_without_zstandard_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

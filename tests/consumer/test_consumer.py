@@ -18,7 +18,7 @@ from penstock.sources.memory import MemoryLog, MemorySource
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._core.source import SourceClaim, SourceRecord
+    from penstock._core.source import Fetched, SourceClaim
     from penstock.consumer.message import Message
     from penstock.testing import FakeClock
 
@@ -28,9 +28,7 @@ class Counting(MemorySource):
 
     most = 0
 
-    async def fetch(
-        self, claims: Sequence[SourceClaim], most: int
-    ) -> Sequence[tuple[SourceClaim, Sequence[SourceRecord]]] | None:
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
         self.most = max(self.most, most)
         return await super().fetch(claims, most)
 
@@ -177,17 +175,13 @@ async def test_a_revoke_lets_handlers_end_and_commits(fake_clock: FakeClock) -> 
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handle))
         await fake_clock.advance(0.5)
-        claims: list[SourceClaim] = [consumer._open().claims.get(P0)]  # type: ignore[list-item]
-        positions = await consumer._open().claims.revoked(claims, 5.0)
-        assert {claim.partition: position.offset for claim, position in positions.items()} == {
-            P0: 1
-        }
-        consumer._open().claims.ended(claims)
+        await source.revoke([P0], 5.0)
         await fake_clock.advance(5.0)
         consumer.stop()
         await run
     assert sorted(handled) == [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2)]
-    assert P0 not in log.positions
+    assert offset_map.decode(*log.positions[P0]) == [(2, 3)]
+    assert log.positions[P0].offset == 1
     assert log.positions[P1] == Position(3)
 
 
@@ -212,10 +206,7 @@ async def test_a_lost_partition_commits_nothing_and_keeps_its_key_until_the_hand
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handle))
         await fake_clock.advance(0.5)
-        engine = consumer._open()
-        lost = engine.claims.get(P0)
-        assert lost is not None
-        engine.claims.ended([lost])
+        source.lose([P0])
         source.assign([P0])
         await fake_clock.advance(10.0)
         consumer.stop()
@@ -299,9 +290,7 @@ async def test_a_paused_partition_stays_paused_when_it_returns(fake_clock: FakeC
         consumer.pause(P0)
         run = tasks.create_task(consumer.run(handler))
         await fake_clock.advance(1.0)
-        claim = consumer._open().claims.get(P0)
-        assert claim is not None
-        consumer._open().claims.ended([claim])
+        source.lose([P0])
         source.assign([P0])
         await fake_clock.advance(1.0)
         assert handler.offsets == []

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.consumer.offset_map import LIMIT, MOST_RANGES, ForeignMap, decode, encode
+from penstock.consumer.offset_map import LIMIT, MOST_RANGES, ForeignMap, decode, encode, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,11 +152,32 @@ def test_ranges_that_cannot_fit_are_not_even_read(step: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "ranges", [[(0, 1)], [(1, 1)], [(2, 1)], [(1, 3), (3, 4)], [(5, 6), (1, 2)]]
+    "ranges", [[(-1, 1)], [(1, 1)], [(2, 1)], [(1, 3), (3, 4)], [(5, 6), (1, 2)]]
 )
 def test_ranges_that_no_tracker_has_are_refused(ranges: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="range"):
         encode(0, ranges)
+
+
+def test_the_first_range_may_begin_at_the_position() -> None:
+    """All that was delivered is finished, and so was the next record, by an earlier claim."""
+    assert decode(7, encode(7, [(7, 9), (12, 13)]).text) == [(7, 9), (12, 13)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        ([[], []], []),
+        ([[(2, 3), (5, 6)], []], [(2, 3), (5, 6)]),
+        ([[], [(0, 3), (5, 6)]], [(0, 3), (5, 6)]),
+        ([[(2, 3)], [(3, 6), (8, 9)]], [(2, 6), (8, 9)]),
+        ([[(2, 3)], [(4, 6)], [(6, 7)]], [(2, 3), (4, 7)]),
+    ],
+)
+def test_ranges_of_two_maps_are_joined_where_they_touch(
+    parts: list[list[tuple[int, int]]], whole: list[tuple[int, int]]
+) -> None:
+    assert list(joined(*parts)) == whole
 
 
 def test_a_map_is_true_only_beside_its_own_position() -> None:
@@ -214,6 +235,7 @@ def test_what_inflates_without_end_is_refused() -> None:
         (b"", "!", "0 numbers"),
         (b"\x01", "!", "1 numbers"),
         (b"\x01\x00", "!", "2 numbers, 1 of them 0"),
+        (b"\x01\x01\x00\x01", "!", "4 numbers, 1 of them 0"),
         (b"\x01\x80", "!", "inside a number"),
         (b"\x01" + b"\xff" * 9 + b"\x01", "!", "more than 63 bits"),
         ((b"\xff" * 8 + b"\x7f") * 2, "!", "beyond every offset"),

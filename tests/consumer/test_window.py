@@ -75,6 +75,28 @@ def test_no_message_fits_beyond_their_number() -> None:
     assert not window.fits(0)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    inside=st.lists(st.integers(0, 30), max_size=4),
+    sizes=st.lists(st.integers(0, 30), max_size=8),
+    bounds=st.tuples(st.integers(1, 8), st.integers(1, 60)),
+)
+def test_as_many_fit_together_as_one_after_the_other(
+    inside: list[int], sizes: list[int], bounds: tuple[int, int]
+) -> None:
+    """consumer/C:B1."""
+    window, other = Window(*bounds), Window(*bounds)
+    for each in (window, other):
+        each.take(len(inside), sum(inside))
+    count = 0
+    for size in sizes:
+        if not other.fits(size):
+            break
+        other.take(1, size)
+        count += 1
+    assert window.fitting(sizes) == count
+
+
 @pytest.mark.parametrize(("messages", "size"), [(4, 0), (0, 31), (-1, 0), (0, -1)])
 def test_more_than_is_inside_cannot_be_given_back(messages: int, size: int) -> None:
     window = Window(10, 100)

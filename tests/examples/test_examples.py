@@ -52,6 +52,14 @@ async def test_the_users_own_test(fake_clock: FakeClock) -> None:
     await load("test_my_code").test_an_event_survives_a_hiccup(fake_clock)
 
 
+@pytest.mark.parametrize(
+    "name", ["test_orders_are_booked_in_order", "test_a_locked_ledger_is_tried_again"]
+)
+async def test_the_users_own_test_of_a_handler(fake_clock: FakeClock, name: str) -> None:
+    """What the how-to page shows."""
+    await getattr(load("test_my_handler"), name)(fake_clock)
+
+
 def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) -> None:
     """It prints where it is, has the tables, crashes and comes back, and ends in order. The fixture
     is there to skip where the server's package is missing.

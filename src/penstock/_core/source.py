@@ -4,9 +4,11 @@
    assignment of one partition; it ends with the assignment and never returns.
 2. The host decides what is fetched: the source delivers only from the claims that `fetch` names,
    in the order of their offsets, and never again what it has delivered from a claim.
-3. A commit is one attempt for the claims that it names. A source leaves out the claims that it no
+3. What was fetched says how far it reaches, so that a position can pass offsets without a record
+   (compaction, transaction markers), also at the end of a partition.
+4. A commit is one attempt for the claims that it names. A source leaves out the claims that it no
    longer holds, and checks that after its last `await`.
-4. A revoke waits for the host; a loss does not. Only a revoke commits.
+5. A revoke waits for the host; a loss does not. Only a revoke commits.
 """
 
 from __future__ import annotations
@@ -84,6 +86,17 @@ class SourceClaim(Protocol):
         ...
 
 
+class Fetched(NamedTuple):
+    """The next records of a claim, in the order of their offsets."""
+
+    claim: SourceClaim
+    records: Sequence[SourceRecord]
+    next_offset: int = 0
+    """Everything before this offset has been delivered, now or earlier, or has no record. Records
+    may be empty then. 0 says nothing beyond the records.
+    """
+
+
 class ClaimHost(Protocol):
     """The consumer, as its source sees it. Calls come from the loop's thread."""
 
@@ -138,12 +151,10 @@ class Source(Protocol):
         """Subscribe, and unsubscribe at exit. Claims may arrive from the entry on."""
         ...
 
-    async def fetch(
-        self, claims: Sequence[SourceClaim], most: int
-    ) -> Sequence[tuple[SourceClaim, Sequence[SourceRecord]]] | None:
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
         """Deliver up to `most` records of these claims, of the first ones first.
 
-        Suspends until there is at least one. Returns `None` at the end of a source that has one,
+        Suspends until there is at least one, or a new `next_offset`. Returns `None` at the end of a source that has one,
         when all records of all its partitions have been delivered. A cancelled call has delivered
         nothing.
         """

@@ -2,55 +2,120 @@
 
 from .._core.public import publish
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
+from .by_type import HandlersByType
 from .consumer import Consumer
 from .counts import MessageCounts
+from .crash_window import Deliveries
+from .explain import Explanation, OldestRecord, PartitionExplanation
+from .health import Health
+from .lag import Lag
 from .message import Message
-from .report import DrainReport, Unfinished
+from .probe_app import Probes, probes
+from .probe_server import serve_probes
+from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
     BatchResultCountError,
     DecodeError,
+    HandlerTimeout,
     Manual,
     Nak,
+    NoHandlerError,
     PoisonError,
     Result,
     ResultTypeError,
+    SchemaError,
+    Skip,
     Terminate,
     ToDeadLetter,
 )
 from .settings import FullJitter
+from .stats import ConsumerStats, InFlight, PartitionStats
+from .stepping import with_steps
+from .steps import check, decode, decode_by, skip_seen
+from .wait_reason import WaitCause, WaitReason
 
 __all__ = [
     "Ack",
     "BatchResultCountError",
+    "BlockedMessage",
     "Consumer",
+    "ConsumerStats",
     "DecodeError",
+    "Deliveries",
     "DoublingBackoff",
     "DrainReport",
+    "Explanation",
     "FullJitter",
+    "HandlerTimeout",
+    "HandlersByType",
+    "Health",
+    "InFlight",
+    "Lag",
     "Manual",
     "Message",
     "MessageCounts",
     "Nak",
+    "NoHandlerError",
+    "OldestRecord",
+    "PartitionExplanation",
+    "PartitionStats",
     "PoisonError",
+    "Probes",
     "Result",
     "ResultTypeError",
     "RetryPolicy",
+    "SchemaError",
+    "Skip",
     "Terminate",
     "ToDeadLetter",
     "Unfinished",
+    "WaitCause",
+    "WaitReason",
+    "check",
+    "decode",
+    "decode_by",
+    "probes",
+    "serve_probes",
+    "skip_seen",
+    "with_steps",
 ]
 
 publish("penstock", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate, ToDeadLetter)
 publish(
     __name__,
     BatchResultCountError,
+    BlockedMessage,
+    ConsumerStats,
     DecodeError,
+    Deliveries,
     DoublingBackoff,
     DrainReport,
+    Explanation,
     FullJitter,
+    HandlerTimeout,
+    HandlersByType,
+    Health,
+    InFlight,
+    Lag,
     MessageCounts,
+    NoHandlerError,
+    OldestRecord,
+    PartitionExplanation,
+    PartitionStats,
     PoisonError,
+    Probes,
     ResultTypeError,
+    SchemaError,
+    Skip,
     Unfinished,
+    WaitCause,
+    WaitReason,
+    probes,
+    serve_probes,
+    check,
+    decode,
+    decode_by,
+    skip_seen,
+    with_steps,
 )

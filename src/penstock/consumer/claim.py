@@ -18,7 +18,7 @@ from . import offset_map
 from .tracker import Tracker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .._core.order.lanes import Lanes
     from .._core.source import SourceRecord, TopicPartition
@@ -47,18 +47,24 @@ class Attempts:
     first_at: float = 0.0
     outage_since: float | None = None
     """The first of the uninterrupted uncounted failures."""
+    outages: float = 0.0
+    """Seconds of uninterrupted uncounted failures that are over."""
     error: BaseException | None = None
     """The error of the last try."""
+    batch_limit: int = 0
+    """The most messages of the next batch with this one, after a batch of more failed; 0: any."""
 
     def and_one(self, now: float, error: BaseException, *, counts: bool) -> Attempts:
         """These and one more, which failed with `error` now."""
-        outage = None if counts else self.outage_since if self.outage_since is not None else now
+        since = self.outage_since
+        over = now - since if counts and since is not None else 0.0
         return replace(
             self,
             failed=self.failed + 1,
             counted=self.counted + counts,
             first_at=self.first_at if self.failed else now,
-            outage_since=outage,
+            outage_since=None if counts else now if since is None else since,
+            outages=self.outages + over,
             error=error,
         )
 
@@ -132,6 +138,11 @@ class Claim:
         """End the claim: nothing of it is committed any more."""
         self.is_closing = self.is_closed = True
 
+    def limit_batch(self, index: int, most: int) -> None:
+        """Try a message in a batch of at most this many messages from now on."""
+        tries = self.attempts.get(index, NEVER_FAILED)
+        self.attempts[index] = replace(tries, batch_limit=most)
+
     def settled(self, index: int) -> bool:
         """Settle a message; return whether that has an effect."""
         if self.is_closed:
@@ -143,7 +154,8 @@ class Claim:
     def snapshot(self) -> Position:
         """Position and map of this instant."""
         position = self.tracker.position()
-        encoded = offset_map.encode(position, self.tracker.done_ranges())
+        rest = self.replay.beyond(self.tracker.next_offset)
+        encoded = offset_map.encode(position, offset_map.joined(self.tracker.done_ranges(), rest))
         self.is_cut = encoded.cut
         return Position(position, encoded.text)
 
@@ -191,6 +203,13 @@ class Replayed:
         elif offset < self.end:
             self.replayed += 1
         return is_settled
+
+    def beyond(self, offset: int) -> Iterator[tuple[int, int]]:
+        """The settled ranges from `offset` on."""
+        if offset < self.end:
+            for start, end in self._ranges:
+                if end > offset:
+                    yield max(start, offset), end
 
     def settled_from(self, offset: int) -> int:
         """The end of the settled span at `offset`; `offset` if that is not settled."""

@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from .claim import Claim
+from .crash_window import CrashWindows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,11 +44,14 @@ class Claims:
         self._desk = desk
         self._clock = commons.clock
         self._changed = commons.signals.claims
+        self._state_changed = commons.signals.state
         self._drain = drain
         self._claims: dict[TopicPartition, Claim] = {}
         self._turns: deque[Claim] = deque()
         self._paused: set[TopicPartition] = set()
         self._all_paused = False
+        self.windows = CrashWindows()
+        """What became of stored maps."""
         self.trouble: str | None = None
         """Why the source cannot deliver, in its own words."""
         self.was_assigned = False
@@ -89,6 +93,7 @@ class Claims:
         mine = self._mine(claims)
         for claim in mine:
             claim.end()
+            self.windows.ended(claim)
             del self._claims[claim.partition]
             self._turns.remove(claim)
         self._quiet.drop(mine)
@@ -98,6 +103,7 @@ class Claims:
     def reported(self, trouble: str | None) -> None:
         """Note why the source cannot deliver; `None`: it can."""
         self.trouble = trouble
+        self._state_changed.fire()
 
     def _mine(self, claims: Collection[SourceClaim]) -> list[Claim]:
         known = [cast("Claim", claim) for claim in claims]
@@ -123,11 +129,14 @@ class Claims:
         return [claim for claim in self._turns if not (claim.is_closing or claim.is_paused)]
 
     def close_all(self) -> list[Claim]:
-        """Stop taking records in, for a drain; return the claims."""
+        """Stop taking records in, for a drain; return the claims.
+
+        The batch that is being formed stays, to be handled.
+        """
         claims = list(self._claims.values())
         for claim in claims:
             claim.close()
-        self._quiet.drop(claims)
+        self._quiet.drop(claims, keep_batch=True)
         return claims
 
     def pause(self, partitions: Collection[TopicPartition] | None) -> None:

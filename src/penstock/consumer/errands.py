@@ -7,45 +7,67 @@ message to a later claim. An error of an errand that is not its message's fails 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
+    from .._core.clock import Signal
     from .message import Message
 
 
-class Errands:
-    """The running errands, by their messages."""
+class Errand(NamedTuple):
+    """A running errand, and what it does."""
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
-        self._tasks: dict[Message, asyncio.Task[None]] = {}
+    task: asyncio.Task[None]
+    doing: WaitReason
+
+
+class Errands:
+    """The running errands, by their messages. `settled` fires after the end of each."""
+
+    def __init__(self, failed: Callable[[BaseException], None], settled: Signal) -> None:
+        self._running: dict[Message, Errand] = {}
         self._failed = failed
+        self._settled = settled
 
     def start(
-        self, message: Message, work: Coroutine[object, object, None], cut: Callable[[], None]
+        self,
+        message: Message,
+        work: Coroutine[object, object, None],
+        cut: Callable[[], None],
+        doing: WaitReason = WaitReason.DEAD_LETTER,
     ) -> None:
         """Run `work` for a message; call `cut` instead of its end if it is cancelled."""
         task = asyncio.get_running_loop().create_task(work, name=f"errand {message.coordinates}")
-        self._tasks[message] = task
+        self._running[message] = Errand(task, doing)
 
         def ended(task: asyncio.Task[None]) -> None:
-            del self._tasks[message]
+            errand = self._running.get(message)
+            if errand is not None and errand.task is task:  # otherwise another has followed it
+                del self._running[message]
             if task.cancelled():
                 cut()
             elif (error := task.exception()) is not None:
                 cut()
                 self._failed(error)
+            self._settled.fire()
 
         task.add_done_callback(ended)
 
     def cut(self, messages: Iterable[Message]) -> None:
         """Cancel the errands of these messages."""
         for message in messages:
-            if (task := self._tasks.get(message)) is not None:
-                task.cancel()
+            if (errand := self._running.get(message)) is not None:
+                errand.task.cancel()
 
     @property
     def running(self) -> frozenset[Message]:
         """The messages with an errand."""
-        return frozenset(self._tasks)
+        return frozenset(self._running)
+
+    def doing(self, message: Message) -> WaitReason:
+        """What the errand of a message does."""
+        return self._running[message].doing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._core.order.keys import shown
 from .._core.order.lanes import Entry
@@ -48,6 +48,22 @@ class Message(Entry):
         """Replace the value that handlers see; the record keeps its own."""
         self._value = value
 
+    def begin_again(self) -> None:
+        """Forget the decoded value: the message runs again."""
+        if hasattr(self, "_value"):
+            del self._value
+
+    def header(self, name: str) -> str | None:
+        """The last value of a header as text; `None` without one.
+
+        What is no UTF-8 is escaped.
+        """
+        for known, value in reversed(self.record.headers):
+            if known == name:
+                given = cast("bytes | None", value)  # some clients deliver headers without a value
+                return None if given is None else bytes(given).decode(errors="backslashreplace")
+        return None
+
     @property
     def key(self) -> Any:
         """The record's own key."""
@@ -87,6 +103,11 @@ class Message(Entry):
     def attempts(self) -> Attempts:
         """The failed tries so far, in this process."""
         return self.claim.attempts.get(self.index, NEVER_FAILED)
+
+    @property
+    def is_unparked(self) -> bool:
+        """Whether it comes from the park store, so that its position is passed already."""
+        return self.index < 0
 
     @property
     def attempt(self) -> int:

@@ -20,15 +20,16 @@ from __future__ import annotations
 import zlib
 from base64 import b85decode, b85encode
 from bisect import bisect_right
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from .confluent_map import confluent_ranges
 from .foreign_map import ForeignMap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["LIMIT", "MOST_RANGES", "EncodedMap", "ForeignMap", "decode", "encode"]
+__all__ = ["LIMIT", "MOST_RANGES", "EncodedMap", "ForeignMap", "decode", "encode", "joined"]
 
 LIMIT = 4_000
 """Most characters of a map: what a Kafka broker takes (4,096 bytes), less a margin."""
@@ -58,13 +59,29 @@ class EncodedMap(NamedTuple):
 def encode(position: int, ranges: Iterable[tuple[int, int]], limit: int = LIMIT) -> EncodedMap:
     """Encode finished ranges beyond `position`, in at most `limit` characters.
 
-    `ranges` are half open and ascending, and are read only as far as they may fit. At least one
-    offset lies between the position and the first range and between two ranges; raises `ValueError`
-    otherwise.
+    `ranges` are half open and ascending, do not touch, and begin at the position at the earliest;
+    raises `ValueError` otherwise. They are read only as far as they may fit.
     """
     pairs = _Pairs(position, ranges)
     text, kept = _longest(pairs, _seed(position), _room(limit))
-    return EncodedMap(text, cut=not pairs.is_whole or kept < len(pairs))
+    return EncodedMap(text, cut=kept < len(pairs))
+
+
+def joined(*parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Ascending ranges of several parts, one behind the other, with those that touch as one.
+
+    A claim begins with the map of the claim before it. Until all of that has been delivered again,
+    the rest of it belongs to each commit, or the next crash would repeat it.
+    """
+    start = end = -1
+    for low, high in chain.from_iterable(parts):
+        if low > end:
+            if end >= 0:
+                yield start, end
+            start = low
+        end = high
+    if end >= 0:
+        yield start, end
 
 
 def decode(position: int, text: str | None) -> list[tuple[int, int]]:
@@ -93,8 +110,6 @@ class _Pairs:
     """The pairs of ranges, read on demand."""
 
     def __init__(self, position: int, ranges: Iterable[tuple[int, int]]) -> None:
-        self.is_whole = False
-        """Whether all ranges have been read."""
         self._pairs = bytearray()
         self._ends: list[int] = []  # of each pair
         self._at = position
@@ -112,13 +127,15 @@ class _Pairs:
         return bisect_right(self._ends, size)
 
     def read(self, size: int) -> None:
-        """Read until there are more than `size` bytes, or more pairs than a map may have."""
+        """Read until there are more than `size` bytes, or more pairs than a map may have. If there
+        are no more, there are no more ranges.
+        """
         pairs, ends = self._pairs, self._ends
         if len(pairs) > size or len(ends) > MOST_RANGES:
             return
         for start, end in self._ranges:
             gap, run = start - self._at, end - start
-            if gap < 1 or run < 1:
+            if run < 1 or gap < (1 if ends else 0):
                 message = f"range {start} to {end} behind {self._at}"
                 raise ValueError(message)
             if gap > _SEVEN_BITS or run > _SEVEN_BITS:
@@ -131,7 +148,6 @@ class _Pairs:
             self._at = end
             if len(pairs) > size or len(ends) > MOST_RANGES:
                 return
-        self.is_whole = True
 
 
 def _append(pairs: bytearray, number: int) -> None:
@@ -158,7 +174,7 @@ def _longest(pairs: _Pairs, seed: int, room: int) -> tuple[str, int]:
         if more is None:
             return _halved(pairs, seed, room, (kept, text), count)
         kept, text = count, more
-        if kept == MOST_RANGES or (pairs.is_whole and kept == len(pairs)):
+        if kept in (MOST_RANGES, len(pairs)):
             return text, kept
         size *= 2
 
@@ -228,7 +244,7 @@ def _checksum(body: bytes, seed: int) -> bytes:
 def _ranges(position: int, pairs: bytes) -> list[tuple[int, int]]:
     """The ranges of the pairs, strictly."""
     numbers = _numbers(pairs)
-    if not numbers or len(numbers) % 2 or len(numbers) > 2 * MOST_RANGES or not all(numbers):
+    if not numbers or len(numbers) % 2 or len(numbers) > 2 * MOST_RANGES or not all(numbers[1:]):
         message = f"{len(numbers)} numbers, {numbers.count(0)} of them 0, are no gaps and runs"
         raise ForeignMap(message)
     ranges: list[tuple[int, int]] = []

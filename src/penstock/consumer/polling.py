@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, cast
 from .._core.clock import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .._core.clock import Signal
-    from .._core.source import Source, SourceRecord
+    from .._core.source import Fetched, Source, SourceRecord
     from .claim import Claim
     from .claims import Claims
     from .commons import Commons
@@ -50,7 +50,7 @@ class Poller:
         self._clock = commons.clock
         self._signals = commons.signals
         self._fetch_max = fetch_max
-        self._fetched: deque[tuple[Claim, Sequence[SourceRecord]]] = deque()
+        self._fetched: deque[Fetched] = deque()
         self._is_fetching = False
 
     async def run(self) -> None:
@@ -60,7 +60,7 @@ class Poller:
             if self._fetched:
                 self._admit_fetched()
             if self._fetched or window.is_full:
-                await self._wait(self._signals.room)
+                await self._wait_for_room()
                 continue
             wanted = self._claims.wanted()
             if not wanted:
@@ -73,27 +73,31 @@ class Poller:
             self._admit_fetched()
             await self._clock.sleep(0)
 
+    def waiting(self) -> Iterator[SourceRecord]:
+        """The records that were fetched and wait for room."""
+        return (record for fetched in self._fetched for record in fetched.records)
+
     @property
     def fetched(self) -> int:
         """Records that were fetched and wait for room."""
-        return sum([len(records) for _, records in self._fetched])
+        return sum([len(fetched.records) for fetched in self._fetched])
 
     def _admit_fetched(self) -> None:
         while self._fetched:
-            claim, records = self._fetched.popleft()
+            fetched = self._fetched.popleft()
+            claim, records = cast("Claim", fetched.claim), fetched.records
             if claim.is_closing:
                 continue  # delivered again to a later claim
             admitted = self._schedule.admit(claim, records)
             for message, error in admitted.broken:
                 self._poison.take(message, error)
             if admitted.taken < len(records):
-                self._fetched.appendleft((claim, records[admitted.taken :]))
+                self._fetched.appendleft(fetched._replace(records=records[admitted.taken :]))
                 break
+            claim.tracker.advance(fetched.next_offset)
         self._workers.wake()
 
-    async def _fetch(
-        self, claims: list[Claim], most: int
-    ) -> Sequence[tuple[Claim, Sequence[SourceRecord]]] | None:
+    async def _fetch(self, claims: list[Claim], most: int) -> Sequence[Fetched] | None:
         """Fetch; return nothing if the claims have changed meanwhile."""
         task = asyncio.current_task()
         assert task is not None
@@ -102,7 +106,7 @@ class Poller:
         self._signals.claims.join(changed)
         self._is_fetching = True
         try:
-            got = await self._source.fetch(claims, most)
+            return await self._source.fetch(claims, most)
         except asyncio.CancelledError:
             if changed.done() and task.uncancel() == 0:
                 return ()
@@ -110,7 +114,13 @@ class Poller:
         finally:
             self._is_fetching = False
             self._signals.claims.leave(changed)
-        return cast("Sequence[tuple[Claim, Sequence[SourceRecord]]] | None", got)
+
+    async def _wait_for_room(self) -> None:
+        """Wait for messages to leave; a batch does not wait for others meanwhile."""
+        self._schedule.stall(is_stalled=True)
+        self._workers.wake()
+        await self._wait(self._signals.room)
+        self._schedule.stall(is_stalled=False)
 
     async def _wait(self, signal: Signal) -> None:
         every = self._source.traits.keep_alive_every

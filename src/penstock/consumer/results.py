@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .._core import checks
-from .._core.errors import PermanentError
+from .._core.errors import PermanentError, TimedOutError
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
     """The message is handled; its position may be passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skip(Ack):
+    """The message needs no handling, such as a known duplicate; as `Ack`, but counted apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +85,16 @@ class BatchResultCountError(PoisonError):
 
 
 class ResultTypeError(PoisonError):
-    """A handler returned something that is no result."""
+    """A handler, or a step before it, returned something that is no result."""
+
+
+class SchemaError(PoisonError):
+    """A message whose value a `check` has refused."""
+
+
+class NoHandlerError(PoisonError):
+    """A message of a type for which there is no handler."""
+
+
+class HandlerTimeout(TimedOutError):
+    """A handler was cut because it ran longer than the consumer's `timeout`."""

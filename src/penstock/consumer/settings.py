@@ -12,6 +12,7 @@ from .._core.function_sink import as_sink
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
 from .keys import KEYLESS, ORDERINGS, SCOPES
 from .poison import STRATEGIES
+from .stepping import checked_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
     from .._core.source import Source, SourceRecord
     from .keys import Keyless, KeyScope, Ordering
     from .poison import PoisonStrategy
+    from .stepping import Step
 
 OnNak = Literal["block", "redeliver"]
-OnMismatch = Literal["terminate", "retry"]
 ON_NAK: tuple[OnNak, ...] = ("block", "redeliver")
-ON_MISMATCH: tuple[OnMismatch, ...] = ("terminate", "retry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ConsumerOptions(TypedDict, total=False):
     commit_every: float | timedelta
     commit_after: int | None
     stall_after: float | timedelta | None
-    steps: Iterable[Callable[[Any], object]]
+    steps: Iterable[Step]
     observers: Iterable[Any]
     clock: Clock | None
 
@@ -107,7 +107,7 @@ class ConsumerSettings:
     commit_every: float
     commit_after: int | None
     stall_after: float | None
-    steps: tuple[Callable[[Any], object], ...]
+    steps: tuple[Step, ...]
     observers: tuple[Any, ...]
     clock: Clock
 
@@ -139,7 +139,7 @@ def checked_settings(
     commit_every: float | timedelta = 1.0,
     commit_after: int | None = 10_000,
     stall_after: float | timedelta | None = 60.0,
-    steps: Iterable[Callable[[Any], object]] = (),
+    steps: Iterable[Step] = (),
     observers: Iterable[Any] = (),
     clock: Clock | None = None,
 ) -> ConsumerSettings:
@@ -172,7 +172,7 @@ def checked_settings(
         commit_every=checks.seconds("commit_every", commit_every),
         commit_after=checks.optional_count("commit_after", commit_after),
         stall_after=checks.optional_seconds("stall_after", stall_after),
-        steps=_steps(steps),
+        steps=checked_steps(steps),
         observers=tuple(observers),
         clock=LOOP_CLOCK if clock is None else clock,
     )
@@ -222,9 +222,3 @@ def _drain(drain: object, source: Source) -> float:
         rule = f"must be shorter than the {most:g} s that the source gives a revoke"
         raise checks.bad("drain", drain, rule)
     return seconds
-
-
-def _steps(steps: Iterable[Any]) -> tuple[Callable[[Any], object], ...]:
-    return tuple(
-        [checks.function("steps", step, "must be functions of a message") for step in steps]
-    )

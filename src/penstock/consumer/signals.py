@@ -17,5 +17,7 @@ class Signals:
     """The window has room again."""
     settled: Signal = field(default_factory=Signal)
     """A turn or an errand has ended."""
+    state: Signal = field(default_factory=Signal)
+    """Readiness may have changed."""
     claims: Signal = field(default_factory=Signal)
     """A claim began or ended, was paused or resumed."""

@@ -3,6 +3,8 @@
 1. A worker takes ready messages until there is none; an acknowledged one is settled at once, here:
    this path runs once per message, so it is written out.
 2. A worker that never suspends lets other tasks run after `TURNS_BEFORE_YIELD` messages.
+3. Whatever a handler raises is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
+   consumer, which raises them after its drain.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
 from .results import Ack, Nak
-from .workers import Slot
+from .workers import Slot, is_closed, result_of_cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -69,7 +71,9 @@ class MessageWorker(Slot):
         handler, sleep = shared.handler, shared.commons.clock.sleep
         room, settled = shared.commons.signals.room, shared.commons.signals.settled
         refill = window.refill_messages
-        turns = 0
+        task = asyncio.current_task()
+        assert task is not None
+        is_cancelling, turns = task.cancelling, 0
         workers.started()
         while True:
             if not ready:
@@ -82,14 +86,18 @@ class MessageWorker(Slot):
             self.running = message
             try:
                 result = await handler(message)
-            except asyncio.CancelledError as error:
-                result = self.after_cancel(error)
-            except (KeyboardInterrupt, SystemExit, GeneratorExit):
-                raise
-            except BaseException as error:  # a failed try; it goes to logs and dead letters
+            except GeneratorExit as error:
+                if is_closed(task):
+                    raise
                 result = Nak(error=error)
+            except BaseException as error:  # it goes to logs and dead letters
+                result = Nak(error=error)
+                workers.end_on_exit(error)
             self.running = None
-            if (result is None or type(result) is Ack) and acknowledge(message):
+            if is_cancelling():  # by a cut, or by what the handler did
+                settler.settle(message, result_of_cut(self.take_cut(), result))
+                await self.settle_down()
+            elif (result is None or type(result) is Ack) and acknowledge(message):
                 if settled.waiters:
                     settled.fire()
             else:

@@ -101,13 +101,9 @@ class Window:
     @property
     def is_full(self) -> bool:
         """Whether a bound is reached, so that fetching stops."""
-        return self.messages >= self.max_messages or (
-            self.bytes >= self.max_bytes and self.messages > 0
-        )
+        return self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
     @property
     def has_resumed(self) -> bool:
         """Whether fetching that was stopped at a bound may resume: below both refill levels."""
-        return not self.messages or (
-            self.messages < self.refill_messages and self.bytes < self._refill_bytes
-        )
+        return self.messages < self.refill_messages and self.bytes < self._refill_bytes

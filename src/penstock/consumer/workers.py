@@ -4,8 +4,12 @@
    started when they are needed, up to `concurrency`.
 2. At most one wake-up is outstanding: the worker that wakes takes a message, and then wakes the
    next worker if there is more. So a busy stretch does not wake all workers for each message.
-3. A handler is cut by `Slot.cut`: its worker is cancelled, and takes the cancellation back. A
-   handler that ignores it keeps its worker and its key until it ends.
+3. A handler is cut by `Slot.cut`: its worker is cancelled. A handler that ignores it is *deaf*, and
+   keeps its worker and its key until it ends.
+4. A cancellation ends a handler, never its worker, whoever asked for it: the cut, the handler
+   itself, a task group in it. Between two turns a worker has no cancellation left, neither counted
+   (`asyncio.timeout` and task groups of the next handler would take it for theirs) nor undelivered
+   (it would hit the next handler).
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from .._core.clock import LOOP_CLOCK
+from .._core.runtime.exits import Exit
+from .._core.runtime.loops import running_loop
 from .results import Nak
 
 if TYPE_CHECKING:
@@ -25,30 +32,31 @@ if TYPE_CHECKING:
 class Slot:
     """A worker, and what it runs, as others see it; a subclass does the work."""
 
-    __slots__ = ("_cut_by", "running", "task")
+    __slots__ = ("_cut_by", "is_deaf", "running", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.running: Message | list[Message] | None = None
+        self.is_deaf = False
+        """Whether the running handler has been found to ignore its cut."""
         self._cut_by: BaseException | None = None
 
-    def begin(self, failed: Callable[[BaseException], None]) -> None:
-        """Start working; `failed` hears of an error that is not a handler's."""
+    def begin(self, ended: Callable[[Slot, BaseException | None], None]) -> None:
+        """Start working; `ended` hears of the end, and of an error that is not a handler's."""
 
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                failed(error)
+        def done(task: asyncio.Task[None]) -> None:
+            ended(self, None if task.cancelled() else task.exception())
 
         self.task = asyncio.get_running_loop().create_task(self.work())
-        self.task.add_done_callback(ended)
+        self.task.add_done_callback(done)
 
     async def work(self) -> None:
         """Work until there is nothing to do and `Workers.rest` returns false."""
         raise NotImplementedError
 
     def cut(self, error: BaseException) -> None:
-        """Cancel the running handler, whose messages fail with `error`; once per run."""
-        if self._cut_by is None and self.task is not None:
+        """Cancel the running handler, whose messages fail with `error`; once per turn."""
+        if self._cut_by is None and self.running is not None and self.task is not None:
             self._cut_by = error
             self.task.cancel()
 
@@ -57,28 +65,39 @@ class Slot:
         """Whether the running handler has been cancelled, and has not ended yet."""
         return self._cut_by is not None
 
+    def turn_deaf(self) -> bool:
+        """Note that the running handler ignores its cut; return whether that is news."""
+        is_news = self.is_cut and not self.is_deaf
+        self.is_deaf = self.is_cut
+        return is_news
+
     def take_cut(self) -> BaseException | None:
-        """The error of a cut, with its cancellation taken back; `None` without one."""
-        error, self._cut_by = self._cut_by, None
-        if error is not None and self.task is not None:
-            self.task.uncancel()
+        """Take all cancellations back at the end of a turn; return the error of its cut, if any."""
+        error, self._cut_by, self.is_deaf = self._cut_by, None, False
+        if self.task is not None:
+            _take_back_all(self.task)
         return error
+
+    async def settle_down(self) -> None:
+        """Let a cancellation pass that was taken back before it was delivered.
+
+        Python forgets it only from 3.13 on. Suspends once; nothing may be running.
+        """
+        try:
+            await LOOP_CLOCK.sleep(0)
+        except asyncio.CancelledError:
+            if self.task is not None:
+                _take_back_all(self.task)
 
     def messages(self) -> list[Message]:
         """What runs in this worker."""
         running = self.running
         return [] if running is None else running if isinstance(running, list) else [running]
 
-    def after_cancel(self, cancelled: asyncio.CancelledError) -> Nak:
-        """The result of a handler that ended by a cancellation: a failed try.
 
-        Raises the cancellation if it is the worker's own.
-        """
-        error = self.take_cut()
-        if error is None and self.task is not None and self.task.cancelling():
-            self.running = None
-            raise cancelled
-        return Nak(error=error or cancelled)
+def _take_back_all(task: asyncio.Task[None]) -> None:
+    while task.cancelling():
+        task.uncancel()
 
 
 class Work(Protocol):
@@ -123,11 +142,11 @@ class Workers:
                 self.is_waking = True
                 waiter.set_result(None)
                 return
-        if len(self.slots) < self._most and not self._is_stopping:
+        if len(self.slots) < self._most:
             self.is_waking = True
             slot = work.make_worker()
             self.slots.append(slot)
-            slot.begin(self._failed)
+            slot.begin(self._ended)
 
     async def rest(self) -> bool:
         """Suspend a worker until there may be work; return whether to go on."""
@@ -141,11 +160,17 @@ class Workers:
 
     def stop(self) -> None:
         """Let each worker end once it finds nothing to do."""
+        self.wake()  # for the last batch
         self._is_stopping = True
         for waiter in self._idle:
             if not waiter.done():
                 waiter.set_result(None)
         self._idle.clear()
+
+    def end_on_exit(self, error: BaseException) -> None:
+        """End the consumer if a handler raised an exit of the program."""
+        if isinstance(error, Exit):
+            self._failed(error)
 
     def started(self) -> None:
         """A woken or new worker runs."""
@@ -155,3 +180,33 @@ class Workers:
     def running(self) -> Iterator[Message]:
         """The messages that run now."""
         return (message for slot in self.slots for message in slot.messages())
+
+    def _ended(self, slot: Slot, error: BaseException | None) -> None:
+        self.slots.remove(slot)
+        if error is not None:
+            self._failed(error)
+        self.is_waking = False  # it may have been the waking one, and cancelled
+        self.wake()
+
+
+def result_of_cut(cut_by: BaseException | None, result: object) -> object:
+    """The result of a turn in which its worker was cancelled, by `cut_by` or for another reason.
+
+    A handler that was cut has failed, unless it answers an explicit result: most of those that
+    return `None` then have swallowed the cancellation, and nothing says that the message is
+    handled. The cut is the error, unless the handler raised one of its own.
+    """
+    if cut_by is None:
+        return result
+    if result is None or (isinstance(result, Nak) and _is_cancellation(result.error)):
+        return Nak(error=cut_by)
+    return result
+
+
+def is_closed(task: asyncio.Task[object]) -> bool:
+    """Whether the task's coroutine is closed from outside, at the end of its loop."""
+    return running_loop() is None or asyncio.current_task() is not task
+
+
+def _is_cancellation(error: BaseException | None) -> bool:
+    return isinstance(error, asyncio.CancelledError)

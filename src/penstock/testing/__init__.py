@@ -4,6 +4,9 @@ from .._core.clock import LoopClock
 from .._core.public import publish
 from .clock.clock import FakeClock
 from .clock.moment import WouldHang
+from .harness.calls import HandlerCall
+from .harness.harness import ConsumerHarness
+from .harness.ran import HarnessRun
 from .load.destination import Destination, LoadedSink
 from .load.samples import Sample
 from .load.simulation import Scenario, Simulated, simulate
@@ -31,6 +34,7 @@ from .servers.require import EmbeddedUnavailable, skip_or_fail
 __all__ = [
     "BlockingSink",
     "Call",
+    "ConsumerHarness",
     "DedupSink",
     "Destination",
     "EmbeddedKafka",
@@ -40,6 +44,8 @@ __all__ = [
     "FakeClock",
     "FakeSink",
     "FlakySink",
+    "HandlerCall",
+    "HarnessRun",
     "LoadedSink",
     "LoopClock",
     "Sample",

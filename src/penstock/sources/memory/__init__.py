@@ -3,8 +3,9 @@
 from ..._core.public import publish
 from ..._core.source import Record, TopicPartition
 from .log import MemoryLog
+from .script import Crashed
 from .source import MemorySource
 
-__all__ = ["MemoryLog", "MemorySource", "Record", "TopicPartition"]
+__all__ = ["Crashed", "MemoryLog", "MemorySource", "Record", "TopicPartition"]
 
-publish(__name__, MemoryLog, MemorySource)
+publish(__name__, Crashed, MemoryLog, MemorySource)

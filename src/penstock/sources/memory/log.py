@@ -1,50 +1,155 @@
-"""The part of a memory source that outlives its consumers: records and stored positions."""
+"""The part of a memory source that outlives its consumers: what a broker keeps for one group.
+
+1. Offsets of a partition increase. Those without a record are holes, wherever they are: between
+   records, before the first one, or after the last one.
+2. A position is stored for any member: brokers accept the late commit of a former owner, so the
+   source must not send one.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from bisect import bisect_left
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from ..._core import checks
+from ..._core.clock import Signal
+from ..._core.errors import PermanentError
 from ..._core.source import Position, Record, TopicPartition
+from .group import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 METADATA_LIMIT = 4096
-"""Characters of metadata that a position may have, as Apache Kafka's brokers allow."""
+"""Characters of metadata that a position may have, by default as with Apache Kafka."""
+
+_offset = attrgetter("offset")
 
 
 class MemoryLog:
-    """Partitions of records, the positions of one group, and every commit in order."""
+    """Partitions of records, and the stored positions of one consumer group.
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
-        self.records: dict[TopicPartition, list[Record]] = defaultdict(list)
+    Args:
+        records: the first records.
+        partitions: partitions that exist without records.
+        metadata_limit: the most characters of metadata that a stored position may have.
+
+    Records may be added while consumers run; a source that waits for some delivers them at once.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record] = (),
+        *,
+        partitions: Iterable[TopicPartition] = (),
+        metadata_limit: int = METADATA_LIMIT,
+    ) -> None:
+        self.records: dict[TopicPartition, list[Record]] = {}
         self.positions: dict[TopicPartition, Position] = {}
+        """The stored positions."""
         self.commits: list[tuple[TopicPartition, Position]] = []
+        """Every position that was ever stored, in order."""
+        self.news = Signal()
+        """Fires when there is more to deliver."""
+        self._limit = checks.count("metadata_limit", metadata_limit, least=0)
+        self._ends: dict[TopicPartition, int] = {}
+        self.group = Group()
+        """The consumers that read it, and which partitions they own."""
+        for partition in partitions:
+            self.add_partition(partition)
         for record in records:
             self.append(record)
 
+    # -- records -----------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: str,
+        value: object,
+        *,
+        key: object = None,
+        partition: int = 0,
+        headers: Sequence[tuple[str, bytes]] = (),
+        timestamp: int = 0,
+    ) -> Record:
+        """Append a record at the next offset; return it."""
+        end = self.end(TopicPartition(topic, partition))
+        record = Record(topic, partition, end, key, value, headers, timestamp)
+        self.append(record)
+        return record
+
     def append(self, record: Record) -> None:
-        """Append a record; offsets of a partition increase, with holes or without."""
-        records = self.records[TopicPartition(record.topic, record.partition)]
-        if records and record.offset <= records[-1].offset:
-            raise ValueError(f"offset={record.offset}: must be above {records[-1].offset}")
-        records.append(record)
+        """Append a record with an offset of its own, which may leave a hole before it.
+
+        Raises `ConfigError` for an offset below the partition's end.
+        """
+        partition = TopicPartition(record.topic, record.partition)
+        end = self._ends.get(partition, 0)
+        checks.count("offset", record.offset, least=end)
+        self.add_partition(partition)
+        self.records[partition].append(record)
+        self._ends[partition] = record.offset + 1
+        self.news.fire()
+
+    def skip(self, partition: TopicPartition, count: int = 1) -> None:
+        """Leave the next offsets without a record, as the markers of transactions do."""
+        checks.count("count", count)
+        self.add_partition(partition)
+        self._ends[partition] += count
+        self.news.fire()
+
+    def remove(self, partition: TopicPartition, offsets: Collection[int]) -> None:
+        """Remove these records, as compaction and retention do."""
+        kept = [record for record in self.records[partition] if record.offset not in offsets]
+        self.records[partition] = kept
+        self.news.fire()
+
+    def add_partition(self, partition: TopicPartition) -> None:
+        """Add a partition without records; a member that takes new ones claims it."""
+        if partition in self._ends:
+            return
+        self.records[partition] = []
+        self._ends[partition] = 0
+        self.group.offer(partition)
+
+    def read(self, partition: TopicPartition, offset: int, most: int) -> Sequence[Record]:
+        """Up to `most` records from an offset on."""
+        records = self.records[partition]
+        at = bisect_left(records, offset, key=_offset)
+        return records[at : at + most]
+
+    def end(self, partition: TopicPartition) -> int:
+        """The offset after the last record, and after the holes behind it."""
+        return self._ends.get(partition, 0)
+
+    # -- positions ---------------------------------------------------------------------------------
 
     def start(self, partition: TopicPartition) -> Position:
         """The stored position, else the offset of the first record."""
+        stored = self.positions.get(partition)
+        if stored is not None:
+            return stored
         records = self.records[partition]
-        return self.positions.get(partition, Position(records[0].offset if records else 0))
+        return Position(records[0].offset if records else self.end(partition))
 
     def store(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Store positions. Raises `ValueError` for metadata over the limit, and stores nothing."""
-        for position in positions.values():
-            if len(position.metadata) > METADATA_LIMIT:
-                raise ValueError(f"metadata has {len(position.metadata)} characters")
-        self.positions.update(positions)
-        self.commits += positions.items()
+        """Store positions.
 
-    def end(self, partition: TopicPartition) -> int:
-        """The offset after the last record."""
-        records = self.records[partition]
-        return records[-1].offset + 1 if records else self.start(partition).offset
+        Raises `PermanentError` for metadata over the limit; the other positions are stored then.
+        """
+        refused: list[str] = []
+        for partition, position in positions.items():
+            if len(position.metadata) > self._limit:
+                refused.append(f"{partition} with {len(position.metadata)} characters")
+                continue
+            self.positions[partition] = position
+            self.commits.append((partition, position))
+        if refused:
+            raise PermanentError(
+                f"metadata of {', '.join(refused)}; the limit is {self._limit} characters"
+            )
+
+    def __repr__(self) -> str:
+        count = sum(map(len, self.records.values()))
+        return f"MemoryLog({count} records in {len(self.records)} partitions)"

@@ -1,125 +1,300 @@
-"""A source over a `MemoryLog`, which gives and takes claims as its test says."""
+"""A source over a `MemoryLog`, which does what its test says.
+
+1. Claims are given and taken by the test alone: `assign`, `revoke`, `lose`, `give`. Opening the
+   source claims the partitions that it is made for.
+2. A revoke waits for the host, stores what it returns, and ends the claims. A loss ends them.
+3. After a crash the log hears nothing more of this source, and its partitions are free.
+"""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from contextlib import asynccontextmanager
-from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from ..._core import checks
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
-from ..._core.source import SourceTraits
+from ..._core.errors import ClosedError
+from ..._core.source import Fetched, Record, SourceTraits
+from .cursor import Cursor
+from .deadlines import AckDeadlines
+from .log import MemoryLog
+from .script import Crashed, Script
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from datetime import timedelta
 
     from ..._core.clock import Clock
-    from ..._core.source import (
-        ClaimHost,
-        Position,
-        Record,
-        SourceClaim,
-        SourceRecord,
-        TopicPartition,
-    )
-    from .log import MemoryLog
-
-
-_PLAIN = SourceTraits()
+    from ..._core.source import ClaimHost, Position, SourceClaim, SourceRecord, TopicPartition
 
 
 class MemorySource:
     """One member of a group that reads a `MemoryLog`.
 
     Args:
-        log: the records and the stored positions.
-        ends: whether the source ends when everything has been delivered.
+        log: the records and the stored positions; several sources on one log are one group.
+        partitions: those to claim when it is opened. Default: all that are free, and later every
+            new one.
+        ends: whether the source ends when everything has been delivered; otherwise it waits for
+            more.
         chunk: the most records of one partition in a fetch.
+        ack_wait: seconds after which a delivered record is delivered again, unless a stored
+            position has passed it or it was extended; `None`: never.
+        commit_seconds: how long a commit takes.
+        traits: what the consumer has to know of it; default: that records are to be extended, if
+            there is an `ack_wait`.
         clock: the source of time.
+
+    Raises `ConfigError` for a bad argument. Used by one consumer, on one loop; what a test calls
+    returns at once, but for `revoke` and `give`.
     """
 
     def __init__(
         self,
         log: MemoryLog,
         *,
+        partitions: Iterable[TopicPartition] | None = None,
         ends: bool = False,
         chunk: int = 500,
+        ack_wait: float | timedelta | None = None,
+        commit_seconds: float | timedelta = 0.0,
+        traits: SourceTraits | None = None,
         clock: Clock = LOOP_CLOCK,
-        traits: SourceTraits = _PLAIN,
     ) -> None:
+        if not isinstance(cast("object", log), MemoryLog):
+            raise checks.bad("log", log, "must be a MemoryLog(...)")
+        if not (traits is None or isinstance(cast("object", traits), SourceTraits)):
+            raise checks.bad("traits", traits, "must be a SourceTraits(...)")
+        wait = checks.optional_seconds("ack_wait", ack_wait)
         self.log = log
-        self.traits = traits
-        self._ends = ends
-        self._chunk = chunk
+        self.traits = traits or SourceTraits(extend_every=None if wait is None else wait / 3)
+        self.redelivered: list[Record] = []
+        """The records that were delivered again within their claim, in order."""
+        self.kept_alive = 0
+        """Calls of `keep_alive`."""
+        self._partitions = None if partitions is None else list(partitions)
+        self._ends = bool(ends)
+        self._chunk = checks.count("chunk", chunk)
         self._clock = clock
+        self._deadlines = AckDeadlines(math.inf if wait is None else wait)
+        self._script = Script(checks.seconds("commit_seconds", commit_seconds, zero=True))
         self._host: ClaimHost | None = None
-        self._at: dict[SourceClaim, int] = {}
+        self._cursors: dict[SourceClaim, Cursor] = {}
         self._news = Signal()
+        self._has_crashed = False
+
+    # -- the source of a consumer ------------------------------------------------------------------
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Claim every partition of the log; at exit, lose them."""
+        """Join the group and claim partitions; at exit, end the claims without a commit."""
+        self._check()
+        if self._host is not None:
+            raise ClosedError(f"{self!r} is open already, for another consumer")
         self._host = host
-        self.assign(list(self.log.records))
+        group = self.log.group
+        group.join(self, self._offered)
         try:
+            wanted = self._partitions
+            self.assign(group.free(self.log.records) if wanted is None else wanted)
             yield
         finally:
-            host.ended(list(self._at))
-            self._at.clear()
+            self._end(list(self._cursors))
+            group.leave(self)
             self._host = None
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give these partitions to the consumer."""
-        assert self._host is not None
-        starts = {partition: self.log.start(partition) for partition in partitions}
-        for claim in self._host.assigned(starts):
-            records = self.log.records[claim.partition]
-            start = starts[claim.partition].offset
-            self._at[claim] = bisect_left(records, start, key=attrgetter("offset"))
-        self._news.fire()
-
-    async def fetch(
-        self, claims: Sequence[SourceClaim], most: int
-    ) -> Sequence[tuple[SourceClaim, Sequence[SourceRecord]]] | None:
-        """Deliver records; suspend until there are some."""
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Deliver records; suspend until there are some. Raises what is scripted, or `Crashed`."""
         while True:
-            found: list[tuple[SourceClaim, Sequence[SourceRecord]]] = []
-            for claim in claims:
-                records = self._next(claim, min(most, self._chunk))
-                if records:
-                    found.append((claim, records))
-                    most -= len(records)
-            if found:
+            self._check()
+            if (error := self._script.next_fetch()) is not None:
+                raise error
+            self._repeat_overdue()
+            if found := self._fetched(claims, most):
                 return found
-            if self._ends and not any(self._left(claim) for claim in self._at):
+            if self._ends and all(cursor.is_over() for cursor in self._cursors.values()):
                 return None
-            await wait_until(self._clock, math.inf, self._news)
+            await wait_until(self._clock, self._deadlines.next_due, self.log.news, self._news)
 
-    def _next(self, claim: SourceClaim, most: int) -> Sequence[Record]:
-        if claim not in self._at or most <= 0:
-            return ()
-        at = self._at[claim]
-        records = self.log.records[claim.partition][at : at + most]
-        self._at[claim] = at + len(records)
-        return records
+    def _fetched(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        found: list[Fetched] = []
+        now = self._clock.now()
+        for claim in claims:
+            cursor = self._cursors.get(claim)
+            taken = None if cursor is None else cursor.take(min(most, self._chunk))
+            if taken is not None:
+                found.append(Fetched(claim, *taken))
+                most -= len(taken[0])
+                self._deadlines.delivered(taken[0], now)
+        return found
 
-    def _left(self, claim: SourceClaim) -> bool:
-        return self._at[claim] < len(self.log.records[claim.partition])
+    def _repeat_overdue(self) -> None:
+        for claim, cursor in self._cursors.items():
+            self._repeat(cursor, self._deadlines.overdue(claim.partition, self._clock.now()))
+
+    def _repeat(self, cursor: Cursor, records: Sequence[Record]) -> None:
+        delivered = [record for record in records if record.offset < cursor.at]
+        cursor.repeat(delivered)
+        self.redelivered += delivered
 
     async def keep_alive(self) -> None:
-        """Nothing to keep alive."""
+        """Count the call. Raises `Crashed`."""
+        self._check()
+        self.kept_alive += 1
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store the positions of claims that are held."""
-        await self._clock.sleep(0)
-        held = {claim: position for claim, position in positions.items() if claim in self._at}
-        self.log.store({claim.partition: position for claim, position in held.items()})
-        return held.keys()
+        """Store the positions of claims that are held. Raises what is scripted, or `Crashed`.
+
+        Cancelled, it has stored nothing.
+        """
+        self._check()
+        step = self._script.next_commit()
+        await self._clock.sleep(step.seconds)
+        self._check()
+        held = [claim for claim in positions if claim in self._cursors]
+        if step.is_stored:
+            self.log.store({claim.partition: positions[claim] for claim in held})
+            for claim in held:
+                self._deadlines.settled(claim.partition, positions[claim].offset)
+        if step.error is not None:
+            raise step.error
+        return held if step.is_stored else []
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """The offsets after the last records."""
+        """The offsets after the last records. Raises `Crashed`."""
+        self._check()
         return {claim: self.log.end(claim.partition) for claim in claims}
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Nothing to extend."""
+        """Begin the `ack_wait` of these records again."""
+        self._deadlines.extended(records, self._clock.now())
+
+    # -- what a test does to it --------------------------------------------------------------------
+
+    @property
+    def claimed(self) -> list[TopicPartition]:
+        """The partitions that it holds."""
+        return [claim.partition for claim in self._cursors]
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give these partitions to the consumer, from their stored positions on.
+
+        Raises `ConfigError` if a partition has an owner, and `ClosedError` if it is not open.
+        """
+        host, claimed = self._open_host(), self.claimed
+        wanted = [partition for partition in partitions if partition not in claimed]
+        self.log.group.own(wanted, self)
+        for partition in wanted:
+            self.log.add_partition(partition)
+        starts = {partition: self.log.start(partition) for partition in wanted}
+        for claim in host.assigned(starts):
+            start = starts[claim.partition].offset
+            self._cursors[claim] = Cursor(self.log, claim.partition, start)
+        self._news.fire()
+
+    async def revoke(self, partitions: Iterable[TopicPartition], within: float = math.inf) -> None:
+        """Take these partitions from the consumer, which has `within` seconds for what runs.
+
+        Returns when the positions are stored and the claims have ended. Raises the commit's error,
+        and `ClosedError` if it is not open; a cancelled revoke ends the claims without a commit.
+        """
+        host, claims = self._open_host(), self._claims_of(partitions)
+        try:
+            positions = await host.revoked(claims, within)
+            if positions:
+                await self.commit(positions)
+        finally:
+            self._end(claims)
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take these partitions from the consumer at once; nothing of them is committed."""
+        self._end(self._claims_of(partitions))
+
+    async def give(
+        self, partitions: Iterable[TopicPartition], to: MemorySource, within: float = math.inf
+    ) -> None:
+        """Revoke these partitions and assign them to another member, whatever the commit does."""
+        moved = list(partitions)
+        try:
+            await self.revoke(moved, within)
+        finally:
+            to.assign(moved)
+
+    def crash(self) -> None:
+        """Let the process die: nothing more is delivered or stored, and its partitions are free.
+
+        The consumer is not told. Its next fetch raises `Crashed`, which ends it; a new source on
+        the same log starts from what was stored.
+        """
+        self._has_crashed = True
+        self.log.group.leave(self)
+        self._news.fire()
+
+    def redeliver(self, partition: TopicPartition, start: int = 0) -> None:
+        """Deliver what was delivered from the offset `start` on again, within its claim."""
+        for claim in self._claims_of([partition]):
+            delivered = self.log.read(partition, start, len(self.log.records[partition]))
+            self._repeat(self._cursors[claim], delivered)
+        self._news.fire()
+
+    def script_commit(
+        self,
+        error: BaseException | None = None,
+        *,
+        stored: bool | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        """Script the next commit that has no script yet.
+
+        Args:
+            error: raised by it.
+            stored: whether the positions are stored all the same: a lost answer. Default: only
+                without an error. Without either, the answer is that nothing is stored.
+            seconds: how long it takes.
+        """
+        self._script.add_commit(error, stored, seconds)
+
+    def script_fetch(self, error: BaseException) -> None:
+        """Let the next fetch raise this; one that waits raises it now."""
+        self._script.add_fetch(error)
+        self._news.fire()
+
+    def report(self, trouble: str | None) -> None:
+        """Tell the consumer why nothing can be delivered; `None`: it can again."""
+        self._open_host().reported(trouble)
+
+    # -- within ------------------------------------------------------------------------------------
+
+    def _offered(self, partition: TopicPartition) -> None:
+        """Claim a new partition, unless the source was made for certain ones."""
+        if self._partitions is None:
+            self.assign([partition])
+
+    def _claims_of(self, partitions: Iterable[TopicPartition]) -> list[SourceClaim]:
+        wanted = set(partitions)
+        return [claim for claim in self._cursors if claim.partition in wanted]
+
+    def _end(self, claims: Collection[SourceClaim]) -> None:
+        """End those of these claims that are held."""
+        held = [claim for claim in claims if claim in self._cursors]
+        for claim in held:
+            del self._cursors[claim]
+            self._deadlines.forget(claim.partition)
+        if not self._has_crashed:
+            self.log.group.release([claim.partition for claim in held])
+        if held:
+            self._open_host().ended(held)
+        self._news.fire()
+
+    def _open_host(self) -> ClaimHost:
+        if self._host is None:
+            raise ClosedError(f"{self!r} is not open: run a consumer on it")
+        return self._host
+
+    def _check(self) -> None:
+        if self._has_crashed:
+            raise Crashed(f"{self!r} has crashed")
+
+    def __repr__(self) -> str:
+        return f"MemorySource({', '.join(map(str, self.claimed)) or 'nothing claimed'})"

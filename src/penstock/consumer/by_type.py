@@ -1,0 +1,74 @@
+"""One handler per type of record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from .._core import checks
+from .._core.checks import bad, shown
+from .handlers import OfOneMessage, as_handler
+from .results import NoHandlerError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .handlers import MessageHandler
+    from .message import Message
+
+_TYPE_OF = "must be the name of a header, or a plain function of a message"
+
+
+class HandlersByType(OfOneMessage):
+    """A handler that calls the handler of a message's type.
+
+    Args:
+        type_of: the name of the header that holds the type, as UTF-8; or a plain function from a
+            message to its type.
+        handlers: the handler of each type, async or plain.
+        default: the handler of any other type, and of messages without a type.
+
+    Without a default, a message of another type is poison: `NoHandlerError`, at once and alone.
+    A handler with decoding or checks of its own is `with_steps(handler, decode(...))`. Raises
+    `ConfigError` for a bad argument.
+    """
+
+    def __init__(
+        self,
+        type_of: str | Callable[[Message], object],
+        handlers: Mapping[Any, MessageHandler],
+        default: MessageHandler | None = None,
+    ) -> None:
+        if isinstance(type_of, str):
+            name = checks.text("type_of", type_of)
+            self._type_of: Callable[[Message], object] = lambda message: message.header(name)
+            self._source = f"the header {name!r}"
+        else:
+            self._type_of = checks.function("type_of", type_of, _TYPE_OF)
+            self._source = getattr(type_of, "__qualname__", "type_of")
+        if not isinstance(cast("object", handlers), Mapping) or not handlers:
+            raise bad("handlers", handlers, "must be a mapping from types to handlers, not empty")
+        self._handlers = {
+            kind: as_handler(handler, f"handlers[{shown(kind)}]")
+            for kind, handler in handlers.items()
+        }
+        self._default = None if default is None else as_handler(default, "default")
+
+    async def __call__(self, message: Message) -> object:
+        """Handle a message. Raises `NoHandlerError`, and what the handler raises."""
+        handler = self._handler_of(self._type_of(message))
+        return await handler(message)
+
+    def _handler_of(self, kind: object) -> Callable[[Message], Awaitable[object]]:
+        try:
+            handler = self._handlers.get(kind, self._default)
+        except TypeError:  # a type without a hash
+            handler = self._default
+        if handler is None:
+            known = ", ".join(map(shown, self._handlers))
+            told = f"no handler for the type {shown(kind)} by {self._source}; there are: {known}"
+            raise NoHandlerError(told)
+        return handler
+
+    def __repr__(self) -> str:
+        return f"HandlersByType({self._source}, [{', '.join(map(shown, self._handlers))}])"

@@ -1,0 +1,204 @@
+"""Why a consumer's partitions do not move: each reason, and what ends it.
+
+1. The oldest unfinished message decides the position of its partition. If it waits in a lane, the
+   message that holds its key decides, perhaps one of another partition.
+2. Nothing new is fetched while the partition is paused or given up, the window is full, or the
+   source has trouble.
+3. One explanation costs a few passes over the window, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .._core.checks import shown
+from .._core.told import for_log
+from .standing import holders_of, oldest_of
+from .wait_reason import WaitCause, WaitReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .._core.source import TopicPartition
+    from .claim import Claim
+    from .health import Heartbeat
+    from .message import Message
+    from .parts import Parts
+    from .samples import Samples
+    from .standing import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class OldestRecord:
+    """The first unfinished record of a partition, where its position stands."""
+
+    offset: int
+    key: object
+    """The key that it is in order with others of; `None` while it is being taken in."""
+    attempt: int
+    seconds: float | None
+    """How long it has been the first one, at least: it is sampled."""
+
+    def __str__(self) -> str:
+        since = "" if self.seconds is None else f", the oldest for at least {self.seconds:.1f} s"
+        return f"offset {self.offset}, key {shown(self.key)}, attempt {self.attempt}{since}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionExplanation:
+    """Where a partition stands, and why."""
+
+    partition: TopicPartition
+    position: int
+    committed: int
+    """The stored position."""
+    unfinished: int
+    """Records that were delivered and are not settled."""
+    oldest: OldestRecord | None
+    causes: tuple[WaitCause, ...]
+    """That of the oldest unfinished record first."""
+
+    def lines(self) -> Iterator[str]:
+        """The lines of the explanation."""
+        stored = "" if self.committed == self.position else f" (stored: {self.committed})"
+        yield f"{self.partition}: position {self.position}{stored}, {self.unfinished} unfinished"
+        if self.oldest is not None:
+            yield f"  oldest: {self.oldest}"
+        yield from (f"  {cause}" for cause in self.causes)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a consumer does not move, partition by partition. `str()` is for operators."""
+
+    name: str
+    messages: int
+    """Messages inside."""
+    causes: tuple[WaitCause, ...]
+    """What holds the whole consumer."""
+    partitions: tuple[PartitionExplanation, ...]
+
+    @property
+    def reasons(self) -> frozenset[WaitReason]:
+        """Every reason, of the consumer and of its partitions."""
+        own = [each.causes for each in self.partitions]
+        return frozenset([cause.reason for causes in (self.causes, *own) for cause in causes])
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.messages} messages inside"]
+        lines += [f"  {cause}" for cause in self.causes]
+        lines += [f"  {line}" for partition in self.partitions for line in partition.lines()]
+        return "\n".join(lines)
+
+
+class Explainer:
+    """Explains one moment of a consumer."""
+
+    def __init__(self, parts: Parts, samples: Samples, now: float, heart: Heartbeat) -> None:
+        self._parts = parts
+        self._samples = samples
+        self._now = now
+        claims = tuple(parts.claims)
+        self._claims = claims
+        self._oldest = oldest_of(parts, claims)
+        queued = [
+            standing.message
+            for standing in self._oldest.values()
+            if standing.reason is WaitReason.QUEUED_BEHIND
+        ]
+        self._holders = holders_of(parts, queued)
+        self._heart = heart
+
+    def explanation(self) -> Explanation:
+        """The explanation of all partitions."""
+        parts = self._parts
+        causes = tuple(self._of_all())
+        return Explanation(
+            parts.commons.name,
+            parts.schedule.window.messages,
+            causes,
+            tuple([self._partition(claim, is_held=bool(causes)) for claim in self._claims]),
+        )
+
+    def _of_all(self) -> Iterator[WaitCause]:
+        """What holds the whole consumer."""
+        parts, window = self._parts, self._parts.schedule.window
+        if not self._heart.is_beating:
+            yield WaitCause(WaitReason.NOT_RUNNING)
+        if parts.ending.is_begun:
+            yield WaitCause(WaitReason.DRAINING)
+        if not self._claims:
+            yield WaitCause(WaitReason.NOT_ASSIGNED)
+        if parts.claims.trouble is not None:
+            yield WaitCause(WaitReason.SOURCE_TROUBLE, f"({parts.claims.trouble})")
+        if window.is_full:
+            messages = f"{window.messages} of {window.max_messages} messages"
+            sizes = f"{window.bytes} of {window.max_bytes} bytes"
+            yield WaitCause(WaitReason.WINDOW_FULL, f"({messages}, {sizes})")
+
+    def _partition(self, claim: Claim, *, is_held: bool) -> PartitionExplanation:
+        tracker = claim.tracker
+        head = tracker.head()
+        causes = [] if head is None else [self._of_oldest(claim)]
+        causes += self._of_claim(claim)
+        if not causes and not is_held:
+            causes.append(WaitCause(WaitReason.NOTHING_TO_DO))
+        return PartitionExplanation(
+            claim.partition,
+            tracker.position(),
+            claim.committed.offset,
+            tracker.unfinished,
+            None if head is None else self._record(claim, head),
+            tuple(causes),
+        )
+
+    def _record(self, claim: Claim, head: int) -> OldestRecord:
+        standing = self._oldest.get(claim)
+        offset, seconds = claim.tracker.offset_of(head), self._samples.stood(claim, self._now)
+        if standing is None:
+            return OldestRecord(offset, None, 1, seconds)
+        message = standing.message
+        return OldestRecord(offset, message.order_key, message.attempt, seconds)
+
+    def _of_claim(self, claim: Claim) -> Iterator[WaitCause]:
+        """What holds a partition, whatever its messages do."""
+        if claim.is_closing and not self._parts.ending.is_begun:
+            yield WaitCause(WaitReason.DRAINING, "(the partition is given up)")
+        if self._parts.claims.is_paused(claim):
+            yield WaitCause(WaitReason.PAUSED)
+        if claim.is_cut:
+            size = len(claim.committed.metadata)
+            yield WaitCause(WaitReason.MAP_CUT, f"(the stored map has {size} bytes)")
+
+    # -- the oldest unfinished message -------------------------------------------------------------
+
+    def _of_oldest(self, claim: Claim) -> WaitCause:
+        standing = self._oldest.get(claim)
+        if standing is None:  # dropped, or on its way in
+            return WaitCause(WaitReason.DRAINING if claim.is_closing else WaitReason.ARRIVING)
+        if standing.reason is WaitReason.QUEUED_BEHIND:
+            return self._queued(standing.message)
+        return self._cause(standing)
+
+    def _queued(self, message: Message) -> WaitCause:
+        holder = self._holders.get(message)
+        if holder is None:
+            return WaitCause(WaitReason.QUEUED_BEHIND, "an earlier message of its key")
+        other, cause = holder.message, self._cause(holder)
+        whose = " of an earlier claim" if other.claim.is_closed else ""
+        return WaitCause(WaitReason.QUEUED_BEHIND, f"{other.coordinates}{whose} ({cause})")
+
+    def _cause(self, standing: Standing) -> WaitCause:
+        message, reason = standing.message, standing.reason
+        if standing.due is not None:
+            left = max(0.0, standing.due - self._now)
+            error = message.attempts.error
+            told = "" if error is None else f" after {for_log(error)}"
+            return WaitCause(reason, f"for {left:.1f} s{told}", left)
+        seconds = self._samples.age(message, self._now)
+        since = "" if seconds is None else f"for at least {seconds:.1f} s"
+        if standing.error is not None:
+            told = f"({for_log(standing.error)})"
+            return WaitCause(reason, f"{since} {told}".strip(), seconds)
+        return WaitCause(reason, since, seconds)

@@ -1,0 +1,44 @@
+"""How far a consumer is behind its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .standing import oldest_of
+
+if TYPE_CHECKING:
+    from .._core.source import TopicPartition
+    from .claim import Claim
+    from .parts import Parts
+    from .standing import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far the position of a partition is behind."""
+
+    messages: int
+    """The end of the partition less the position. Counted in offsets: records that compaction or a
+    transaction has removed count, and so do records behind the position that are settled."""
+    seconds: float | None
+    """The age of the oldest unfinished record by its timestamp, in wall time; 0 without a lag;
+    `None` if that record has not been delivered yet, or has no timestamp."""
+
+
+async def lags_of(parts: Parts) -> dict[TopicPartition, Lag]:
+    """The lag of each claim that is open before and after the source's answer."""
+    asked = [claim for claim in parts.claims if not claim.is_closing]
+    ends = await parts.source.ends(asked)
+    claims = [claim for claim in asked if not claim.is_closed and claim in ends]
+    oldest = oldest_of(parts, claims)
+    wall = parts.commons.clock.wall_time()
+    return {claim.partition: _lag(claim, ends[claim], oldest.get(claim), wall) for claim in claims}
+
+
+def _lag(claim: Claim, end: int, oldest: Standing | None, wall: float) -> Lag:
+    messages = max(0, end - claim.tracker.position())
+    if messages == 0:
+        return Lag(0, 0.0)
+    stamp = 0 if oldest is None else oldest.message.timestamp
+    return Lag(messages, max(0.0, wall - stamp / 1000) if stamp > 0 else None)

@@ -1,0 +1,125 @@
+"""The sampler of a consumer: ages, stalls and crash windows, looked at once per period.
+
+Handling a message costs nothing here. While nothing is inside, the source is asked for its ends,
+four times per `stall_after`, so that a consumer which fetches nothing is found, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from .._core.say import say
+from .._core.told import for_log
+from .explain import Explainer
+from .health import Heartbeat
+from .lag import lags_of
+from .samples import Samples
+from .stalls import StallDetector
+from .standing import busy
+
+if TYPE_CHECKING:
+    from .explain import Explanation
+    from .parts import Parts
+
+PERIOD = 1.0
+"""The most seconds between two looks."""
+LOOKS = 4
+"""The least looks per `stall_after`."""
+ENDS_WITHIN = 10.0
+"""The most seconds that the source has for its ends."""
+
+logger = logging.getLogger("penstock.consumer")
+
+_STALLED = "%s: nothing has been settled for %.3g s although there is work\n%s"
+_MOVES = "%s: no longer stalled"
+_PASSED = "%s: %s"
+_NO_ENDS = "%s: the source did not tell its ends (%s)"
+
+
+class Sampler:
+    """Looks at a consumer once per period; reports stalls, and crash windows that were passed."""
+
+    def __init__(self, parts: Parts, stall_after: float | None) -> None:
+        self._parts = parts
+        self._clock = parts.commons.clock
+        self._name = parts.commons.name
+        self._period = PERIOD if stall_after is None else min(PERIOD, stall_after / LOOKS)
+        self._ask_every = math.inf if stall_after is None else stall_after / LOOKS
+        self._ask_at = -math.inf
+        self._has_backlog = False
+        self._samples = Samples()
+        self.stalls = StallDetector(stall_after)
+        self.heart = Heartbeat()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        self.heart.begin(asyncio.get_running_loop())
+        self._parts.commons.signals.state.fire()
+        try:
+            while True:
+                self.heart.beat()
+                self._sample()
+                await self._look_for_stall()
+                await self._clock.sleep(self._period)
+        finally:
+            self._sample()
+            self.heart.end()
+
+    def explanation(self) -> Explanation:
+        """Explain this moment, with ages since the samples."""
+        now = self._sample()
+        return Explainer(self._parts, self._samples, now, self.heart).explanation()
+
+    def _sample(self) -> float:
+        parts, now = self._parts, self._clock.now()
+        self._samples.take(now, busy(parts), parts.claims)
+        for window in parts.claims.windows.passed(parts.claims):
+            say(logger, logging.INFO, _PASSED, self._name, window)
+        return now
+
+    # -- stalls ------------------------------------------------------------------------------------
+
+    async def _look_for_stall(self) -> None:
+        if self._ask_every == math.inf:
+            return
+        has_work = await self._has_work()
+        now = self._clock.now()
+        is_draining = self._parts.ending.is_begun
+        change = self.stalls.look(now, self._settled(), has_work=has_work and not is_draining)
+        if change == "stalled":
+            idle = self.stalls.idle_for(now)
+            say(logger, logging.WARNING, _STALLED, self._name, idle, self.explanation())
+        elif change == "moves":
+            say(logger, logging.INFO, _MOVES, self._name)
+
+    async def _has_work(self) -> bool:
+        """Whether messages are inside, or the source has more."""
+        if self._parts.schedule.window.messages or self._settled() != self.stalls.settled:
+            self._has_backlog, self._ask_at = False, -math.inf
+            return self._parts.schedule.window.messages > 0
+        now = self._clock.now()
+        if now >= self._ask_at:
+            self._ask_at = now + self._ask_every
+            self._has_backlog = await self._lags()
+        return self._has_backlog
+
+    async def _lags(self) -> bool:
+        """Whether a partition that may be fetched from is behind its end."""
+        claims = self._parts.claims
+        try:
+            async with self._clock.timeout_at(self._clock.now() + ENDS_WITHIN):
+                lags = await lags_of(self._parts)
+        except Exception as error:  # the source tells of its trouble itself
+            say(logger, logging.DEBUG, _NO_ENDS, self._name, for_log(error))
+            return self._has_backlog
+        fetched = [claim.partition for claim in claims if not claims.is_paused(claim)]
+        return any(lags[partition].messages for partition in fetched if partition in lags)
+
+    def _settled(self) -> int:
+        """Messages that were settled, in whatever way."""
+        counts = self._parts.commons.counts
+        others = counts["dead_lettered"] + counts["parked"] + counts["terminated"]
+        return self._parts.schedule.acknowledged + others + counts["skipped"]

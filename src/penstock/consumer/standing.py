@@ -1,0 +1,87 @@
+"""Where each message inside a consumer stands.
+
+1. A message inside is in exactly one place: in a worker, an errand, among those that wait for
+   `settle()`, blocked, backing off, ready, or in its lane. The places together are the window.
+2. The oldest unfinished message of a claim decides its position. When it waits in a lane, the
+   message that holds its key decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from .wait_reason import WaitReason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from .claim import Claim
+    from .message import Message
+    from .parts import Parts
+
+
+class Standing(NamedTuple):
+    """A message and why it waits."""
+
+    message: Message
+    reason: WaitReason
+    due: float | None = None
+    """When a backoff ends, in the clock's seconds."""
+    error: BaseException | None = None
+    """Why the message is blocked."""
+
+
+def standings(parts: Parts) -> Iterator[Standing]:
+    """Every message inside, once; at most a window of them."""
+    yield from busy(parts)
+    for due, entry in parts.schedule.retries:
+        yield Standing(entry.message, WaitReason.BACKING_OFF, due)
+    for message in (*parts.schedule.ready, *parts.schedule.formed):
+        yield Standing(message, WaitReason.READY)
+    for message in parts.schedule.waiting_behind():
+        yield Standing(message, WaitReason.QUEUED_BEHIND)
+
+
+def busy(parts: Parts) -> Iterator[Standing]:
+    """The messages whose turn goes on: neither queued nor backing off."""
+    for slot in parts.workers.slots:
+        reason = WaitReason.DEAF if slot.is_deaf else WaitReason.RUNNING
+        for message in slot.messages():
+            yield Standing(message, reason)
+    for message in parts.errands.running:
+        yield Standing(message, parts.errands.doing(message))
+    for message in parts.settler.manual:
+        yield Standing(message, WaitReason.MANUAL)
+    for message, error in parts.schedule.blocked.items():
+        yield Standing(message, WaitReason.BLOCKED, error=error)
+
+
+def oldest_of(parts: Parts, claims: Collection[Claim]) -> dict[Claim, Standing]:
+    """Where the oldest unfinished message of each claim stands; not of one that has none inside.
+
+    Costs a pass over the window.
+    """
+    wanted = {(claim, claim.tracker.head()) for claim in claims}
+    found: dict[Claim, Standing] = {}
+    for standing in standings(parts):
+        message = standing.message
+        if (message.claim, message.index) in wanted:
+            found[message.claim] = standing
+    return found
+
+
+def holders_of(parts: Parts, queued: Collection[Message]) -> dict[Message, Standing]:
+    """Where the message stands that holds the key of each of these, which wait in lanes."""
+    by_lane: dict[tuple[int, object], list[Message]] = {}
+    for message in queued:
+        by_lane.setdefault(_lane(message), []).append(message)
+    found: dict[Message, Standing] = {}
+    for standing in standings(parts) if queued else ():
+        if standing.reason is not WaitReason.QUEUED_BEHIND:
+            for message in by_lane.get(_lane(standing.message), ()):
+                found[message] = standing
+    return found
+
+
+def _lane(message: Message) -> tuple[int, object]:
+    return id(message.claim.lanes), message.lane_key

@@ -1,0 +1,114 @@
+"""Steps before the handler: functions of a message, in order.
+
+1. A step returns `None` to go on. A result (`Ack()`, `Skip()`, `ToDeadLetter()` ...) settles the
+   message without the handler, and without the steps after it.
+2. A step may replace the value that later steps and the handler see: `message.decoded(value)`.
+3. An exception of a step is a failed try, as one of the handler; a `PermanentError` is poison at
+   once, for this message alone. In a batch, messages that steps settle are not shown to the
+   handler, and the others are unaffected.
+4. A plain step runs in the event loop, not in a thread: decoding is too short for one. A step that
+   waits has to be async. The handler's timeout covers its steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+
+from .._core.checks import bad
+from .handlers import OfOneMessage, as_handler, why_no_function
+from .results import Ack, Manual, Nak, ResultTypeError, Terminate, ToDeadLetter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from .handlers import MessageHandler
+    from .message import Message
+
+Step: TypeAlias = "Callable[[Message], object]"
+
+_RESULTS = (Ack, Nak, ToDeadLetter, Terminate, Manual)
+
+
+def checked_steps(steps: object, name: str = "steps") -> tuple[Step, ...]:
+    """The steps of an argument. Raises `ConfigError`."""
+    if isinstance(steps, (str, bytes)) or not hasattr(steps, "__iter__"):
+        raise bad(
+            name, steps, "must be a list of functions of a message, as in [decode(json.loads)]"
+        )
+    checked = tuple(cast("Iterable[Step]", steps))
+    for place, step in enumerate(checked):
+        if (rule := why_no_function(step, "the message")) is not None:
+            raise bad(f"{name}[{place}]", step, rule)
+    return checked
+
+
+class Sifted(NamedTuple):
+    """The messages of a batch after their steps."""
+
+    shown: list[Message]
+    """Those for the handler, in order."""
+    settled: dict[Message, object]
+    """The results of the others."""
+
+
+async def before(steps: Sequence[Step], message: Message) -> object:
+    """Run the steps of a message; return the result that settles it, or `None` to go on."""
+    for step in steps:
+        answer = step(message)
+        if answer is None:
+            continue
+        if inspect.isawaitable(answer):
+            answer = await answer
+            if answer is None:
+                continue
+        if not isinstance(answer, _RESULTS):
+            told = f"a step returned a {type(answer).__name__}; return None to go on, or a result"
+            raise ResultTypeError(told)
+        return answer
+    return None
+
+
+async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
+    """Run the steps of each message of a batch, one message after another.
+
+    What a step raises is the failure of its message alone. Cancelled, it raises the cancellation.
+    """
+    sifted = Sifted([], {})
+    for message in messages:
+        try:
+            result = await before(steps, message)
+        except Exception as error:  # a failed try of this message
+            result = Nak(error=error)
+        if result is None:
+            sifted.shown.append(message)
+        else:
+            sifted.settled[message] = result
+    return sifted
+
+
+class WithSteps(OfOneMessage):
+    """A handler of single messages with steps before it."""
+
+    def __init__(
+        self, handler: Callable[[Message], Awaitable[object]], steps: Sequence[Step]
+    ) -> None:
+        self._handler = handler
+        self._steps = steps
+
+    async def __call__(self, message: Message) -> object:
+        """Run the steps, and the handler unless one of them settles the message."""
+        settled = await before(self._steps, message)
+        return await self._handler(message) if settled is None else settled
+
+    def __repr__(self) -> str:
+        return f"WithSteps({self._handler!r}, {len(self._steps)} steps)"
+
+
+def with_steps(handler: MessageHandler, *steps: Step) -> Callable[[Message], Awaitable[object]]:
+    """A handler with steps of its own before it, for example in `HandlersByType`.
+
+    Raises `ConfigError` for what is no handler or no step.
+    """
+    call = as_handler(handler)
+    return WithSteps(call, checked_steps(steps)) if steps else call

@@ -1,0 +1,81 @@
+"""Why a partition, or the oldest unfinished message of one, does not move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class WaitReason(StrEnum):
+    """A reason in `Consumer.explain()`, in the words that operators read.
+
+    `docs/how-to/why-is-it-stuck.md` explains each.
+    """
+
+    # of the oldest unfinished message
+    RUNNING = "running"
+    DEAF = "deaf"
+    BACKING_OFF = "backing off"
+    READY = "waiting for a worker"
+    QUEUED_BEHIND = "queued behind"
+    BLOCKED = "blocked"
+    MANUAL = "waiting for settle()"
+    DEAD_LETTER = "writing a dead letter"
+    PARKED = "parked"
+    FORMING = "batch being formed"
+    ARRIVING = "being taken in"
+
+    # of a partition
+    PAUSED = "paused"
+    DRAINING = "draining"
+    MAP_CUT = "map cut"
+    NOTHING_TO_DO = "nothing to do"
+
+    # of the consumer
+    NOT_RUNNING = "not running"
+    NOT_ASSIGNED = "not assigned"
+    SOURCE_TROUBLE = "source trouble"
+    WINDOW_FULL = "window full"
+
+
+REMEDIES = {
+    WaitReason.RUNNING: "until the handler returns, or is cancelled by its timeout",
+    WaitReason.DEAF: "until the handler ends; it ignores its cancellation",
+    WaitReason.BACKING_OFF: "until the backoff ends",
+    WaitReason.READY: "until a worker is free",
+    WaitReason.QUEUED_BEHIND: "until that message is settled",
+    WaitReason.BLOCKED: "until unblock()",
+    WaitReason.MANUAL: "until message.settle(...)",
+    WaitReason.DEAD_LETTER: "until the dead letters have accepted it",
+    WaitReason.PARKED: "until the park store has accepted it",
+    WaitReason.FORMING: "until the batch is full or has waited its time",
+    WaitReason.ARRIVING: "until it is in its lane",
+    WaitReason.PAUSED: "until resume()",
+    WaitReason.DRAINING: "delivered again to the next owner",
+    WaitReason.MAP_CUT: "until the first unfinished messages are settled",
+    WaitReason.NOTHING_TO_DO: "until new records arrive",
+    WaitReason.NOT_RUNNING: "until run()",
+    WaitReason.NOT_ASSIGNED: "until the source assigns partitions",
+    WaitReason.SOURCE_TROUBLE: "until the source can deliver again",
+    WaitReason.WINDOW_FULL: "until messages are settled",
+}
+"""What ends each."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCause:
+    """One reason for a wait, with its particulars."""
+
+    reason: WaitReason
+    detail: str = ""
+    seconds: float | None = None
+    """How long it has been so, at least: it is sampled. Of a backoff: how long it still lasts."""
+
+    @property
+    def remedy(self) -> str:
+        """What ends it."""
+        return REMEDIES[self.reason]
+
+    def __str__(self) -> str:
+        detail = f" {self.detail}" if self.detail else ""
+        return f"{self.reason}{detail}, {self.remedy}"

@@ -1,0 +1,103 @@
+"""A host that stands in for a consumer: it records what a source tells, and answers as scripted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .news import News
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+    from ...._core.source import Position, SourceClaim, TopicPartition
+
+
+class HeldClaim:
+    """A claim of a recording host."""
+
+    def __init__(self, partition: TopicPartition, start: Position) -> None:
+        self.partition = partition
+        self.start = start
+        """The stored position that the source told."""
+        self.is_closed = False
+
+    def end(self) -> None:
+        """End the claim."""
+        self.is_closed = True
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open"
+        return f"HeldClaim({self.partition}, from {self.start.offset}, {state})"
+
+
+class RecordingHost:
+    """The host of one source."""
+
+    def __init__(self) -> None:
+        self.claims: list[HeldClaim] = []
+        """Every claim that began, in order."""
+        self._answers: Mapping[TopicPartition, Position] = {}
+        self._draining: Callable[[], Awaitable[object]] | None = None
+        self.within: list[float] = []
+        """The seconds that each revoke has allowed."""
+        self.troubles: list[str | None] = []
+        self.news = News()
+
+    @property
+    def open(self) -> list[HeldClaim]:
+        """The claims that have not ended."""
+        return [claim for claim in self.claims if not claim.is_closed]
+
+    def claim_of(self, partition: TopicPartition) -> HeldClaim:
+        """The open claim of a partition."""
+        return next(claim for claim in self.open if claim.partition == partition)
+
+    async def wait_for_claims(self, count: int) -> list[HeldClaim]:
+        """Suspend until this number of claims is open."""
+        await self.news.wait_for(lambda: len(self.open) == count)
+        return self.open
+
+    def will_answer(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Return these positions from revokes."""
+        self._answers = positions
+
+    def will_drain(self, draining: Callable[[], Awaitable[object]]) -> None:
+        """Run this within each revoke."""
+        self._draining = draining
+
+    # -- the source's side -------------------------------------------------------------------------
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
+        """Begin claims. Fails for a partition that has one."""
+        held = {claim.partition for claim in self.open}
+        assert not held & starts.keys(), f"assigned twice: {held & starts.keys()}"
+        begun = [HeldClaim(partition, start) for partition, start in starts.items()]
+        self.claims += begun
+        self.news.fire()
+        return begun
+
+    async def revoked(
+        self, claims: Collection[SourceClaim], within: float
+    ) -> Mapping[SourceClaim, Position]:
+        """Return the scripted positions."""
+        self.within.append(within)
+        self.news.fire()
+        if self._draining is not None:
+            await self._draining()
+        return {
+            claim: self._answers[claim.partition]
+            for claim in claims
+            if claim.partition in self._answers and not claim.is_closed
+        }
+
+    def ended(self, claims: Collection[SourceClaim]) -> None:
+        """End claims."""
+        for claim in self.open:
+            if any(claim is each for each in claims):
+                claim.end()
+        self.news.fire()
+
+    def reported(self, trouble: str | None) -> None:
+        """Note it."""
+        self.troubles.append(trouble)
+        self.news.fire()

@@ -1,0 +1,91 @@
+"""The calls of a handler, recorded by a wrapper that changes nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from ..._core import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..._core.clock import Clock
+    from ...consumer.message import Message
+
+
+@dataclass(slots=True)
+class HandlerCall:
+    """One call of a handler. Times are the clock's, in seconds."""
+
+    ids: tuple[object, ...]
+    """Of its message, or of the messages of its batch."""
+    attempt: int
+    """The number of the try of its (first) message, from 1."""
+    started: float
+    ended: float | None = None
+    """`None` while it runs."""
+    result: object = None
+    error: BaseException | None = None
+    """What it raised, a cancellation included."""
+
+    def returns(self, result: object) -> Any:
+        """Note a result, and return it."""
+        self.result = result
+        return result
+
+    def ends(self, now: float, error: BaseException | None) -> None:
+        """Note the end."""
+        self.ended, self.error = now, error
+
+
+class Calls:
+    """The calls of one run, in the order of their beginnings."""
+
+    def __init__(self, clock: Clock, id_of: Callable[[Message], object]) -> None:
+        self.all: list[HandlerCall] = []
+        self.ended: list[object] = []
+        """The ids of ended calls, in the order of their ends, with repeats."""
+        self._clock = clock
+        self._id_of = id_of
+
+    def recorded(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The handler, of a message or of a list of them, with every call recorded."""
+        if checks.is_async(handler):
+
+            @wraps(handler)
+            async def call(given: Any) -> Any:
+                with self._call(given, self._clock.now) as record:
+                    return record.returns(await handler(given))
+
+            return call
+
+        loop = asyncio.get_running_loop()  # a thread has none of its own
+
+        @wraps(handler)
+        def call_in_thread(given: Any) -> Any:
+            with self._call(given, loop.time) as record:
+                return record.returns(handler(given))
+
+        return call_in_thread
+
+    @contextmanager
+    def _call(
+        self, given: Message | list[Message], now: Callable[[], float]
+    ) -> Iterator[HandlerCall]:
+        messages = given if isinstance(given, list) else [given]
+        ids = tuple(map(self._id_of, messages))
+        record = HandlerCall(ids, messages[0].attempt, now())
+        self.all.append(record)
+        error: BaseException | None = None
+        try:
+            yield record
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            record.ends(now(), error)
+            self.ended += ids

@@ -1,0 +1,196 @@
+"""The harness: a consumer on a memory source.
+
+1. Messages are sent to a log of the harness. A run makes a new consumer, which handles all that are
+   not settled and stops, as after a restart.
+2. Whether a message is settled is read from the stored positions and offset maps, so it includes
+   what the consumer has lost or not committed.
+3. The clock is that of the running loop. On the loop of a `FakeClock`, backoffs and timeouts pass at
+   once. The default jitter has a seed of the harness.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..._core import checks
+from ..._core.clock import LOOP_CLOCK
+from ..._core.retry_policy import RetryPolicy
+from ..._core.source import TopicPartition
+from ...consumer import offset_map
+from ...consumer.consumer import Consumer
+from ...consumer.settings import FullJitter
+from ...sources.memory import MemoryLog, MemorySource
+from ..scripted import FakeSink
+from .calls import Calls
+from .ran import HarnessRun
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from datetime import timedelta
+    from typing import Unpack
+
+    from ..._core.source import Record, SourceRecord, SourceTraits
+    from ...consumer.message import Message
+    from ...consumer.report import DrainReport
+    from ...consumer.settings import ConsumerOptions
+
+Where: TypeAlias = "tuple[str, int, int]"
+"""Topic, partition and offset."""
+
+
+class ConsumerHarness:
+    """Runs a handler on messages of a test, and tells what became of each.
+
+    Args:
+        run_timeout: the most seconds of a run, by the consumer's clock.
+        ids: makes the ids of messages that are sent without one; default: 0, 1, 2 and so on.
+        seed: of the jitter of the default retry policy.
+        traits: of the source; default: those of a memory source.
+        options: those of the `Consumer`, as in production. Dead letters are collected if there is
+            no sink for them; `dead_letters=None` means none.
+
+    Raises `ConfigError` for a bad argument; those of the consumer are checked by each run.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_timeout: float | timedelta = 60.0,
+        ids: Callable[[], object] | None = None,
+        seed: int = 0,
+        traits: SourceTraits | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        self.log = MemoryLog(partitions=[TopicPartition("messages", 0)])
+        """The records and stored positions, for tests of restarts and holes."""
+        self.source: MemorySource | None = None
+        """That of the current run, or of the last one: to revoke, to redeliver, to crash."""
+        self._timeout = checks.seconds("run_timeout", run_timeout)
+        self._next_id = count().__next__ if ids is None else ids
+        self._ids: dict[Where, object] = {}
+        self._seed = checks.count("seed", seed, least=0)
+        self._traits = traits
+        self._clock = options.get("clock") or LOOP_CLOCK
+        self._options = options
+
+    def send(
+        self,
+        value: object,
+        *,
+        key: object = None,
+        id: object = None,  # noqa: A002  # the word of a test's author
+        topic: str = "messages",
+        partition: int = 0,
+        headers: Sequence[tuple[str, bytes]] = (),
+        timestamp: int | None = None,
+    ) -> Record:
+        """Send a message, before a run or during one; returns its record.
+
+        `id` names it in what a run tells. `timestamp` is in milliseconds since the epoch; default:
+        the clock's time.
+        """
+        if timestamp is None:
+            timestamp = int(self._clock.wall_time() * 1000)
+        end = self.log.end(TopicPartition(topic, partition))
+        self._ids[topic, partition, end] = self._next_id() if id is None else id
+        return self.log.produce(
+            topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
+        )
+
+    async def run(self, handler: Callable[[Message], Awaitable[object]]) -> HarnessRun:
+        """Handle everything that is not settled; return when all is, or after the timeout.
+
+        Raises what `Consumer.run` raises, and `TimeoutError` if a handler runs even then. Messages
+        that back off or are blocked after the timeout are `unsettled`.
+        """
+        return await self._run(handler, lambda consumer, call: consumer.receive(call))
+
+    async def _run(
+        self,
+        handler: Callable[[Any], Any],
+        receive: Callable[[Consumer, Callable[[Any], Any]], Awaitable[DrainReport]],
+    ) -> HarnessRun:
+        letters: FakeSink[Any] = FakeSink()
+        calls = Calls(self._clock, lambda message: self._id_of(message.record))
+        before = self._settled()
+        self.source = MemorySource(self.log, ends=True, traits=self._traits, clock=self._clock)
+        consumer = Consumer(self.source, **self._consumer_options(letters))
+        stop = self._clock.call_at(self._clock.now() + self._timeout, consumer.stop)
+        try:
+            report = await receive(consumer, calls.recorded(handler))
+        finally:
+            stop.cancel()
+        if report.unfinished:
+            which = ", ".join(map(str, report.unfinished[:5]))
+            raise TimeoutError(f"handlers still ran after {self._timeout:g} s: {which}")
+        return self._ran(before, calls, letters, report)
+
+    def _consumer_options(self, letters: FakeSink[Any]) -> ConsumerOptions:
+        options: ConsumerOptions = {"dead_letters": letters, **self._options}
+        if options.get("retry") is None:
+            options["retry"] = RetryPolicy(backoff=FullJitter(random=Random(self._seed)))
+        return options
+
+    def _ran(
+        self, before: set[Where], calls: Calls, letters: FakeSink[Any], report: DrainReport
+    ) -> HarnessRun:
+        after = self._settled()
+        ended = {name: at for at, name in enumerate(calls.ended)}
+        settled: dict[object, list[object]] = defaultdict(list)
+        unsettled: list[object] = []
+        for where, record in self._records():
+            if where not in after:
+                unsettled.append(self._id_of(record))
+            elif where not in before:
+                settled[_hashable(record.key)].append(self._id_of(record))
+        for ids in settled.values():
+            ids.sort(key=lambda name: ended.get(name, -1))
+        return HarnessRun(
+            settled=dict(settled),
+            unsettled=unsettled,
+            calls=calls.all,
+            dead_letters=letters.applied,
+            positions={tp: position.offset for tp, position in self.log.positions.items()},
+            report=report,
+        )
+
+    def _records(self) -> list[tuple[Where, Record]]:
+        """The records of the log, in the order in which they were sent."""
+        found = {
+            _where(record): record for records in self.log.records.values() for record in records
+        }
+        for record in found.values():
+            self._id_of(record)
+        return [(where, found[where]) for where in self._ids if where in found]
+
+    def _settled(self) -> set[Where]:
+        """The records that are settled as the log knows it, by its positions and their maps."""
+        settled: set[Where] = set()
+        for partition, records in self.log.records.items():
+            stored = self.log.start(partition)
+            ranges = [(0, stored.offset), *offset_map.decode(stored.offset, stored.metadata)]
+            for start, end in ranges:
+                settled.update(_where(record) for record in records if start <= record.offset < end)
+        return settled
+
+    def _id_of(self, record: SourceRecord) -> object:
+        """The id of a record; a new one, if the test has put the record into the log itself."""
+        where = _where(record)
+        if where not in self._ids:
+            self._ids[where] = self._next_id()
+        return self._ids[where]
+
+
+def _where(record: SourceRecord) -> Where:
+    return record.topic, record.partition, record.offset
+
+
+def _hashable(key: object) -> object:
+    try:
+        hash(key)
+    except TypeError:
+        return repr(key)
+    return key

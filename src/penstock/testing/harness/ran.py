@@ -1,0 +1,38 @@
+"""What a harness tells of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..._core.source import TopicPartition
+    from ...consumer.counts import MessageCounts
+    from ...consumer.report import DrainReport
+    from .calls import HandlerCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessRun:
+    """What became of the messages of a harness in one run of its consumer."""
+
+    settled: dict[object, list[object]]
+    """Per key, the ids of the messages that were settled in this run, in the order in which their
+    last calls ended. A settled message is not delivered again.
+    """
+    unsettled: list[object]
+    """The ids of the other messages, in the order in which they were sent; the next run has them.
+    """
+    calls: list[HandlerCall]
+    """The handler's calls, in the order of their beginnings."""
+    dead_letters: list[Any]
+    """The dead letters that were written, in order; empty if the consumer has a sink of its own."""
+    positions: dict[TopicPartition, int]
+    """The stored positions."""
+    report: DrainReport
+    """The consumer's own report."""
+
+    @property
+    def counts(self) -> MessageCounts:
+        """How many messages were acknowledged, failed, dead-lettered and so on."""
+        return self.report.counts

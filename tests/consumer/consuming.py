@@ -1,0 +1,49 @@
+"""A consumer over a log in memory, for tests of what handlers do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock._core.retry_policy import DoublingBackoff, RetryPolicy
+from penstock._core.source import Record
+from penstock.consumer.consumer import Consumer
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.consumer.report import DrainReport
+    from penstock.testing import FakeClock
+
+PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
+"""Two tries, 0.1 s apart."""
+
+
+def records(*keys_and_values: tuple[Any, Any], **fields: Any) -> list[Record]:
+    """Records of one partition, with offsets from 0."""
+    return [
+        Record("orders", 0, offset, key, value, **fields)
+        for offset, (key, value) in enumerate(keys_and_values)
+    ]
+
+
+class Ran(NamedTuple):
+    """A consumer that has run to the end of its source."""
+
+    report: DrainReport
+    log: MemoryLog
+
+    @property
+    def position(self) -> int:
+        """The stored position of the only partition."""
+        (partition,) = self.log.records
+        return self.log.start(partition).offset
+
+
+async def consume(clock: FakeClock, given: Sequence[Record], handler: Any, **options: Any) -> Ran:
+    """Run a handler over these records until all are settled; poison is skipped."""
+    log = MemoryLog(given)
+    options = {"retry": PROMPT, "poison": "skip", **options}
+    source = MemorySource(log, ends=True, clock=clock)
+    report = await Consumer(source, clock=clock, **options).receive(handler)
+    return Ran(report, log)

@@ -1,0 +1,411 @@
+"""What may be passed as a handler, and what a handler may do without harm to its neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from consuming import PROMPT, consume, records
+
+from penstock import ConfigError
+from penstock._core.errors import StoppedError
+from penstock._core.source import Record
+from penstock.consumer.consumer import Consumer
+from penstock.consumer.handlers import as_batch_handler, as_handler
+from penstock.consumer.results import Ack, Skip
+from penstock.consumer.stepping import with_steps
+from penstock.consumer.steps import decode
+from penstock.consumer.workers import Slot, result_of_cut
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.consumer.message import Message
+    from penstock.testing import FakeClock
+
+pytestmark = pytest.mark.usefixtures("fake_clock")
+
+
+async def fine(message: Message) -> None:
+    """Do nothing."""
+
+
+class Callable_:
+    async def __call__(self, message: Message) -> None:
+        """Do nothing."""
+
+
+async def generates(message: Message) -> Any:
+    yield message
+
+
+def generates_too(message: Message) -> Any:
+    yield message
+
+
+async def takes_none() -> None: ...
+
+
+async def takes_two(message: Message, other: object) -> None: ...
+
+
+def test_an_async_handler_is_called_as_it_is() -> None:
+    partial, made = functools.partial(fine), Callable_()
+    assert as_handler(fine) is fine
+    assert as_handler(partial) is partial
+    assert as_handler(made) is made
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        (takes_none, "must take one argument"),
+        (takes_two, "must take one argument"),
+        (generates, "generator function"),
+        (generates_too, "generator function"),
+        (Callable_, "is a class"),
+        ("handle", "must be a function"),
+        (None, "must be a function"),
+    ],
+)
+def test_what_is_no_handler_is_refused(given: object, rule: str) -> None:
+    with pytest.raises(ConfigError, match=rf"handler=.*{rule}"):
+        as_handler(given)
+
+
+def test_a_coroutine_is_refused_and_closed() -> None:
+    """Python would warn of one that nothing awaits, and warnings are errors here."""
+    with pytest.raises(ConfigError, match="is a coroutine; pass the function itself"):
+        as_handler(takes_none())
+
+
+def test_a_handler_of_single_messages_is_refused_for_batches() -> None:
+    with pytest.raises(ConfigError, match=r"one message at a time; pass it to run"):
+        as_batch_handler(with_steps(fine, decode(bytes)))
+    assert as_batch_handler(fine) is fine
+
+
+async def test_a_bad_handler_is_refused_before_anything_starts(fake_clock: FakeClock) -> None:
+    source = MemorySource(MemoryLog(records(("a", b"1"))), ends=True, clock=fake_clock)
+    async with Consumer(source, clock=fake_clock) as consumer:
+        with pytest.raises(ConfigError, match="must take one argument"):
+            await consumer.run(takes_none)  # type: ignore[arg-type]  # the mistake
+        report = await consumer.run(fine)
+    assert report.counts.acked == 1
+
+
+async def test_a_plain_function_runs_in_a_thread(fake_clock: FakeClock) -> None:
+    threads: list[int] = []
+
+    def handle(_: Message) -> None:
+        threads.append(threading.get_ident())
+
+    ran = await consume(fake_clock, records(("a", b"1"), ("a", b"2")), handle)
+    assert (ran.report.counts.acked, ran.position) == (2, 2)
+    assert threading.get_ident() not in threads
+
+
+async def test_a_plain_function_may_return_an_awaitable(fake_clock: FakeClock) -> None:
+    handled: list[object] = []
+
+    async def handle(message: Message) -> Skip:
+        handled.append(message.value)
+        return Skip()
+
+    ran = await consume(fake_clock, records(("a", b"1")), lambda message: handle(message))
+    assert (handled, ran.report.counts.skipped, ran.position) == ([b"1"], 1, 1)
+
+
+async def test_a_thread_that_raises_stop_iteration_is_a_failed_try(fake_clock: FakeClock) -> None:
+    """In Python 3.11 no future takes a `StopIteration`, and its waiter would wait for ever."""
+
+    def handle(message: Message) -> None:
+        if message.attempt == 1:
+            raise StopIteration
+
+    ran = await consume(fake_clock, records(("a", b"1")), handle)
+    assert (ran.report.counts.acked, ran.report.counts.naks) == (1, 1)
+
+
+# -- bad behaviour ---------------------------------------------------------------------------------
+
+
+class OwnBase(BaseException):
+    """An exception that is no `Exception`."""
+
+
+def raiser(error: BaseException) -> Callable[[], object]:
+    def do() -> object:
+        raise error
+
+    return do
+
+
+def cancel_myself() -> object:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    return None
+
+
+@pytest.mark.parametrize(
+    "misbehave",
+    [
+        raiser(ValueError("bad")),
+        raiser(OwnBase()),
+        raiser(GeneratorExit()),
+        raiser(asyncio.CancelledError()),
+        raiser(StopAsyncIteration()),
+        raiser(RecursionError()),
+        raiser(ExceptionGroup("both", [ValueError(), KeyError()])),
+        lambda: 42,
+        lambda: Ack,
+        lambda: [Ack()],
+        lambda: fine,
+        object,
+    ],
+)
+async def test_a_bad_handler_harms_only_its_own_message(
+    fake_clock: FakeClock, misbehave: Callable[[], object]
+) -> None:
+    """O-T16, consumer/C:F5: nonsense, and exceptions of every kind. Its message is given up after
+    its attempts, its key continues, and so do the others.
+    """
+    handled: list[bytes] = []
+
+    async def handle(message: Message) -> object:
+        if message.value == b"bad":
+            return misbehave()
+        await asyncio.sleep(0.01)
+        handled.append(message.value)
+        return None
+
+    given = records(("a", b"1"), ("b", b"bad"), ("b", b"2"), ("a", b"3"))
+    ran = await consume(fake_clock, given, handle, concurrency=2)
+    assert sorted(handled) == [b"1", b"2", b"3"]
+    assert (ran.report.counts.acked, ran.report.counts.terminated, ran.position) == (3, 1, 4)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_an_exit_in_a_handler_is_raised_after_the_drain(
+    fake_clock: FakeClock, error: BaseException, in_thread: bool
+) -> None:
+    """Others that run end by themselves and are committed; its own message is delivered again."""
+    log = MemoryLog(records(("a", b"slow"), ("b", b"exit"), ("b", b"later")))
+    handled: list[bytes] = []
+
+    def leave(message: Message) -> None:
+        raise error
+
+    async def handle(message: Message) -> None:
+        if message.value == b"exit":
+            await as_handler(leave)(message) if in_thread else leave(message)
+        await asyncio.sleep(2.0)
+        handled.append(message.value)
+
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock)
+    with pytest.raises(type(error)):
+        await consumer.receive(handle)
+    assert handled == [b"slow"]
+    assert [position.offset for _, position in log.commits] == [1]
+
+
+@pytest.mark.parametrize("key", [["a"], {"a": 1}, float("nan"), bytearray(b"k"), memoryview(b"k")])
+async def test_a_key_that_is_none_is_poison_for_its_record_alone(
+    fake_clock: FakeClock, key: object
+) -> None:
+    """consumer/C:O3: unhashable keys are refused; `bytearray` and `memoryview` are bytes."""
+    handled: list[object] = []
+    together = {"now": 0, "most": 0}
+
+    async def handle(message: Message) -> None:
+        together["now"] += 1
+        together["most"] = max(together.values())
+        await asyncio.sleep(0.01)
+        together["now"] -= 1
+        handled.append(message.value)
+
+    given = records((b"k", b"1"), (key, b"2"), (b"k", b"3"))
+    ran = await consume(fake_clock, given, handle)
+    is_bytes = isinstance(key, (bytearray, memoryview))
+    assert handled == ([b"1", b"2", b"3"] if is_bytes else [b"1", b"3"])
+    assert (ran.report.counts.terminated, ran.position) == (0 if is_bytes else 1, 3)
+    assert together["most"] == 1
+
+
+async def test_a_key_function_that_raises_is_poison_for_its_record_alone(
+    fake_clock: FakeClock,
+) -> None:
+    handled: list[object] = []
+
+    def key(record: Any) -> object:
+        return {b"1": "a", b"3": "a"}[record.value]
+
+    async def handle(message: Message) -> None:
+        handled.append(message.value)
+
+    given = records((None, b"1"), (None, b"2"), (None, b"3"))
+    ran = await consume(fake_clock, given, handle, key=key)
+    assert (handled, ran.report.counts.terminated, ran.position) == ([b"1", b"3"], 1, 3)
+
+
+# -- cancellations ---------------------------------------------------------------------------------
+
+
+def counts_of_this_task() -> int:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
+
+
+async def leave_a_task_group_behind() -> None:
+    """Leave `task.cancelling()` above zero, in Pythons whose groups do not take it back."""
+
+    async def fail() -> None:
+        await asyncio.sleep(0.01)
+        raise ValueError
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+    except* ValueError:
+        pass
+
+
+async def let_a_timeout_pass() -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(1.0)
+
+
+async def cancel_this_task() -> None:
+    """Ask for a cancellation that arrives at the next await, which is not in this handler."""
+    cancel_myself()
+
+
+async def cancel_this_task_twice() -> None:
+    cancel_myself()
+    cancel_myself()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [leave_a_task_group_behind, let_a_timeout_pass, cancel_this_task, cancel_this_task_twice],
+)
+async def test_no_cancellation_of_a_handler_reaches_the_next_message(
+    fake_clock: FakeClock, first: Callable[[], Any]
+) -> None:
+    """One worker handles both messages; a leftover would break the second one's task group, or be
+    raised at its first await.
+    """
+    found: list[int] = []
+
+    async def handle(message: Message) -> None:
+        if message.value == b"first":
+            await first()
+            return
+        found.append(counts_of_this_task())
+        await asyncio.sleep(0)
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(as_handler(raises)(message))  # type: ignore[arg-type]
+        found.append(len(asyncio.all_tasks()))
+
+    async def raises(message: Message) -> None:
+        raise ValueError(message)
+
+    ran = await consume(
+        fake_clock, records(("a", b"first"), ("a", b"second")), handle, concurrency=1
+    )
+    assert found[:1] == [0]
+    assert (ran.report.counts.acked, ran.report.counts.naks) == (2, 0)
+
+
+async def cut_by_itself(slot: Slot, error: BaseException) -> Slot:
+    """Run a turn in a worker that is cut just before its handler returns."""
+    task = asyncio.current_task()
+    assert task is not None
+    slot.begin(task)  # type: ignore[arg-type]  # a worker's task returns nothing
+    slot.running = []
+    slot.cut(error)
+    slot.running = None
+    return slot
+
+
+async def test_a_cut_that_arrives_with_the_end_of_a_turn_hits_no_later_one(
+    fake_clock: FakeClock,
+) -> None:
+    """`Task.cancel` is delivered at the next await, which may be one of the next handler."""
+    error = StoppedError("cut")
+    slot = await cut_by_itself(Slot(), error)
+    assert slot.is_cut
+    assert slot.take_cut() is error
+    assert counts_of_this_task() == 0
+    await slot.settle_down()
+    await fake_clock.sleep(1.0)  # nothing is delivered any more
+    assert not slot.is_cut
+
+
+async def test_a_cut_between_two_turns_has_no_effect(fake_clock: FakeClock) -> None:
+    slot = Slot()
+    slot.begin(asyncio.current_task())  # type: ignore[arg-type]
+    slot.cut(StoppedError("late"))
+    await fake_clock.sleep(0.1)
+    assert (slot.is_cut, slot.take_cut(), counts_of_this_task()) == (False, None, 0)
+
+
+def test_a_handler_that_was_cut_and_answers_nothing_has_failed() -> None:
+    """Most handlers that swallow a cancellation return `None`; an explicit result counts."""
+    error = StoppedError("cut")
+    assert getattr(result_of_cut(error, None), "error", None) is error
+    assert result_of_cut(error, Ack()) == Ack()
+    assert result_of_cut(None, None) is None
+
+
+async def test_a_worker_that_is_cancelled_from_outside_is_replaced(fake_clock: FakeClock) -> None:
+    """A program that cancels all tasks leaves no consumer without workers: a resting worker is
+    replaced, and a running handler has failed.
+    """
+    log = MemoryLog(records(("a", b"1")))
+    handled: list[object] = []
+    seen: list[asyncio.Task[Any]] = []
+
+    async def handle(message: Message) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        seen.append(task)
+        if message.attempt == 1 and message.value == b"2":
+            task.cancel()
+            await asyncio.sleep(1.0)
+        handled.append(message.value)
+
+    source = MemorySource(log, clock=fake_clock)
+    async with Consumer(source, clock=fake_clock, concurrency=1, retry=PROMPT) as consumer:
+        running = asyncio.get_running_loop().create_task(consumer.run(handle))
+        await fake_clock.wait_for(lambda: handled)
+        await fake_clock.run_until_idle()
+        seen[0].cancel()  # it rests
+        log.append(Record("orders", 0, 1, "a", b"2"))
+        consumer.pause()
+        consumer.resume()  # fetches again
+        await fake_clock.wait_for(lambda: len(handled) == 2)
+        consumer.stop()
+        report = await running
+    assert seen[0] is not seen[1]
+    assert (handled, report.counts.acked, report.counts.naks) == ([b"1", b"2"], 2, 1)
+
+
+async def test_a_stopped_destination_makes_no_poison(fake_clock: FakeClock) -> None:
+    """A handler's own batcher that stops is no fault of the message: it uses up no attempt."""
+
+    async def handle(message: Message) -> None:
+        if message.attempt < 10:
+            raise StoppedError("the batcher is stopping")
+
+    ran = await consume(fake_clock, records(("a", b"1")), handle)
+    assert (ran.report.counts.acked, ran.report.counts.naks) == (1, 9)

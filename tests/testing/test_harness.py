@@ -1,0 +1,155 @@
+"""The harness tells what became of each message, as the log of its source knows it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import ConfigError
+from penstock.consumer.results import Nak, Terminate
+from penstock.sources import TopicPartition
+from penstock.testing import ConsumerHarness
+
+if TYPE_CHECKING:
+    from penstock.consumer.message import Message
+    from penstock.testing import FakeClock
+
+P0 = TopicPartition("messages", 0)
+
+
+async def test_settled_ids_are_in_order_per_key(fake_clock: FakeClock) -> None:
+    """O-T11, consumer/A:O25, consumer/A:O35: with counts, positions and calls."""
+    harness = ConsumerHarness()
+    for number in range(6):
+        harness.send(number, key="odd" if number % 2 else "even")
+
+    async def handle(message: Message) -> Nak | None:
+        return Nak(delay=30.0) if (message.value, message.attempt) == (0, 1) else None
+
+    ran = await harness.run(handle)
+    assert ran.settled == {"even": [0, 2, 4], "odd": [1, 3, 5]}
+    assert ran.unsettled == []
+    assert (ran.counts.acked, ran.counts.naks) == (6, 1)
+    assert ran.positions == {P0: 6}
+    tries = [(call.attempt, call.started) for call in ran.calls if call.ids == (0,)]
+    assert tries == [(1, 0.0), (2, 30.0)]
+    assert isinstance(ran.calls[0].result, Nak)
+
+
+async def test_keys_of_several_partitions_are_listed_by_the_end_of_their_last_call(
+    fake_clock: FakeClock,
+) -> None:
+    harness = ConsumerHarness(key_scope="partition")
+    for seconds, partition in ((3.0, 0), (1.0, 1), (2.0, 2)):
+        harness.send(seconds, key="k", id=f"{seconds:g} s", partition=partition)
+    ran = await harness.run(lambda message: fake_clock.sleep(message.value))
+    assert ran.settled == {"k": ["1 s", "2 s", "3 s"]}
+
+
+async def test_what_is_not_settled_comes_in_the_next_run(fake_clock: FakeClock) -> None:
+    """A restart: the stored map has what was settled beyond the position."""
+    harness = ConsumerHarness(poison="block", dead_letters=None)
+    for number in range(4):
+        harness.send(number, key=number % 2)
+
+    async def handle(message: Message) -> Terminate | None:
+        return Terminate("odd") if message.value == 1 else None
+
+    first = await harness.run(handle)
+    assert (first.settled, first.unsettled) == ({0: [0, 2]}, [1, 3])
+    assert first.positions == {P0: 1}
+
+    async def handle_all(message: Message) -> None:
+        """Now it can."""
+
+    second = await harness.run(handle_all)
+    assert (second.settled, second.unsettled) == ({1: [1, 3]}, [])
+    assert [call.ids for call in second.calls] == [(1,), (3,)]
+
+
+async def test_a_handler_that_never_ends_is_an_error(fake_clock: FakeClock) -> None:
+    """It names the message."""
+    harness = ConsumerHarness(run_timeout=10.0, drain=1.0)
+    harness.send(None, key="k")
+    never: Any = asyncio.Event()
+    with pytest.raises(TimeoutError, match=r"after 10 s: messages/0@0 \(key 'k', attempt 1\)"):
+        await harness.run(lambda message: never.wait())
+    assert fake_clock.now() <= 11.0
+
+
+async def test_an_error_of_the_handler_is_in_its_call(fake_clock: FakeClock) -> None:
+    harness = ConsumerHarness()
+    harness.send(b"x")
+
+    async def handle(message: Message) -> None:
+        if message.attempt == 1:
+            raise KeyError("no")
+
+    ran = await harness.run(handle)
+    assert isinstance(ran.calls[0].error, KeyError)
+    assert ran.calls[1].error is None
+
+
+async def test_ids_are_injected_and_the_clock_stamps(fake_clock: FakeClock) -> None:
+    harness = ConsumerHarness(ids=map(chr, itertools.count(97)).__next__, clock=fake_clock)
+    record = harness.send(1, key="k")
+    harness.send(2, key="k", id="mine", timestamp=5)
+    harness.log.produce("messages", 3, key="k")
+
+    async def handle(message: Message) -> None:
+        """Fine."""
+
+    ran = await harness.run(handle)
+    assert ran.settled == {"k": ["a", "mine", "b"]}
+    assert record.timestamp == int(fake_clock.wall_time() * 1000)
+
+
+async def test_a_run_repeats_exactly(fake_clock: FakeClock) -> None:
+    """The jitter has a seed."""
+
+    async def handle(message: Message) -> Nak | None:
+        return Nak() if message.attempt < 3 else None
+
+    waits: list[float] = []
+    for seed in (1, 1, 2):
+        harness = ConsumerHarness(seed=seed)
+        harness.send(None)
+        ran = await harness.run(handle)
+        waits.append(round(ran.calls[-1].started - ran.calls[0].started, 9))
+    assert waits[0] == waits[1] != waits[2]
+
+
+async def test_a_message_sent_by_the_handler_is_handled_in_the_same_run(
+    fake_clock: FakeClock,
+) -> None:
+    harness = ConsumerHarness()
+    harness.send("first")
+
+    async def handle(message: Message) -> None:
+        if message.value == "first":
+            harness.send("second")
+
+    assert (await harness.run(handle)).settled == {None: [0, 1]}
+
+
+async def test_an_empty_run_ends_at_once(fake_clock: FakeClock) -> None:
+    ran = await ConsumerHarness().run(lambda message: asyncio.sleep(0))
+    assert (ran.settled, ran.calls, fake_clock.now()) == ({}, [], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"run_timeout": 0}, "run_timeout=0"), ({"seed": -1}, "seed=-1")],
+)
+def test_a_bad_argument_is_refused(options: Any, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        ConsumerHarness(**options)
+
+
+async def test_the_consumers_own_arguments_are_checked_by_the_run(fake_clock: FakeClock) -> None:
+    harness = ConsumerHarness(concurrency=0)
+    with pytest.raises(ConfigError, match="concurrency=0"):
+        await harness.run(lambda message: asyncio.sleep(0))
