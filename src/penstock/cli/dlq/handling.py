@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from ..._core.causes import caused
 from ..._core.errors import PermanentError, TransientError
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
@@ -75,8 +76,7 @@ class HandlerSink:
         except asyncio.CancelledError as error:
             if task is None or task.cancelling():
                 raise
-            errors[index] = TransientError("the handler raised CancelledError")
-            errors[index].__cause__ = error
+            errors[index] = caused(TransientError("the handler raised CancelledError"), error)
         except Exception as error:  # the letter's, which stays in its store
             errors[index] = error
         else:
