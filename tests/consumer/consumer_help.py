@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from penstock._core.source import Record, TopicPartition
 from penstock.consumer.consumer import Consumer
+from penstock.consumer.results import Terminate
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from penstock.consumer.message import Message
     from penstock.testing import FakeClock
@@ -42,11 +45,40 @@ class Recorder:
     def __init__(self) -> None:
         self.handled: list[Message] = []
 
-    async def __call__(self, message: Message) -> None:
+    async def __call__(self, message: Message) -> object:
         """Handle a message at once."""
         self.handled.append(message)
+        return None
 
     @property
     def offsets(self) -> list[int]:
         """The offsets of the handled messages, in order."""
         return [message.offset for message in self.handled]
+
+
+class Poisoned(Recorder):
+    """Gives up messages of these offsets, as long as they are in the set."""
+
+    def __init__(self, *offsets: int) -> None:
+        super().__init__()
+        self.bad = set(offsets)
+
+    async def __call__(self, message: Message) -> Terminate | None:
+        await super().__call__(message)
+        return Terminate(f"bad {message.offset}") if message.offset in self.bad else None
+
+
+@asynccontextmanager
+async def running(
+    log: MemoryLog, clock: FakeClock, handler: Callable[[Message], Any], **options: Any
+) -> AsyncGenerator[Consumer]:
+    """A consumer that runs until the block ends, and has handled what it can at its beginning."""
+    consumer = Consumer(MemorySource(log, clock=clock), clock=clock, **options)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handler))
+        await clock.advance(2.0)
+        try:
+            yield consumer
+        finally:
+            consumer.stop()
+            await run

@@ -9,6 +9,7 @@
     ├── MissingJars (RuntimeError)        the caller's mistake: no Maven, or Maven cannot get what is needed
     ├── NotPicklableError (TypeError)     the caller's mistake: a description holds an argument that cannot travel
     ├── ForkedError                       the caller's mistake: used in a forked child
+    ├── NoSuchKey (LookupError)           the caller's mistake: no message of that key is blocked, or parked
     ├── ClosedError                       our state: the batcher is closed, or not yet open
     │   └── BatcherBroken                 our state: stopped by on_failure="crash", or by a bug of ours
     ├── KeyFailedError                    our state: an earlier item of the key has failed, and on_key_failure="fail"
@@ -101,6 +102,10 @@ class ForkedError(PenstockError):
     """A batcher was used in a forked child of the process that opened it."""
 
 
+class NoSuchKey(PenstockError, LookupError):
+    """No message of this key is blocked, or parked. The message names those that are."""
+
+
 class ClosedError(PenstockError):
     """The batcher is closed (or was never opened) and takes no items."""
 
@@ -154,7 +159,7 @@ class DrainTimeout(PenstockError, TimeoutError):
     """A shutdown ended with items left; `report` counts and lists them by state."""
 
     def __init__(self, report: object) -> None:
-        super().__init__(f"the batcher could not write every item: {report}")
+        super().__init__(f"the drain was incomplete: {report}")
         self.report = report
 
 

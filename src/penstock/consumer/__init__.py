@@ -10,7 +10,9 @@ from .explain import Explanation, OldestRecord, PartitionExplanation
 from .health import Health
 from .lag import Lag
 from .message import Message
-from .report import DrainReport, Unfinished
+from .probe_app import Probes, probes
+from .probe_server import serve_probes
+from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
     BatchResultCountError,
@@ -36,6 +38,7 @@ from .wait_reason import WaitCause, WaitReason
 __all__ = [
     "Ack",
     "BatchResultCountError",
+    "BlockedMessage",
     "Consumer",
     "ConsumerStats",
     "DecodeError",
@@ -58,6 +61,7 @@ __all__ = [
     "PartitionExplanation",
     "PartitionStats",
     "PoisonError",
+    "Probes",
     "Result",
     "ResultTypeError",
     "RetryPolicy",
@@ -71,6 +75,8 @@ __all__ = [
     "check",
     "decode",
     "decode_by",
+    "probes",
+    "serve_probes",
     "skip_seen",
     "with_steps",
 ]
@@ -79,6 +85,7 @@ publish("penstock", Ack, Consumer, Manual, Message, Nak, RetryPolicy, Terminate,
 publish(
     __name__,
     BatchResultCountError,
+    BlockedMessage,
     ConsumerStats,
     DecodeError,
     Deliveries,
@@ -97,12 +104,15 @@ publish(
     PartitionExplanation,
     PartitionStats,
     PoisonError,
+    Probes,
     ResultTypeError,
     SchemaError,
     Skip,
     Unfinished,
     WaitCause,
     WaitReason,
+    probes,
+    serve_probes,
     check,
     decode,
     decode_by,

@@ -47,18 +47,24 @@ class Attempts:
     first_at: float = 0.0
     outage_since: float | None = None
     """The first of the uninterrupted uncounted failures."""
+    outages: float = 0.0
+    """Seconds of uninterrupted uncounted failures that are over."""
     error: BaseException | None = None
     """The error of the last try."""
+    batch_limit: int = 0
+    """The most messages of the next batch with this one, after a batch of more failed; 0: any."""
 
     def and_one(self, now: float, error: BaseException, *, counts: bool) -> Attempts:
         """These and one more, which failed with `error` now."""
-        outage = None if counts else self.outage_since if self.outage_since is not None else now
+        since = self.outage_since
+        over = now - since if counts and since is not None else 0.0
         return replace(
             self,
             failed=self.failed + 1,
             counted=self.counted + counts,
             first_at=self.first_at if self.failed else now,
-            outage_since=outage,
+            outage_since=None if counts else now if since is None else since,
+            outages=self.outages + over,
             error=error,
         )
 
@@ -131,6 +137,11 @@ class Claim:
     def end(self) -> None:
         """End the claim: nothing of it is committed any more."""
         self.is_closing = self.is_closed = True
+
+    def limit_batch(self, index: int, most: int) -> None:
+        """Try a message in a batch of at most this many messages from now on."""
+        tries = self.attempts.get(index, NEVER_FAILED)
+        self.attempts[index] = replace(tries, batch_limit=most)
 
     def settled(self, index: int) -> bool:
         """Settle a message; return whether that has an effect."""

@@ -129,11 +129,14 @@ class Claims:
         return [claim for claim in self._turns if not (claim.is_closing or claim.is_paused)]
 
     def close_all(self) -> list[Claim]:
-        """Stop taking records in, for a drain; return the claims."""
+        """Stop taking records in, for a drain; return the claims.
+
+        The batch that is being formed stays, to be handled.
+        """
         claims = list(self._claims.values())
         for claim in claims:
             claim.close()
-        self._quiet.drop(claims)
+        self._quiet.drop(claims, keep_batch=True)
         return claims
 
     def pause(self, partitions: Collection[TopicPartition] | None) -> None:

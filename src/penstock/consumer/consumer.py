@@ -5,10 +5,14 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
+from .batching.batch_options import BatchOptions, checked_limits
+from .blocked import UNBLOCKING
+from .dead_letters import LetterWriter
 from .engine import Engine
-from .handlers import as_handler
+from .handlers import as_batch_handler, as_handler
 from .health import NOT_OPEN
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
@@ -20,11 +24,12 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from .._core.source import Source, TopicPartition
+    from .blocked import Unblocking
     from .explain import Explanation
-    from .handlers import MessageHandler
+    from .handlers import BatchHandler, MessageHandler
     from .health import Health
     from .lag import Lag
-    from .report import DrainReport
+    from .report import BlockedMessage, DrainReport
     from .stats import ConsumerStats
 
 
@@ -62,7 +67,9 @@ class Consumer:
         max_dead_letter_ratio: stop if more than this part of a partition's recent messages became
             dead letters.
         max_consecutive_dead_letters: stop after this number of them in a row in a partition.
-        timeout: the most seconds of a handler; then it is cancelled, a failed try.
+        timeout: the most seconds of a handler, with its steps; then it is cancelled, a failed try.
+            Handlers are looked at ten times per timeout, but at most every 5 ms and at least every
+            0.5 s; one is cancelled up to that much later, and never earlier.
         drain: seconds for running handlers to end when the consumer stops or loses a partition.
         commit_every: seconds between commits.
         commit_after: commit after this number of settled messages, too.
@@ -86,7 +93,10 @@ class Consumer:
         if self._engine is not None:
             raise ConfigError("this consumer has been opened before; make a new one")
         async with AsyncExitStack() as stack:
-            engine = Engine(self._source, self._settings, None, None)
+            letters = self._letters()
+            if letters is not None:
+                await stack.enter_async_context(letters.open())
+            engine = Engine(self._source, self._settings, letters, None)
             await stack.enter_async_context(self._source.open(engine.claims))
             self._engine = engine
             self._stack = stack.pop_all()
@@ -122,6 +132,47 @@ class Consumer:
         async with self:
             return await self.run(handler)
 
+    @takes(BatchOptions, checked_limits)
+    async def run_batch(
+        self, handler: BatchHandler, **options: Unpack[BatchOptions]
+    ) -> DrainReport:
+        """As `run`, with batches of messages; `concurrency` batches run at once.
+
+        `handler` takes a list of messages, of any keys and partitions, those of one key in order,
+        and returns one result for each by position, or `None`: all are handled. Of each key, only
+        the acknowledgements before its first other result count; the messages behind that one are
+        handled again, after it, also if they were acknowledged. An exception fails the batch: its
+        messages are tried again in ever smaller batches, until the message that causes it is alone
+        and uses up its attempts.
+
+        Args:
+            handler: a function of a list of messages, async, or plain to run in a thread.
+            size: the most messages of a batch.
+            max_wait: seconds that a batch which is not full waits for more messages, from its first
+                one on; 0 does not wait, `None` has no limit.
+            max_bytes: the most bytes of a batch; one larger message is a batch by itself.
+            max_per_key: the most messages of a key in a batch.
+            on_mismatch: what becomes of messages without a result in a list that is too short, or
+                of all if no list is returned: `terminate` them as poison, or `retry`.
+
+        With `ordering="partition"`, a batch holds messages of one partition. At the end, the batch
+        that is being formed is handled, too. Raises `ConfigError` for a bad argument.
+        """
+        call = as_batch_handler(handler)
+        limits = checked_limits(self._settings, **options)
+        engine = self._begin()
+        return await engine.run(engine.batches(call, limits))
+
+    @takes(BatchOptions, checked_limits)
+    async def receive_batch(
+        self, handler: BatchHandler, **options: Unpack[BatchOptions]
+    ) -> DrainReport:
+        """Open, `run_batch` and close."""
+        as_batch_handler(handler)  # refused before the source is opened
+        checked_limits(self._settings, **options)
+        async with self:
+            return await self.run_batch(handler, **options)
+
     def stop(self) -> None:
         """Begin the drain: `run` returns its report. No effect a second time."""
         self._open().ending.begin()
@@ -140,6 +191,40 @@ class Consumer:
     def resume(self, *partitions: TopicPartition) -> None:
         """Fetch again from these partitions, or from all."""
         self._open().claims.resume(partitions or None)
+
+    @property
+    def name(self) -> str:
+        """Its name in logs, metrics and dead letters."""
+        return self._settings.name
+
+    @property
+    def blocked(self) -> tuple[BlockedMessage, ...]:
+        """The messages that could not be handled and keep their keys, the longest blocked first."""
+        return self._open().blocked.messages()
+
+    def unblock(
+        self,
+        key: object,
+        *,
+        partition: TopicPartition | None = None,
+        action: Unblocking = "retry",
+    ) -> int:
+        """Continue with the blocked messages of a key, and with what waits behind them.
+
+        Args:
+            key: the order key, as `blocked` shows it; `None` for records without one, and for a
+                consumer with `ordering="partition"`.
+            partition: only of this partition; default: of any.
+            action: `retry`: handle them again, their attempts from 1. `skip`: give them up, with a
+                dead letter if there are dead letters and they have none yet; otherwise they are
+                counted as `terminated` and logged.
+
+        Returns how many there are. Does not suspend: a dead letter is written in the background,
+        and the key waits for it. Raises `NoSuchKey`, which names what is blocked, if nothing of the
+        key is, and `ConfigError` for another action.
+        """
+        checks.choice("action", action, UNBLOCKING)
+        return self._open().blocked.unblock(key, partition, action)
 
     # -- for operators -----------------------------------------------------------------------------
 
@@ -199,6 +284,10 @@ class Consumer:
             raise ConfigError(f"{self._settings.name} has run already; make a new consumer")
         self._has_run = True
         return engine
+
+    def _letters(self) -> LetterWriter | None:
+        target, name, clock = self._settings.dead_letters, self._settings.name, self._settings.clock
+        return None if target is None else LetterWriter(target, name, clock)
 
     def __repr__(self) -> str:
         return f"Consumer({self._source!r}, name={self._settings.name!r})"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Fate = Literal[
-    "dead_lettered", "terminated", "parked", "skipped", "naks", "dropped", "stale", "deaf"
-]
+    "dead_lettered", "letters", "terminated", "parked", "skipped", "naks", "dropped", "stale",
+    "deaf", "batches", "split_batches", "miscounted_batches",
+]  # fmt: skip
 """What is counted here: all but acknowledged messages."""
 
 
@@ -18,6 +19,9 @@ class MessageCounts:
 
     acked: int = 0
     dead_lettered: int = 0
+    """Settled with a dead letter."""
+    letters: int = 0
+    """Dead letters written, also those of messages that then block their key."""
     terminated: int = 0
     """Given up without a dead letter (`poison="skip"` without dead letters)."""
     parked: int = 0
@@ -32,6 +36,12 @@ class MessageCounts:
     """Handled, but their claim had ended: they are delivered again."""
     deaf: int = 0
     """Handlers that did not end although they were cancelled."""
+    batches: int = 0
+    """Batches handled, or tried."""
+    split_batches: int = 0
+    """Batches whose handler raised, and whose messages were tried again in smaller ones."""
+    miscounted_batches: int = 0
+    """Batches whose handler returned no list, or a wrong number of results."""
 
 
 class Counters:

@@ -11,16 +11,24 @@ The order of a drain, bounded by its deadline:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
 from .._core.runtime.incomplete import note_incomplete
+from .batching.batch_messages import BatchMessages
+from .batching.batch_settling import BatchSettler
+from .blocked import Blocked
 from .claims import Claims
 from .committing import Committer
 from .commons import Commons
 from .errands import Errands
+from .insisting import Insisting
 from .keys import KeyRules
+from .letter_circuit import LetterCircuit
 from .parts import Parts
 from .poison import Poison
 from .polling import Poller
@@ -29,12 +37,17 @@ from .report import DrainReport, Unfinished
 from .run_end import RunEnd
 from .schedule import Schedule
 from .settling import Settler
+from .sweeper import Sweeper
 from .views import Views
 from .window import Window
 from .workers import Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from .._core.source import Source
+    from .batching.batch_limits import BatchLimits
+    from .batching.batch_messages import BatchFunction
     from .claim import Claim
     from .message import Message
     from .poison import Letters, Parked
@@ -64,16 +77,9 @@ class Engine:
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
         self.schedule = Schedule(keys, window, settings.size_of)
         self.workers = Workers(settings.concurrency, self.ending.begin)
-        self.errands = Errands(self.ending.begin)
-        self.poison = Poison(
-            settings.poison,
-            self.schedule,
-            self.errands,
-            commons,
-            settings.retry.backoff,
-            letters=letters,
-            parked=parked,
-        )
+        self.errands = Errands(self.ending.begin, commons.signals.settled)
+        self.poison = self._poison(letters, parked)
+        self.blocked = Blocked(self.schedule, self.poison)
         self.settler = Settler(
             self.schedule,
             self.poison,
@@ -98,19 +104,34 @@ class Engine:
             every=settings.commit_every,
             after=settings.commit_after,
         )
-        self.views = Views(
-            Parts(
-                commons,
-                source,
-                self.claims,
-                self.schedule,
-                self.workers,
-                self.errands,
-                self.settler,
-                self.committer,
-                self.ending,
+        parts = Parts(
+            commons,
+            source,
+            self.claims,
+            self.schedule,
+            self.workers,
+            self.errands,
+            self.settler,
+            self.committer,
+            self.ending,
+        )
+        self.views = Views(parts, settings.stall_after)
+        self._sweeper = Sweeper(parts, settings.timeout)
+
+    def _poison(self, letters: Letters | None, parked: Parked | None) -> Poison:
+        settings = self._settings
+        return Poison(
+            settings.poison,
+            self.schedule,
+            self.errands,
+            self.commons,
+            circuit=LetterCircuit(
+                settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
             ),
-            settings.stall_after,
+            insisting=Insisting(self.commons, settings.retry.backoff),
+            stop=self.ending.begin,
+            letters=letters,
+            parked=parked,
         )
 
     # -- the desk of messages ----------------------------------------------------------------------
@@ -120,8 +141,23 @@ class Engine:
         return self.settler.settle_later(message, result)
 
     def in_progress(self, message: Message) -> None:
-        """Tell the source that a message is being handled."""
-        self._source.extend([message.record])
+        """Begin the handler's timeout again, and the source's."""
+        self._sweeper.in_progress(message)
+
+    def batches(self, handler: BatchFunction, limits: BatchLimits) -> BatchMessages:
+        """The work of handling batches."""
+        retry, commons = self._settings.retry, self.commons
+        return BatchMessages(
+            self.schedule,
+            self.schedule.form_batches(limits),
+            BatchSettler(
+                self.settler, self.schedule, retry, commons, on_mismatch=limits.on_mismatch
+            ),
+            self.workers,
+            commons,
+            handler=handler,
+            steps=self._settings.steps,
+        )
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -139,6 +175,7 @@ class Engine:
             report = await self._drain(tasks)
         finally:
             await self._end(tasks)
+        ended = ended or self.ending.cancellation
         if ended is not None:
             if not report.complete:
                 note_incomplete(ended, report)
@@ -156,11 +193,12 @@ class Engine:
             fetch_max=self._settings.fetch_max,
         )
         loop, name = asyncio.get_running_loop(), self._settings.name
-        work = {
+        work: dict[str, Callable[[], Coroutine[object, object, None]]] = {
             "poller": poller.run,
             "committer": self.committer.run,
             "timekeeper": self._keep_time,
             "sampler": self.views.sampler.run,
+            "sweeper": partial(self._sweeper.run, poller.waiting),
         }
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
@@ -170,7 +208,9 @@ class Engine:
         clock, ending, poller = self._settings.clock, self.ending, tasks[0]
         while not ending.is_begun and not poller.done():
             await wait_until(clock, math.inf, ending.signal)
-        while not ending.is_begun and self.schedule.window.messages:
+        self.schedule.complete(clock.now())
+        self.workers.wake()
+        while not ending.is_begun and not self.schedule.is_stuck:
             await wait_until(clock, math.inf, ending.signal, self.commons.signals.settled)
         if ending.error is not None:
             raise ending.error
@@ -182,36 +222,42 @@ class Engine:
 
     async def _keep_time(self) -> None:
         """Make ready what has backed off, and wake workers for what others made ready."""
-        clock, retries = self._settings.clock, self.schedule.retries
+        clock = self._settings.clock
         while True:
             self.schedule.release_due(clock.now())
             self.workers.wake()
-            due = retries.next_due
+            due = self.schedule.next_due
             await wait_until(clock, math.inf if due is None else due, self.commons.signals.work)
 
     # -- the drain ---------------------------------------------------------------------------------
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> DrainReport:
         clock, drain = self._settings.clock, self._settings.drain
-        began = clock.now()
+        began, blocked = clock.now(), self.blocked.messages()
         tasks[0].cancel()
+        self.schedule.complete(began)
         claims = self.claims.close_all()
         self.workers.stop()
         cut: list[Message] = []
-        again = False
+        until = began + drain
         try:
-            await self._quiet.wait(claims, began + drain - min(1.0, drain / 5), cut)
-        except asyncio.CancelledError:  # a second one: now
-            again = True
-            await self._quiet.wait(claims, clock.now(), cut)
-        failed = await self._last_commit(clock.now() if again else began + drain)
-        return self._report(claims, cut, clock.now() - began, failed)
+            await self._quiet.wait(claims, until - min(1.0, drain / 5), cut)
+        except asyncio.CancelledError as error:  # now
+            self.ending.hasten(error)
+            until = clock.now()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._quiet.wait(claims, until, cut)
+        failed = await self._last_commit(until)
+        return replace(self._report(claims, cut, clock.now() - began, failed), blocked=blocked)
 
     async def _last_commit(self, until: float) -> BaseException | None:
         clock = self._settings.clock
         try:
             async with clock.timeout_at(max(until, clock.now() + LAST_COMMIT)):
                 await self.committer.commit(closing=True)
+        except asyncio.CancelledError as error:
+            self.ending.hasten(error)
+            return error
         except Exception as error:  # in the report
             return error
         return None

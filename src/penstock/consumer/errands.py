@@ -14,6 +14,7 @@ from .wait_reason import WaitReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
+    from .._core.clock import Signal
     from .message import Message
 
 
@@ -25,11 +26,12 @@ class Errand(NamedTuple):
 
 
 class Errands:
-    """The running errands, by their messages."""
+    """The running errands, by their messages. `settled` fires after the end of each."""
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, failed: Callable[[BaseException], None], settled: Signal) -> None:
         self._running: dict[Message, Errand] = {}
         self._failed = failed
+        self._settled = settled
 
     def start(
         self,
@@ -43,12 +45,15 @@ class Errands:
         self._running[message] = Errand(task, doing)
 
         def ended(task: asyncio.Task[None]) -> None:
-            del self._running[message]
+            errand = self._running.get(message)
+            if errand is not None and errand.task is task:  # otherwise another has followed it
+                del self._running[message]
             if task.cancelled():
                 cut()
             elif (error := task.exception()) is not None:
                 cut()
                 self._failed(error)
+            self._settled.fire()
 
         task.add_done_callback(ended)
 

@@ -15,12 +15,12 @@ from .._core.checks import accepts, bad, is_async
 from .._core.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from .message import Message
 
 MessageHandler: TypeAlias = "Callable[[Message], object]"
-BatchHandler: TypeAlias = "Callable[[Sequence[Message]], object]"
+BatchHandler: TypeAlias = "Callable[[list[Message]], object]"
 
 
 class OfOneMessage:

@@ -105,6 +105,11 @@ class Message(Entry):
         return self.claim.attempts.get(self.index, NEVER_FAILED)
 
     @property
+    def is_unparked(self) -> bool:
+        """Whether it comes from the park store, so that its position is passed already."""
+        return self.index < 0
+
+    @property
     def attempt(self) -> int:
         """The number of this try, from 1; it begins again in another process."""
         return self.attempts.failed + 1

@@ -5,12 +5,13 @@
 | `skip` | to the dead letters, if there are any; else given up, logged as an error | continues |
 | `block` | stays; its position is not passed | waits for `unblock` |
 | `block_and_dead_letter` | to the dead letters, and stays | waits for `unblock` |
-| `park_key` | to the park store, and so do later messages of its key | continues, parked |
+| `park_key` | to the park store, and so do later messages of its key | waits for `unpark` |
 
 1. A dead letter is written before its message is settled. If the write fails, it is written again
    until it succeeds; the message is never given up for the dead letters' fault.
-2. The circuit counts dead letters per partition: too many stop the consumer instead of moving the
-   partition to the dead letters.
+2. The circuit judges before anything is written. A message that opens it stays as if blocked, so
+   that nothing later of its key is handled before it while the consumer stops.
+3. A message that has come back from the park store returns to it, whatever the strategy.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from .._core.say import say
 from .._core.told import for_log
-from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
-    from .._core.retry_policy import BackoffFunction
     from .commons import Commons
+    from .counts import Fate
     from .errands import Errands
+    from .insisting import Insisting
+    from .letter_circuit import LetterCircuit
     from .message import Message
     from .schedule import Schedule
 
@@ -39,7 +41,6 @@ logger = logging.getLogger("penstock.consumer")
 
 _GIVEN_UP = "%s: %s is given up without a dead letter (%s)"
 _BLOCKED = "%s: %s blocks its key until unblock() (%s)"
-_UNWRITTEN = "%s: the dead letter of %s could not be written (%s); next try in %.3g s"
 
 
 class Letters(Protocol):
@@ -50,10 +51,19 @@ class Letters(Protocol):
 
 
 class Parked(Protocol):
-    """Parks messages of poisoned keys."""
+    """Parks messages of poisoned keys, and settles those that `unpark` replays."""
 
-    async def park(self, message: Message, error: BaseException | None) -> None:
-        """Write a message to the park store; `error` for the one that is poison."""
+    def take(self, message: Message, error: BaseException) -> None:
+        """Park a poison message, and later ones of its key; its turn goes on until it is parked."""
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """Leave a replayed message, which is poison again, in the store."""
+
+    def handled(self, message: Message) -> None:
+        """Remove a replayed message from the store; its turn goes on until it is removed."""
+
+    def left(self, message: Message) -> None:
+        """Leave a replayed message in the store, since its claim ends."""
 
 
 class Poison:
@@ -65,91 +75,140 @@ class Poison:
         schedule: Schedule,
         errands: Errands,
         commons: Commons,
-        backoff: BackoffFunction,
         *,
+        circuit: LetterCircuit,
+        insisting: Insisting,
+        stop: Callable[[BaseException], None],
         letters: Letters | None = None,
         parked: Parked | None = None,
     ) -> None:
         self._strategy = strategy
         self._schedule = schedule
         self._errands = errands
-        self._clock = commons.clock
         self._counts = commons.counts
         self._signals = commons.signals
         self._name = commons.name
-        self._backoff = backoff
+        self._circuit = circuit
+        self._insisting = insisting
+        self._stop = stop
         self._letters = letters
         self._parked = parked
+        self._buried: set[Message] = set()
+        """Blocked messages with a dead letter."""
+
+    def acked(self, message: Message) -> None:
+        """Settle an acknowledged message that `unpark` replayed."""
+        if self._parked is not None:
+            self._parked.handled(message)
 
     def take(self, message: Message, error: BaseException) -> None:
         """Carry out the strategy for a poison message, whose turn goes on until it is settled."""
-        if self._strategy == "block":
+        if message.is_unparked and self._parked is not None:
+            self._parked.failed(message, error)
+        elif self._strategy == "block":
             self._block(message, error)
-        elif self._strategy == "park_key":
-            self._start(message, self._park(message, error), WaitReason.PARKED)
+        elif self._opens_circuit(message, error):
+            return
+        elif self._parked is not None:
+            self._parked.take(message, error)
         elif self._letters is not None:
             self._start(message, self._write(message, error, blocks=self._strategy != "skip"))
         else:
-            say(logger, logging.ERROR, _GIVEN_UP, self._name, message.coordinates, for_log(error))
-            self._counts.count("terminated")
-            self._settled(message)
+            self._give_up(message, error)
 
     def bury(self, message: Message, error: BaseException) -> None:
         """Write a message to the dead letters and continue its key; without any it is poison."""
         if self._letters is None:
             self.take(message, error)
-        else:
+        elif not self._opens_circuit(message, error):
             self._start(message, self._write(message, error, blocks=False))
 
-    def _block(self, message: Message, error: BaseException) -> None:
+    # -- blocked messages --------------------------------------------------------------------------
+
+    def try_again(self, message: Message) -> None:
+        """Make a blocked message ready, its attempts from 1 again."""
+        message.claim.attempts.pop(message.index, None)
+        self._buried.discard(message)
+        self._schedule.unblock(message)
+        self._signals.work.fire()
+
+    def skip(self, message: Message) -> None:
+        """Give a blocked message up, with a dead letter if there are dead letters."""
+        error = self._schedule.blocked[message]
+        self._schedule.take_blocked(message)
+        if message in self._buried:
+            self._buried.remove(message)
+            self._settled(message, "dead_lettered")
+        elif self._letters is not None:
+            self._start(message, self._write(message, error, blocks=False))
+        else:
+            self._give_up(message, error)
+
+    def _block(self, message: Message, error: BaseException, *, has_letter: bool = False) -> None:
         say(logger, logging.ERROR, _BLOCKED, self._name, message.coordinates, for_log(error))
         if message.claim.is_closing:
-            self._left(message)
-        else:
-            self._schedule.block(message, error)
+            self.leave(message)
+            return
+        self._schedule.block(message, error)
+        self._buried &= self._schedule.blocked.keys()  # others have left with their claims
+        if has_letter:
+            self._buried.add(message)
+
+    # -- dead letters ------------------------------------------------------------------------------
+
+    def _opens_circuit(self, message: Message, error: BaseException) -> bool:
+        limit = self._circuit.judge(message.claim, error)
+        if limit is None:
+            return False
+        self._block(message, error)
+        self._stop(limit)
+        return True
 
     async def _write(self, message: Message, error: BaseException, *, blocks: bool) -> None:
         assert self._letters is not None
-        tries = 0
-        while True:
-            try:
-                await self._letters.bury(message, error)
-                break
-            except Exception as failed:
-                tries += 1
-                wait = self._backoff(tries, failed)
-                told = for_log(failed)
-                say(logger, logging.ERROR, _UNWRITTEN, self._name, message.coordinates, told, wait)
-                await self._clock.sleep(wait)
-        self._counts.count("dead_lettered")
+        claim = message.claim
+        write = partial(self._letters.bury, message, error)
+        what = f"the dead letter of {message.coordinates}"
+        if not await self._insisting.on(write, what, lambda: claim.is_closed):
+            self.leave(message)
+            return
+        self._counts.count("letters")
         if blocks:
-            self._block(message, error)
+            self._block(message, error, has_letter=True)
         else:
-            self._settled(message)
+            self._settled(message, "dead_lettered")
 
-    async def _park(self, message: Message, error: BaseException) -> None:
-        assert self._parked is not None
-        await self._parked.park(message, error)
-        self._counts.count("parked")
-        self._settled(message)
+    def _give_up(self, message: Message, error: BaseException) -> None:
+        say(logger, logging.ERROR, _GIVEN_UP, self._name, message.coordinates, for_log(error))
+        self._settled(message, "terminated")
 
-    def _start(
-        self,
-        message: Message,
-        work: Coroutine[object, object, None],
-        doing: WaitReason = WaitReason.DEAD_LETTER,
-    ) -> None:
-        self._errands.start(message, work, partial(self._left, message), doing)
+    # -- the end of a message ----------------------------------------------------------------------
 
-    def _settled(self, message: Message) -> None:
-        message.claim.settled(message.index)
-        self._schedule.finish(message)
-        self._signals.work.fire()
-        self._signals.settled.fire()
+    def _settled(self, message: Message, fate: Fate) -> None:
+        """Settle a message that failed for good."""
+        if message.is_unparked and self._parked is not None:
+            self._counts.count(fate)
+            self._parked.handled(message)
+            return
+        if message.claim.settled(message.index):
+            self._counts.count(fate)
+            self._circuit.settled(message.claim)
+        else:
+            self._counts.count("stale")
+        self._free(message)
 
-    def _left(self, message: Message) -> None:
+    def leave(self, message: Message) -> None:
         """Leave a message to a later claim."""
-        self._counts.count("dropped")
+        self._counts.count("stale" if message.claim.is_closed else "dropped")
+        if message.is_unparked and self._parked is not None:
+            self._parked.left(message)
+        self._free(message)
+
+    def _free(self, message: Message) -> None:
         self._schedule.finish(message)
         self._signals.work.fire()
+        self._signals.room.fire()
         self._signals.settled.fire()
+
+    def _start(self, message: Message, work: Coroutine[object, object, None]) -> None:
+        self._errands.start(message, work, partial(self.leave, message))

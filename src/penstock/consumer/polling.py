@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, cast
 from .._core.clock import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .._core.clock import Signal
-    from .._core.source import Fetched, Source
+    from .._core.source import Fetched, Source, SourceRecord
     from .claim import Claim
     from .claims import Claims
     from .commons import Commons
@@ -60,7 +60,7 @@ class Poller:
             if self._fetched:
                 self._admit_fetched()
             if self._fetched or window.is_full:
-                await self._wait(self._signals.room)
+                await self._wait_for_room()
                 continue
             wanted = self._claims.wanted()
             if not wanted:
@@ -72,6 +72,10 @@ class Poller:
             self._fetched.extend(fetched)
             self._admit_fetched()
             await self._clock.sleep(0)
+
+    def waiting(self) -> Iterator[SourceRecord]:
+        """The records that were fetched and wait for room."""
+        return (record for fetched in self._fetched for record in fetched.records)
 
     @property
     def fetched(self) -> int:
@@ -110,6 +114,13 @@ class Poller:
         finally:
             self._is_fetching = False
             self._signals.claims.leave(changed)
+
+    async def _wait_for_room(self) -> None:
+        """Wait for messages to leave; a batch does not wait for others meanwhile."""
+        self._schedule.stall(is_stalled=True)
+        self._workers.wake()
+        await self._wait(self._signals.room)
+        self._schedule.stall(is_stalled=False)
 
     async def _wait(self, signal: Signal) -> None:
         every = self._source.traits.keep_alive_every

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .._core.told import for_log
+
 if TYPE_CHECKING:
     from .._core.source import TopicPartition
     from .counts import MessageCounts
@@ -25,6 +27,24 @@ class Unfinished:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockedMessage:
+    """A message that could not be handled, and keeps its key until `unblock`."""
+
+    partition: TopicPartition
+    offset: int
+    key: object
+    """The key that it is in order with others of, as `unblock` takes it."""
+    attempts: int
+    """Its failed tries."""
+    error: BaseException
+    """Why it is blocked."""
+
+    def __str__(self) -> str:
+        tries = f"{self.attempts} failed tries"
+        return f"{self.partition}@{self.offset} (key {self.key!r}, {tries}: {for_log(self.error)})"
+
+
+@dataclass(frozen=True, slots=True)
 class DrainReport:
     """How a consumer ended.
 
@@ -40,6 +60,8 @@ class DrainReport:
     seconds: float
     """How long the drain took."""
     commit_error: BaseException | None = None
+    blocked: tuple[BlockedMessage, ...] = ()
+    """The messages that were blocked when the drain began; they are delivered again."""
 
     @property
     def complete(self) -> bool:
@@ -52,6 +74,10 @@ class DrainReport:
             which = ", ".join(map(str, self.unfinished[:5]))
             text += f"; {len(self.unfinished)} unfinished and delivered again: {which}"
             text += ", ..." if len(self.unfinished) > 5 else ""
+        if self.blocked:
+            which = ", ".join(map(str, self.blocked[:5]))
+            text += f"; {len(self.blocked)} blocked and delivered again: {which}"
+            text += ", ..." if len(self.blocked) > 5 else ""
         if self.commit_error is not None:
             text += f"; the last commit failed ({type(self.commit_error).__name__})"
         return text

@@ -8,7 +8,9 @@
    Ended by another than `finish`, it runs again, beginning with its record's own value.
 3. A message that backs off or is blocked keeps its key: nothing later of the key starts before it.
    With `keeps_key=False` it gives its key up, and enters it again when it is due.
-4. What is removed with its claims frees its place, except running messages: these keep their key
+4. With `form_batches`, ready messages are taken by the former, with messages behind them. They are
+   running, except that they leave with their claims.
+5. What is removed with its claims frees its place, except running messages: these keep their key
    until they end, across the end of their claim.
 """
 
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._core.order.keys import PLAIN, identity
 from .._core.order.lanes import Lanes
+from .batching.former import BatchFormer
 from .keys import alone
 from .message import Message
 from .retries import RetryHeap
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
     from .._core.source import SourceRecord, TopicPartition
+    from .batching.batch_limits import BatchLimits
     from .claim import Claim
     from .keys import KeyRules
     from .window import Window
@@ -69,9 +73,40 @@ class Schedule:
         """The blocked messages and why."""
         self.acknowledged = 0
         """Messages settled by an acknowledgement."""
+        self.former: BatchFormer | None = None
+        self._followed: list[Message] | None = None
         self._keys = keys
         self._size_of = size_of
         self._lanes: dict[Hashable, Lanes[Message]] = {}
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    def form_batches(self, limits: BatchLimits) -> BatchFormer:
+        """Let a former take what is ready, from now on."""
+        self._followed = []
+        self.former = BatchFormer(limits, self.ready, self._followed)
+        return self.former
+
+    @property
+    def formed(self) -> list[Message]:
+        """The messages of batches that are being formed, or wait for a worker."""
+        return [] if self.former is None else self.former.messages
+
+    def stall(self, *, is_stalled: bool) -> None:
+        """Note whether nothing can be taken in before other messages leave."""
+        if self.former is not None:
+            self.former.stall(is_stalled=is_stalled)
+
+    def complete(self, now: float) -> None:
+        """Note that nothing more will be taken in."""
+        if self.former is not None:
+            self.former.hurry(now)
+
+    @property
+    def next_due(self) -> float | None:
+        """When a backoff ends, or a batch that is being formed is due."""
+        retry, batch = self.retries.next_due, None if self.former is None else self.former.next_due
+        return batch if retry is None else retry if batch is None else min(retry, batch)
 
     # -- claims ------------------------------------------------------------------------------------
 
@@ -123,6 +158,7 @@ class Schedule:
         lanes = claim.lanes
         active, ready = lanes.active, self.ready
         is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
+        wait = lanes.wait if self._followed is None else _noting(lanes.wait, self._followed)
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             try:
@@ -136,7 +172,7 @@ class Schedule:
                 continue
             message = Message(key, size, record, claim, index)
             if key in active:
-                lanes.wait(message)
+                wait(message)
             else:
                 active.add(key)
                 ready.append(message)
@@ -205,6 +241,23 @@ class Schedule:
         """Begin the turn of a blocked message outside the ready queue."""
         del self.blocked[message]
 
+    def acknowledge_first(self, message: Message) -> bool:
+        """As `acknowledge`, but the turn of the key goes on with the messages behind."""
+        has_effect = message.claim.settled(message.index)
+        self.acknowledged += has_effect
+        self.window.give(1, message.size)
+        return has_effect
+
+    def leave_first(self, message: Message) -> None:
+        """Leave a message to a later claim; the turn of its key goes on."""
+        self.window.give(1, message.size)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every message inside is blocked, or waits behind a blocked one."""
+        behind = [message.claim.lanes.length(message.lane_key) for message in self.blocked]
+        return self.window.messages == len(self.blocked) + sum(behind)
+
     def put_back(self, key: Hashable, messages: Sequence[Message]) -> None:
         """Put messages that are not settled in front of their lane."""
         for message in messages:
@@ -214,8 +267,11 @@ class Schedule:
 
     # -- out ---------------------------------------------------------------------------------------
 
-    def drop(self, claims: Collection[Claim]) -> list[Message]:
-        """Remove all messages of these claims but running ones; return them."""
+    def drop(self, claims: Collection[Claim], *, keep_batch: bool = False) -> list[Message]:
+        """Remove all messages of these claims but running ones; return them.
+
+        With `keep_batch`, the batch that is being formed stays.
+        """
         dead = set(map(id, claims))
 
         def is_dead(message: Message) -> bool:
@@ -233,13 +289,17 @@ class Schedule:
         heads = [message for message in self.ready if is_dead(message)]
         heads += [entry.message for entry in backing_off if entry.keeps_key]
         heads += blocked
+        gone = [entry.message for entry in backing_off if not entry.keeps_key]
+        if self.former is not None:
+            formed = self.former.drop(is_dead, keep_next=keep_batch)
+            heads += formed.heads
+            gone += formed.others
         self._without(is_dead)
         for message in heads:
             following = message.claim.lanes.leave(message.lane_key)
             if following is not None:
                 self.ready.append(following)
-        gone = [*waiting, *heads]
-        gone += [entry.message for entry in backing_off if not entry.keeps_key]
+        gone += [*waiting, *heads]
         self.window.give(len(gone), sum([message.size for message in gone]))
         return gone
 
@@ -259,6 +319,16 @@ class Schedule:
         for lanes in self._lanes.values():
             for _, lane in lanes.lanes():
                 yield from lane
+
+
+def _noting(wait: Callable[[Message], None], followed: list[Message]) -> Callable[[Message], None]:
+    """`wait`, which also notes the message for the former."""
+
+    def noting(message: Message) -> None:
+        wait(message)
+        followed.append(message)
+
+    return noting
 
 
 def _unsettled(

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from .stepping import Step
 
 OnNak = Literal["block", "redeliver"]
-OnMismatch = Literal["terminate", "retry"]
 ON_NAK: tuple[OnNak, ...] = ("block", "redeliver")
-ON_MISMATCH: tuple[OnMismatch, ...] = ("terminate", "retry")
 
 
 @dataclass(frozen=True, slots=True)

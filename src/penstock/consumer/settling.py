@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from .._core.classify import classified
 from .._core.errors import ErrorClass, TransientError
+from .._core.patience import asked_wait
 from .._core.say import say
 from .._core.told import for_log
-from .results import Ack, Manual, Nak, PoisonError, ResultTypeError, Skip, Terminate, ToDeadLetter
+from .results import Ack, Manual, Nak, ResultTypeError, Skip, Terminate, ToDeadLetter, reason_of
 
 if TYPE_CHECKING:
     from .._core.retry_policy import RetryPolicy
@@ -60,18 +61,15 @@ class Settler:
         """Carry out the result of a message whose turn has ended."""
         claim = message.claim
         if claim.is_closing and (claim.is_closed or not _is_ack(result)):
-            self._abandon(message)
+            self._poison.leave(message)
         elif result is None or isinstance(result, Ack):
-            if not self._schedule.acknowledge(message):
-                self._schedule.finish(message)
-            elif isinstance(result, Skip):
-                self._counts.count("skipped")
+            self._ack(message, result)
         elif isinstance(result, Nak):
             self._failed(message, result.error, result.delay)
         elif isinstance(result, ToDeadLetter):
-            self._poison.bury(message, _reason(result))
+            self._poison.bury(message, reason_of(result))
         elif isinstance(result, Terminate):
-            self._poison.take(message, _reason(result))
+            self._poison.take(message, reason_of(result))
         elif isinstance(result, Manual):
             self._manual.add(message)
         else:
@@ -79,6 +77,26 @@ class Settler:
             rule = "return None, Ack(), Nak(), ToDeadLetter(), Terminate() or Manual()"
             self._poison.take(message, ResultTypeError(f"a handler returned a {kind}; {rule}"))
         self._signals.settled.fire()
+
+    def settle_first(self, message: Message, result: Ack | None) -> None:
+        """Acknowledge a message whose key's turn goes on."""
+        if not self._schedule.acknowledge_first(message):
+            self._left(message)
+        elif isinstance(result, Skip):
+            self._counts.count("skipped")
+
+    def leave_first(self, message: Message) -> None:
+        """Leave a message to a later claim, while its key's turn goes on."""
+        self._schedule.leave_first(message)
+        self._left(message)
+
+    def try_again(self, message: Message, wait: float) -> None:
+        """Try a message again, which has not failed itself, after `wait` seconds."""
+        if message.claim.is_closing:
+            self._poison.leave(message)
+            return
+        self._schedule.back_off(message, self._clock.now() + wait)
+        self._signals.work.fire()
 
     def settle_later(self, message: Message, result: Result) -> bool:
         """Settle a message that answered `Manual`; return whether that has an effect."""
@@ -99,14 +117,18 @@ class Settler:
         """Leave these to a later claim."""
         for message in self._manual & messages:
             self._manual.remove(message)
-            self._abandon(message)
+            self._poison.leave(message)
 
-    def _abandon(self, message: Message) -> None:
-        if message.claim.is_closed:
-            self._counts.count("stale")
-        else:
-            self._counts.count("dropped")
-        self._schedule.finish(message)
+    def _ack(self, message: Message, result: Ack | None) -> None:
+        if message.is_unparked:
+            self._poison.acked(message)
+        elif not self._schedule.acknowledge(message):
+            self._schedule.finish(message)
+        elif isinstance(result, Skip):
+            self._counts.count("skipped")
+
+    def _left(self, message: Message) -> None:
+        self._counts.count("stale" if message.claim.is_closed else "dropped")
 
     def _failed(self, message: Message, error: BaseException | None, delay: float | None) -> None:
         self._counts.count("naks")
@@ -118,13 +140,19 @@ class Settler:
         counts = kind not in self._policy.uncounted
         tries = message.attempts.and_one(now, error, counts=counts)
         message.claim.attempts[message.index] = tries
-        wait = self._policy.backoff(tries.failed, error) if delay is None else delay
+        wait = self._wait_after(tries, error) if delay is None else delay
         if self._is_over(kind, tries, now + wait):
             self._poison.take(message, error)
             return
-        self._schedule.back_off(message, now + wait, keeps_key=self._keeps_key)
+        keeps_key = self._keeps_key or message.is_unparked
+        self._schedule.back_off(message, now + wait, keeps_key=keeps_key)
         self._signals.work.fire()
         say(logger, logging.DEBUG, _FAILED, self._name, message.coordinates, tries.failed, for_log(error), wait)  # fmt: skip
+
+    def _wait_after(self, tries: Attempts, error: BaseException) -> float:
+        """The policy's backoff, or the longer wait that a destination requested."""
+        asked = asked_wait(error, self._policy.max_retry_after)
+        return max(self._policy.backoff(tries.failed, error), asked or 0.0)
 
     def _is_over(self, kind: ErrorClass, tries: Attempts, until: float) -> bool:
         """Whether there is no next try: attempts or time are used up."""
@@ -134,13 +162,9 @@ class Settler:
         if tries.outage_since is not None:
             limit, since = policy.give_up_after, tries.outage_since
         else:
-            limit, since = policy.max_seconds, tries.first_at
+            limit, since = policy.max_seconds, tries.first_at + tries.outages
         return limit is not None and until - since > limit
 
 
 def _is_ack(result: object) -> bool:
     return result is None or isinstance(result, Ack)
-
-
-def _reason(result: ToDeadLetter | Terminate) -> BaseException:
-    return result.error or PoisonError(result.reason or "the handler gave the message up")

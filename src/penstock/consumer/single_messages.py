@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
-from .._core.runtime.loops import running_loop
 from .results import Ack, Nak
-from .workers import Slot, result_of_cut
+from .workers import Slot, is_closed, result_of_cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -87,7 +86,7 @@ class MessageWorker(Slot):
             try:
                 result = await handler(message)
             except GeneratorExit as error:
-                if _is_closed(task):
+                if is_closed(task):
                     raise
                 result = Nak(error=error)
             except BaseException as error:  # it goes to logs and dead letters
@@ -108,8 +107,3 @@ class MessageWorker(Slot):
             if turns >= TURNS_BEFORE_YIELD:
                 turns = 0
                 await sleep(0)
-
-
-def _is_closed(task: asyncio.Task[object]) -> bool:
-    """Whether the task's coroutine is closed from outside, at the end of its loop."""
-    return running_loop() is None or asyncio.current_task() is not task

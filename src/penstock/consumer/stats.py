@@ -99,7 +99,7 @@ def _in_flight(parts: Parts) -> InFlight:
     return InFlight(
         messages=schedule.window.messages,
         bytes=schedule.window.bytes,
-        ready=len(schedule.ready),
+        ready=len(schedule.ready) + len(schedule.formed),
         running=sum([len(slot.messages()) for slot in tuple(parts.workers.slots)]),
         errands=len(parts.errands.running),
         manual=len(parts.settler.manual),

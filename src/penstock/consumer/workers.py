@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from .._core.clock import LOOP_CLOCK
 from .._core.runtime.exits import Exit
+from .._core.runtime.loops import running_loop
 from .results import Nak
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Workers:
                 self.is_waking = True
                 waiter.set_result(None)
                 return
-        if len(self.slots) < self._most and not self._is_stopping:
+        if len(self.slots) < self._most:
             self.is_waking = True
             slot = work.make_worker()
             self.slots.append(slot)
@@ -159,6 +160,7 @@ class Workers:
 
     def stop(self) -> None:
         """Let each worker end once it finds nothing to do."""
+        self.wake()  # for the last batch
         self._is_stopping = True
         for waiter in self._idle:
             if not waiter.done():
@@ -199,6 +201,11 @@ def result_of_cut(cut_by: BaseException | None, result: object) -> object:
     if result is None or (isinstance(result, Nak) and _is_cancellation(result.error)):
         return Nak(error=cut_by)
     return result
+
+
+def is_closed(task: asyncio.Task[object]) -> bool:
+    """Whether the task's coroutine is closed from outside, at the end of its loop."""
+    return running_loop() is None or asyncio.current_task() is not task
 
 
 def _is_cancellation(error: BaseException | None) -> bool:

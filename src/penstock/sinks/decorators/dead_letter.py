@@ -34,6 +34,7 @@ from ..._core.error_groups import by_error
 from ..._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
 from ..._core.function_sink import as_sink
 from ..._core.keywords import known_arguments
+from ..._core.letter_limit import LetterLimit
 from ..._core.opening import opened
 from ..._core.order.keys import text_of as key_text
 from ..._core.order.prefix import held_back
@@ -45,7 +46,6 @@ from ..._core.tracing import trace_of
 from ..._core.transaction import enlisted, transaction
 from ...letters.record import DeadLetterRecord
 from .held_letters import HeldLetters
-from .letter_limit import LetterLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping

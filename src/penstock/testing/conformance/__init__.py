@@ -4,12 +4,14 @@ from ..._core.public import publish
 from .batchers import BatcherConformance
 from .park_stores import ParkStoreConformance
 from .sinks import SinkConformance
+from .sources import SourceConformance
 from .transactions import TransactionConformance
 
 __all__ = [
     "BatcherConformance",
     "ParkStoreConformance",
     "SinkConformance",
+    "SourceConformance",
     "TransactionConformance",
 ]
 
@@ -18,5 +20,6 @@ publish(
     BatcherConformance,
     ParkStoreConformance,
     SinkConformance,
+    SourceConformance,
     TransactionConformance,
 )

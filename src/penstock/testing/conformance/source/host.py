@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
+
+from .news import News
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-    from ..._core.source import Position, SourceClaim, TopicPartition
+    from ...._core.source import Position, SourceClaim, TopicPartition
 
 
 class HeldClaim:
@@ -25,24 +26,22 @@ class HeldClaim:
         self.is_closed = True
 
     def __repr__(self) -> str:
-        return f"HeldClaim({self.partition}, from {self.start.offset}, closed={self.is_closed})"
+        state = "closed" if self.is_closed else "open"
+        return f"HeldClaim({self.partition}, from {self.start.offset}, {state})"
 
 
 class RecordingHost:
-    """The host of one source.
-
-    `answers` are the positions that the next revokes return; `draining` runs within each revoke.
-    """
+    """The host of one source."""
 
     def __init__(self) -> None:
         self.claims: list[HeldClaim] = []
         """Every claim that began, in order."""
-        self.answers: dict[TopicPartition, Position] = {}
-        self.draining: Callable[[], Awaitable[None]] | None = None
+        self._answers: Mapping[TopicPartition, Position] = {}
+        self._draining: Callable[[], Awaitable[object]] | None = None
         self.within: list[float] = []
         """The seconds that each revoke has allowed."""
         self.troubles: list[str | None] = []
-        self._news = asyncio.Event()
+        self.news = News()
 
     @property
     def open(self) -> list[HeldClaim]:
@@ -55,10 +54,16 @@ class RecordingHost:
 
     async def wait_for_claims(self, count: int) -> list[HeldClaim]:
         """Suspend until this number of claims is open."""
-        while len(self.open) < count:
-            self._news.clear()
-            await self._news.wait()
+        await self.news.wait_for(lambda: len(self.open) == count)
         return self.open
+
+    def will_answer(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Return these positions from revokes."""
+        self._answers = positions
+
+    def will_drain(self, draining: Callable[[], Awaitable[object]]) -> None:
+        """Run this within each revoke."""
+        self._draining = draining
 
     # -- the source's side -------------------------------------------------------------------------
 
@@ -68,7 +73,7 @@ class RecordingHost:
         assert not held & starts.keys(), f"assigned twice: {held & starts.keys()}"
         begun = [HeldClaim(partition, start) for partition, start in starts.items()]
         self.claims += begun
-        self._news.set()
+        self.news.fire()
         return begun
 
     async def revoked(
@@ -76,12 +81,13 @@ class RecordingHost:
     ) -> Mapping[SourceClaim, Position]:
         """Return the scripted positions."""
         self.within.append(within)
-        if self.draining is not None:
-            await self.draining()
+        self.news.fire()
+        if self._draining is not None:
+            await self._draining()
         return {
-            claim: self.answers[claim.partition]
+            claim: self._answers[claim.partition]
             for claim in claims
-            if claim.partition in self.answers and not claim.is_closed
+            if claim.partition in self._answers and not claim.is_closed
         }
 
     def ended(self, claims: Collection[SourceClaim]) -> None:
@@ -89,8 +95,9 @@ class RecordingHost:
         for claim in self.open:
             if any(claim is each for each in claims):
                 claim.end()
-        self._news.set()
+        self.news.fire()
 
     def reported(self, trouble: str | None) -> None:
         """Note it."""
         self.troubles.append(trouble)
+        self.news.fire()

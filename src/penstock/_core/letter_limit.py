@@ -10,11 +10,24 @@ if TYPE_CHECKING:
 
 
 class LetterLimit:
-    """Counts dead letters among the last `window` ended items, in the order of their batches."""
+    """Counts dead letters among the last `window` ended items, in the order in which they end.
 
-    def __init__(self, max_ratio: float | None, max_consecutive: int | None, window: int) -> None:
+    `arguments` are the names of the two limits where the caller has set them.
+    """
+
+    def __init__(
+        self,
+        max_ratio: float | None,
+        max_consecutive: int | None,
+        window: int,
+        *,
+        arguments: tuple[str, str] = ("max_ratio", "max_consecutive"),
+        what: str = "items",
+    ) -> None:
         self._max_ratio = max_ratio
         self._max_consecutive = max_consecutive
+        self._arguments = arguments
+        self._what = what
         self._recent: deque[bool] = deque(maxlen=window)
         self._dead = 0
         self._in_a_row = 0
@@ -31,8 +44,8 @@ class LetterLimit:
             longest = max(longest, self._in_a_row)
         if self._max_consecutive is not None and longest >= self._max_consecutive:
             return (
-                f"{longest} items in a row failed for good "
-                f"(max_consecutive={self._max_consecutive})"
+                f"{longest} {self._what} in a row failed for good "
+                f"({self._arguments[1]}={self._max_consecutive})"
             )
         if (
             self._max_ratio is not None
@@ -40,7 +53,7 @@ class LetterLimit:
             and self._dead > self._max_ratio * len(recent)
         ):
             return (
-                f"{self._dead} of the last {len(recent)} items failed for good "
-                f"(max_ratio={self._max_ratio})"
+                f"{self._dead} of the last {len(recent)} {self._what} failed for good "
+                f"({self._arguments[0]}={self._max_ratio})"
             )
         return None

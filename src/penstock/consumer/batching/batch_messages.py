@@ -1,0 +1,147 @@
+"""Handling messages in batches; `concurrency` is the number of batches that run at once.
+
+Whoever looks for work lets the former take what is ready. The engine's timekeeper looks when a
+batch becomes due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+from ..results import Nak
+from ..stepping import Sifted, sift
+from ..workers import Slot, is_closed, result_of_cut
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from ..commons import Commons
+    from ..message import Message
+    from ..schedule import Schedule
+    from ..stepping import Step
+    from ..workers import Workers
+    from .batch_settling import BatchSettler
+    from .former import BatchFormer
+
+BatchFunction: TypeAlias = "Callable[[list[Message]], Awaitable[object]]"
+
+
+class BatchMessages:
+    """Handles messages in batches."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        former: BatchFormer,
+        settler: BatchSettler,
+        workers: Workers,
+        commons: Commons,
+        *,
+        handler: BatchFunction,
+        steps: Sequence[Step],
+    ) -> None:
+        self.settler = settler
+        self.workers = workers
+        self.commons = commons
+        self.handler = handler
+        self.steps = steps
+        self._window = schedule.window
+        self._former = former
+        self._running = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a batch is due, after taking in what is ready."""
+        now = self.commons.clock.now()
+        if self._former.take_in(now):
+            self.commons.signals.work.fire()
+        return self._former.is_due(now, is_idle=not self._running)
+
+    def begin(self) -> list[Message] | None:
+        """Take the batch that is due, if there is one, to be handled now."""
+        if not self.is_waiting:
+            return None
+        batch = self._former.take(self.commons.clock.now(), is_idle=not self._running)
+        self._running += batch is not None
+        return batch
+
+    def end(self) -> None:
+        """Note that a batch is settled, and tell those who wait for that."""
+        self._running -= 1
+        self.commons.counts.count("batches")
+        signals = self.commons.signals
+        signals.settled.fire()
+        if signals.room.waiters and self._window.has_resumed:
+            signals.room.fire()
+
+    def make_worker(self) -> Slot:
+        """Make a worker of batches."""
+        return BatchWorker(self)
+
+
+class BatchWorker(Slot):
+    """Handles batches one after another."""
+
+    def __init__(self, shared: BatchMessages) -> None:
+        super().__init__()
+        self._shared = shared
+
+    async def work(self) -> None:
+        """Handle batches that are due; rest when there is none."""
+        shared = self._shared
+        workers, sleep = shared.workers, shared.commons.clock.sleep
+        task = asyncio.current_task()
+        assert task is not None
+        workers.started()
+        while True:
+            batch = shared.begin()
+            if batch is None:
+                if not await workers.rest():
+                    return
+                continue
+            workers.wake()
+            try:
+                await self._handle(batch, task)
+            finally:
+                shared.end()
+            await sleep(0)  # a handler may not suspend
+
+    async def _handle(self, batch: list[Message], task: asyncio.Task[object]) -> None:
+        shared = self._shared
+        began = shared.commons.clock.now()
+        sifted, returned = Sifted(list(batch), {}), None
+        error: BaseException | None = None
+        self.running = batch
+        try:
+            if shared.steps:
+                sifted = await sift(shared.steps, batch)
+            if sifted.shown:
+                returned = await shared.handler(list(sifted.shown))
+        except GeneratorExit as raised:
+            if is_closed(task):
+                raise
+            error = raised
+        except BaseException as raised:  # a failed try; it goes to logs and dead letters
+            error = raised
+            shared.workers.end_on_exit(raised)
+        self.running = None
+        is_cancelled = task.cancelling() > 0  # by a cut, or by what the handler did
+        if is_cancelled:
+            error = error_of_cut(self.take_cut(), returned, error)
+        if error is None or not sifted.shown:
+            shared.settler.returned(batch, sifted, returned, began)
+        else:
+            shared.settler.raised(batch, sifted, error)
+        if is_cancelled:
+            await self.settle_down()
+
+
+def error_of_cut(
+    cut_by: BaseException | None, returned: object, error: BaseException | None
+) -> BaseException | None:
+    """The error of a batch whose worker was cancelled, as `result_of_cut` of a single message."""
+    result = result_of_cut(cut_by, None if error is None else Nak(error=error))
+    if error is None and returned is not None:
+        return None
+    return result.error if isinstance(result, Nak) else None

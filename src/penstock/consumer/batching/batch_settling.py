@@ -1,0 +1,162 @@
+"""What the end of a batch does to its messages.
+
+1. Per key, only the acknowledgements before its first other result count. That first message has
+   its result; the messages behind it return to their lane untouched, whatever their results are,
+   and are handled after it. So a handler can see a message again that it has acknowledged.
+2. A batch of several messages whose handler raised is *split*: nothing says which message it was.
+   All return, and are tried again in batches of at most half the size, after the first backoff. No
+   message uses up an attempt by that. Halving ends at batches of one, whose failures count: among
+   n messages each, good or bad, fails at most log2(n) times for others.
+3. In an outage (an error that uses up no attempts) a batch is not split, but tried again as a
+   whole: one backoff, at the end of which all its keys are ready together. Unless another batch
+   began and succeeded meanwhile: then it is no outage of everything, and the batch is split.
+4. A batch that was cut because it exceeded its time has raised. One that was cut for a partition
+   which this process loses is tried again with its other messages, and is not split.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..._core.classify import classified
+from ..._core.errors import ErrorClass
+from ..._core.say import say
+from ..._core.told import for_log
+from ..results import Ack, Nak
+from .batch_results import results_of
+from .former import LaneId, lane_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import TypeGuard
+
+    from ..._core.retry_policy import RetryPolicy
+    from ..commons import Commons
+    from ..message import Message
+    from ..schedule import Schedule
+    from ..settling import Settler
+    from ..stepping import Sifted
+    from .batch_limits import OnMismatch
+
+
+logger = logging.getLogger("penstock.consumer")
+
+_MISCOUNTED = "%s: %s"
+_SPLIT = (
+    "%s: a batch of %d messages from %s failed (%s); "
+    "they are tried again in batches of at most %d, in %.3g s"
+)
+
+
+class _Return(NamedTuple):
+    """The message is tried again, after `wait` seconds, without having failed itself."""
+
+    wait: float
+
+
+class BatchSettler:
+    """Settles the messages of batches."""
+
+    def __init__(
+        self,
+        settler: Settler,
+        schedule: Schedule,
+        policy: RetryPolicy,
+        commons: Commons,
+        *,
+        on_mismatch: OnMismatch = "terminate",
+    ) -> None:
+        self._settler = settler
+        self._schedule = schedule
+        self._policy = policy
+        self._clock = commons.clock
+        self._counts = commons.counts
+        self._name = commons.name
+        self._on_mismatch: OnMismatch = on_mismatch
+        self._succeeded = -math.inf
+        """When the youngest batch began that was handled without an exception."""
+
+    def returned(
+        self, batch: Sequence[Message], sifted: Sifted, returned: object, began: float
+    ) -> None:
+        """Settle a batch by the results of its steps, and by what its handler returned."""
+        results, error = results_of(returned, len(sifted.shown), self._on_mismatch)
+        if error is not None:
+            self._counts.count("miscounted_batches")
+            say(logger, logging.ERROR, _MISCOUNTED, self._name, error)
+        if any(_is_ack(result) for result in results):
+            self._succeeded = max(self._succeeded, began)
+        self._settle(batch, sifted.settled | dict(zip(sifted.shown, results, strict=True)))
+
+    def raised(self, batch: Sequence[Message], sifted: Sifted, error: BaseException) -> None:
+        """Settle a batch by the results of its steps, and the exception of its handler."""
+        failed = self._failed(sifted.shown, error)
+        self._settle(batch, dict.fromkeys(sifted.shown, failed) | sifted.settled)
+
+    # -- exceptions --------------------------------------------------------------------------------
+
+    def _failed(self, shown: Sequence[Message], error: BaseException) -> object:
+        """What becomes of each message that the handler raised for."""
+        kind = classified(error)
+        if len(shown) == 1:
+            return Nak(error=error)
+        if kind is ErrorClass.STOPPED:
+            return _Return(self._policy.backoff(1, error))
+        if kind in self._policy.uncounted and not self._succeeds_elsewhere(shown):
+            tries = 1 + max(message.attempts.failed for message in shown)
+            return Nak(self._policy.backoff(tries, error), error)
+        return self._split(shown, error)
+
+    def _split(self, shown: Sequence[Message], error: BaseException) -> _Return:
+        most = len(shown) // 2
+        wait = self._policy.backoff(1, error)
+        self._counts.count("split_batches")
+        first, told = shown[0].coordinates, for_log(error)
+        say(logger, logging.WARNING, _SPLIT, self._name, len(shown), first, told, most, wait)
+        for message in shown:
+            message.claim.limit_batch(message.index, most)
+        return _Return(wait)
+
+    def _succeeds_elsewhere(self, shown: Sequence[Message]) -> bool:
+        """Whether a batch began and succeeded while this one has been failing."""
+        began = [since for m in shown if (since := m.attempts.outage_since) is not None]
+        return bool(began) and self._succeeded > min(began)
+
+    # -- keys --------------------------------------------------------------------------------------
+
+    def _settle(self, batch: Sequence[Message], results: Mapping[Message, object]) -> None:
+        lanes: dict[LaneId, list[Message]] = {}
+        for message in batch:
+            lanes.setdefault(lane_of(message), []).append(message)
+        for messages in lanes.values():
+            self._settle_key(messages, results)
+
+    def _settle_key(self, messages: Sequence[Message], results: Mapping[Message, object]) -> None:
+        """Carry out the results of a key up to the first that is no acknowledgement."""
+        place = 0
+        result = results[messages[0]]
+        while place < len(messages) - 1 and _is_ack(result):
+            self._settler.settle_first(messages[place], result)
+            place += 1
+            result = results[messages[place]]
+        self._put_back(messages[place + 1 :])
+        if isinstance(result, _Return):
+            self._settler.try_again(messages[place], result.wait)
+        else:
+            self._settler.settle(messages[place], result)
+
+    def _put_back(self, messages: Sequence[Message]) -> None:
+        """Return messages of a key to its lane; those of an ending claim to a later one."""
+        left = [message for message in messages if not message.claim.is_closing]
+        if left:
+            self._schedule.put_back(left[0].lane_key, left)
+        if len(left) < len(messages):
+            for message in messages:
+                if message.claim.is_closing:
+                    self._settler.leave_first(message)
+
+
+def _is_ack(result: object) -> TypeGuard[Ack | None]:
+    return result is None or isinstance(result, Ack)

@@ -1,0 +1,57 @@
+"""Writes that are repeated until they succeed: dead letters and parked messages.
+
+A message is never given up for the fault of its dead letters or of its park store: it waits, and
+other keys go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from .._core.patience import LONGEST_ASKED, asked_wait
+from .._core.say import say
+from .._core.told import for_log
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .._core.retry_policy import BackoffFunction
+    from .commons import Commons
+
+logger = logging.getLogger("penstock.consumer")
+
+_FAILED = "%s: %s failed (%s); next try in %.3g s"
+
+
+class Insisting:
+    """Calls again, after a backoff, what has failed."""
+
+    def __init__(self, commons: Commons, backoff: BackoffFunction) -> None:
+        self._clock = commons.clock
+        self._name = commons.name
+        self._backoff = backoff
+
+    async def on(
+        self,
+        call: Callable[[], Awaitable[object]],
+        what: str,
+        is_over: Callable[[], bool],
+    ) -> bool:
+        """Call until it succeeds; `what` names it in the log.
+
+        Returns false if `is_over` became true before a repetition.
+        """
+        tries = 0
+        while True:
+            try:
+                await call()
+            except Exception as error:
+                tries += 1
+                wait = max(self._backoff(tries, error), asked_wait(error, LONGEST_ASKED) or 0.0)
+                say(logger, logging.ERROR, _FAILED, self._name, what, for_log(error), wait)
+            else:
+                return True
+            await self._clock.sleep(wait)
+            if is_over():
+                return False

@@ -1,0 +1,50 @@
+"""A source's record as the item of a dead letter, and back. Pure.
+
+Bytes survive as marks of `items.py`, so a restored item is the record exactly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from .._core.source import Record
+
+if TYPE_CHECKING:
+    from .._core.source import SourceRecord
+
+FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
+
+
+class NoSourceRecordError(ValueError):
+    """An item that holds no record of a source. The message says why, without values."""
+
+
+def item_of_record(record: SourceRecord) -> dict[str, Any]:
+    """The item of a record's dead letter."""
+    found = {name: getattr(record, name) for name in FIELDS}
+    return {**found, "headers": [[name, value] for name, value in record.headers or ()]}
+
+
+def record_of_item(item: object) -> Record:
+    """The record of a restored item. Raises `NoSourceRecordError`."""
+    if not isinstance(item, dict):
+        raise NoSourceRecordError("no mapping")
+    found = cast("dict[str, Any]", item)
+    if missing := [name for name in FIELDS if name not in found]:
+        raise NoSourceRecordError(f"no {', '.join(missing)}")
+    kinds = {"topic": str, "partition": int, "offset": int, "headers": list, "timestamp": int}
+    wrong = [name for name, kind in kinds.items() if type(found[name]) is not kind]
+    headers = found["headers"]
+    if wrong or not all(map(_is_header, headers)):
+        told = ", ".join(wrong) or "headers"
+        raise NoSourceRecordError(f"{told} of a wrong kind")
+    return Record(
+        **{name: found[name] for name in FIELDS if name != "headers"},
+        headers=[(name, value) for name, value in headers],
+    )
+
+
+def _is_header(pair: Any) -> bool:
+    """Whether it is a name and a value. Some clients give headers without a value."""
+    found = cast("list[Any]", pair)
+    return isinstance(pair, list) and len(found) == 2 and isinstance(found[0], str)

@@ -1,0 +1,1 @@
+"""The conformance suite of sources, by subject; `sources.py` above combines it."""

@@ -1,0 +1,71 @@
+"""Reads an open source without a consumer, and checks every fetch against the contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...._core.source import Fetched, Source, SourceClaim, SourceRecord
+    from .host import HeldClaim, RecordingHost
+
+
+class ClaimReader:
+    """What was delivered of each claim, and how far it reaches."""
+
+    def __init__(self, source: Source, host: RecordingHost) -> None:
+        self.source = source
+        self.host = host
+        self._delivered: dict[SourceClaim, list[SourceRecord]] = {}
+        self._reached: dict[SourceClaim, int] = {}
+
+    def records(self, claim: SourceClaim) -> list[SourceRecord]:
+        """What was delivered of a claim, in order."""
+        return self._delivered.get(claim, [])
+
+    def offsets(self, claim: SourceClaim) -> list[int]:
+        """The offsets of what was delivered of a claim."""
+        return [record.offset for record in self.records(claim)]
+
+    def reached(self, claim: HeldClaim) -> int:
+        """The offset before which everything has been delivered, as far as the source has said."""
+        return self._reached.get(claim, claim.start.offset)
+
+    async def read(self, claims: Sequence[HeldClaim], count: int, most: int = 100) -> None:
+        """Fetch from these claims until `count` records of them have been delivered in all."""
+        while sum(len(self.records(claim)) for claim in claims) < count:
+            await self.fetch(claims, most)
+
+    async def read_up_to(self, claim: HeldClaim, offset: int) -> None:
+        """Fetch until everything before this offset has been delivered, or told to be a hole."""
+        while self.reached(claim) < offset:
+            await self.fetch([claim], 100)
+
+    async def fetch(self, claims: Sequence[HeldClaim], most: int) -> None:
+        """Fetch once."""
+        fetched = await self.source.fetch(claims, most)
+        assert fetched is not None, "the source ended while records were expected"
+        self.check(fetched, claims, most)
+
+    def check(self, fetched: Sequence[Fetched], claims: Sequence[HeldClaim], most: int) -> None:
+        """Check one answer, and take it in."""
+        count = sum(len(records) for _, records, _ in fetched)
+        assert count <= most, f"{count} records were delivered, and at most {most} were asked for"
+        for claim, records, next_offset in fetched:
+            held = next((each for each in claims if each is claim), None)
+            assert held is not None, f"records of {claim!r}, which the fetch did not name"
+            assert not held.is_closed, f"records of {claim!r}, which has ended"
+            self._take(held, records, next_offset)
+
+    def _take(self, claim: HeldClaim, records: Sequence[SourceRecord], next_offset: int) -> None:
+        reached = self.reached(claim)
+        for record in records:
+            assert (record.topic, record.partition) == claim.partition
+            assert record.offset >= reached, (
+                f"{claim.partition}: offset {record.offset} was delivered after everything before "
+                f"{reached}: out of order, again, or told to be a hole"
+            )
+            reached = record.offset + 1
+        self._delivered.setdefault(claim, []).extend(records)
+        self._reached[claim] = max(reached, next_offset)

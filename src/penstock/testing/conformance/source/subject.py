@@ -1,0 +1,120 @@
+"""The source under test: its hooks, and helpers of the suite."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from ...._core import checks
+from ...._core.source import Position, TopicPartition
+from .host import RecordingHost
+from .reader import ClaimReader
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+    from ...._core.clock import Clock, LoopClock
+    from ...._core.source import Source
+
+ABILITIES = frozenset({"metadata", "members", "cooperative", "loss", "holes"})
+
+
+class SourceUnderTest(ABC):
+    """The hooks that a subclass fills, and helpers for the tests."""
+
+    lacks: ClassVar[Collection[str]] = ()
+    """What the source cannot do; the tests that need it are skipped.
+
+    `metadata`: store text with a position. `members`: several sources of one group. `cooperative`:
+    keep the other partitions in a rebalance. `loss`: lose partitions without a revoke, on demand.
+    `holes`: offsets without a record, on demand.
+    """
+    patience: ClassVar[float] = 60.0
+    """The most seconds of a test, of its clock."""
+
+    @pytest.fixture
+    def clock(self, real_clock: LoopClock) -> Clock:
+        """The clock of the tests: real time. Override it with `fake_clock` for virtual time."""
+        return real_clock
+
+    # -- hooks -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def new_topic(self, partitions: int) -> str:
+        """Make a topic with this number of empty partitions; return its name."""
+
+    @abstractmethod
+    def source(self, topic: str) -> Source:
+        """A new source of a topic, not yet open. All sources of a topic are one group."""
+
+    @abstractmethod
+    async def append(
+        self, topic: str, partition: int, entries: Sequence[tuple[bytes | None, bytes]]
+    ) -> None:
+        """Append records with these keys and values; they are readable when this returns."""
+
+    @abstractmethod
+    async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
+        """The stored positions of the group; without those that were never stored."""
+
+    async def rebalance(self, giver: Source, taker: Source) -> None:
+        """Move at least one partition from one open source to another, with a revoke.
+
+        By default nothing: where the group balances itself, opening the taker is enough.
+        """
+        del giver, taker
+
+    async def lose(self, source: Source) -> None:
+        """Take all partitions from an open source without a revoke, and let it claim them again."""
+        raise NotImplementedError("fill this hook, or say lacks = {'loss'}")
+
+    async def leave_hole(self, topic: str, partition: int) -> None:
+        """Use up an offset without a record."""
+        raise NotImplementedError("fill this hook, or say lacks = {'holes'}")
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def needs(self, *abilities: str) -> None:
+        """Skip the test if the source lacks one of these."""
+        unknown = {*self.lacks} - ABILITIES
+        if unknown:
+            raise checks.bad("lacks", unknown, f"must be among {', '.join(sorted(ABILITIES))}")
+        missing = [ability for ability in abilities if ability in self.lacks]
+        if missing:
+            pytest.skip(f"the source lacks {', '.join(missing)}")
+
+    def in_time(self, clock: Clock) -> asyncio.Timeout:
+        """Fail what takes longer than the suite's patience."""
+        return clock.timeout_at(clock.now() + self.patience)
+
+    async def filled(self, counts: Sequence[int], keys: int = 5) -> str:
+        """A topic with a partition for each count, and that number of records in it."""
+        topic = await self.new_topic(len(counts))
+        for partition, count in enumerate(counts):
+            await self.add(topic, partition, count, keys)
+        return topic
+
+    async def add(self, topic: str, partition: int, count: int, keys: int = 5) -> None:
+        """Append records: key `k0` to `k4` in turns, and their place among these as the value."""
+        entries = [(b"k%d" % (at % keys), b"%d" % at) for at in range(count)]
+        await self.append(topic, partition, entries)
+
+    @asynccontextmanager
+    async def reading(self, topic: str, claims: int) -> AsyncIterator[ClaimReader]:
+        """An open source that has claimed this number of partitions, and no consumer."""
+        host, source = RecordingHost(), self.source(topic)
+        async with source.open(host):
+            await host.wait_for_claims(claims)
+            yield ClaimReader(source, host)
+
+    async def position(self, topic: str, partition: int = 0) -> Position | None:
+        """The stored position of a partition; `None` without one."""
+        return (await self.stored(topic)).get(TopicPartition(topic, partition))
+
+    def kept(self, position: Position) -> Position:
+        """A position as the source stores it."""
+        return Position(position.offset) if "metadata" in self.lacks else position

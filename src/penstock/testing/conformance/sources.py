@@ -1,0 +1,32 @@
+"""The conformance suite of sources.
+
+    class TestMySource(SourceConformance):
+        async def new_topic(self, partitions):
+            return await make_topic(partitions)
+
+        def source(self, topic):
+            return MySource(topic, group=topic)
+
+        async def append(self, topic, partition, entries):
+            await produce(topic, partition, entries)
+
+        async def stored(self, topic):
+            return await read_positions(topic)
+
+1. Each test makes a topic of its own; all sources of a topic are one group.
+2. The first tests drive the source by hand, as its host; the others run consumers on it.
+3. What the source cannot do is declared in `lacks`, and the tests that need it are skipped. Where a
+   rebalance or a loss can be forced, the hooks `rebalance` and `lose` do it.
+4. The tests run in real time, and wait for events only. With the fixture `clock` overridden by one
+   that returns `fake_clock`, they run on virtual time.
+"""
+
+from __future__ import annotations
+
+from .source.claims import ClaimTests
+from .source.commits import CommitTests
+from .source.delivery import DeliveryTests
+
+
+class SourceConformance(DeliveryTests, CommitTests, ClaimTests):
+    """The suite of every source. Name the subclass `Test...`, and fill the hooks."""

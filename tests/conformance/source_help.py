@@ -1,0 +1,60 @@
+"""The hooks of the suite of sources, for memory sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from penstock.sources import TopicPartition
+from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.testing.conformance import SourceConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock import Clock
+    from penstock.sources import Position, Source
+    from penstock.testing import FakeClock
+
+LOGS: dict[str, MemoryLog] = {}
+
+
+class MemorySourceSuite(SourceConformance):
+    """On virtual time."""
+
+    @pytest.fixture
+    def clock(self, fake_clock: FakeClock) -> Clock:
+        return fake_clock
+
+    async def new_topic(self, partitions: int) -> str:
+        topic = f"topic-{len(LOGS)}"
+        LOGS[topic] = MemoryLog(
+            partitions=[TopicPartition(topic, number) for number in range(partitions)]
+        )
+        return topic
+
+    def source(self, topic: str) -> Source:
+        return MemorySource(LOGS[topic])
+
+    async def append(
+        self, topic: str, partition: int, entries: Sequence[tuple[bytes | None, bytes]]
+    ) -> None:
+        for key, value in entries:
+            LOGS[topic].produce(topic, value, key=key, partition=partition)
+
+    async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
+        return dict(LOGS[topic].positions)
+
+    async def rebalance(self, giver: Source, taker: Source) -> None:
+        member = cast("MemorySource", giver)
+        await member.give(member.claimed[:1], to=cast("MemorySource", taker))
+
+    async def lose(self, source: Source) -> None:
+        member = cast("MemorySource", source)
+        partitions = member.claimed
+        member.lose(partitions)
+        member.assign(partitions)
+
+    async def leave_hole(self, topic: str, partition: int) -> None:
+        LOGS[topic].skip(TopicPartition(topic, partition))

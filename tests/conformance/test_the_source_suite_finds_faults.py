@@ -1,0 +1,317 @@
+"""A suite that cannot fail proves nothing: each of these sources has one fault, and the named test
+of the suite finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from tests.conformance.source_help import LOGS, MemorySourceSuite
+
+from penstock import ConfigError
+from penstock.sources import Fetched, Position
+from penstock.sources.memory import MemorySource
+from penstock.testing import FakeClock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from penstock.sources import ClaimHost, Source, SourceClaim, TopicPartition
+
+
+class CommitsWhatItNoLongerHolds(MemorySource):
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        await asyncio.sleep(0)
+        self.log.store({claim.partition: position for claim, position in positions.items()})
+        return list(positions)
+
+
+class ChecksBeforeItsLastAwait(MemorySource):
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        held = {c.partition: p for c, p in positions.items() if c in self._cursors}
+        await asyncio.sleep(0)
+        self.log.store(held)
+        return [claim for claim in positions if claim.partition in held]
+
+
+class StoresNoMap(MemorySource):
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        return await super().commit({c: Position(p.offset) for c, p in positions.items()})
+
+
+class KeepsTheOldMap(MemorySource):
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        old = self.log.positions
+        return await super().commit(
+            {
+                claim: Position(
+                    position.offset,
+                    position.metadata or old.get(claim.partition, position).metadata,
+                )
+                for claim, position in positions.items()
+            }
+        )
+
+
+class ReportsSuccess(MemorySource):
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        try:
+            return await super().commit(positions)
+        except Exception:
+            return list(positions)
+
+
+class FailsForOneLostClaim(MemorySource):
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        if not all(claim in self._cursors for claim in positions):
+            raise RuntimeError("a partition is not assigned")
+        return await super().commit(positions)
+
+
+class BreaksAfterACancelledCommit(MemorySource):
+    is_busy = False
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        assert not self.is_busy, "a commit is in flight"
+        self.is_busy = True
+        stored = await super().commit(positions)
+        self.is_busy = False
+        return stored
+
+
+class IgnoresMetadata(MemorySource):
+    def _open_host(self) -> ClaimHost:
+        host = super()._open_host()
+
+        class Forgetful:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(host, name)
+
+            def assigned(self, starts: Mapping[TopicPartition, Position]) -> Any:
+                return host.assigned({tp: Position(start.offset) for tp, start in starts.items()})
+
+        return cast("ClaimHost", Forgetful())
+
+
+class LosesTheFirstRecord(MemorySource):
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        super().assign(partitions)
+        for cursor in self._cursors.values():
+            cursor.take(1)
+
+
+class Edits(MemorySource):
+    """Changes what a fetch has delivered."""
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        fetched = await super().fetch(claims, most)
+        return None if fetched is None else [self.edited(each) for each in fetched]
+
+    def edited(self, fetched: Fetched) -> Fetched:
+        return fetched
+
+
+class DeliversOutOfOrder(Edits):
+    def edited(self, fetched: Fetched) -> Fetched:
+        return fetched._replace(records=fetched.records[::-1])
+
+
+class DeliversTwice(Edits):
+    def edited(self, fetched: Fetched) -> Fetched:
+        return fetched._replace(records=[*fetched.records, *fetched.records[-1:]])
+
+
+class TellsTooFar(Edits):
+    def edited(self, fetched: Fetched) -> Fetched:
+        return fetched._replace(next_offset=self.log.end(fetched.claim.partition))
+
+
+class TellsNoHoles(Edits):
+    def edited(self, fetched: Fetched) -> Fetched:
+        return fetched._replace(next_offset=0)
+
+
+class DeliversMoreThanAsked(MemorySource):
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        return await super().fetch(claims, most + 5)
+
+
+class DeliversUnaskedClaims(MemorySource):
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        return await super().fetch(list(self._cursors), most)
+
+
+class SwallowsOnCancel(MemorySource):
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        fetched = await super().fetch(claims, most)
+        await asyncio.sleep(0)
+        return fetched
+
+
+class SleepsThroughAppends(MemorySource):
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        if all(cursor.is_over() for cursor in self._cursors.values()):
+            await asyncio.get_running_loop().create_future()
+        return await super().fetch(claims, most)
+
+
+class DeliversOfLostClaims(MemorySource):
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        lost = {c: cursor for c, cursor in self._cursors.items() if c.partition in {*partitions}}
+        super().lose(partitions)
+        self._cursors.update(lost)
+
+
+class GoesOnWithTheOldPlace(MemorySource):
+    """A returned partition is read on from where the last claim stood."""
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        self.places = {claim.partition: cursor for claim, cursor in self._cursors.items()}
+        super().lose(partitions)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        super().assign(partitions)
+        for claim in self._cursors:
+            if claim.partition in getattr(self, "places", {}):
+                self._cursors[claim] = self.places[claim.partition]
+
+
+class CommitsAtALoss(MemorySource):
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        claims = self._claims_of(partitions)
+        revoked = self._open_host().revoked(claims, 0.0)
+        try:
+            revoked.send(None)
+        except StopIteration as answer:
+            self.log.store({c.partition: p for c, p in answer.value.items()})
+        super().lose(partitions)
+
+
+class CommitsNothingAtARevoke(MemorySource):
+    async def revoke(self, partitions: Iterable[TopicPartition], within: float = 1.0) -> None:
+        wanted = list(partitions)
+        await self._open_host().revoked(self._claims_of(wanted), within)
+        self.lose(wanted)
+
+
+class RevokesWithoutWaiting(MemorySource):
+    """The next owner has the partition before the host has drained it."""
+
+    async def give(
+        self, partitions: Iterable[TopicPartition], to: MemorySource, within: float = 1.0
+    ) -> None:
+        moved = list(partitions)
+        self.log.group.release(moved)
+        to.assign(moved)
+        await self.revoke(moved, within)
+
+
+class RevokesEverything(MemorySource):
+    async def give(
+        self, partitions: Iterable[TopicPartition], to: MemorySource, within: float = 1.0
+    ) -> None:
+        moved = list(partitions)
+        await self.revoke(self.claimed, within)
+        to.assign(moved)
+
+
+class ForgetsToEndItsClaims(MemorySource):
+    def _end(self, claims: Collection[SourceClaim]) -> None:
+        """Nothing."""
+
+
+class TellsTheLastOffset(MemorySource):
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        return {claim: end - 1 for claim, end in (await super().ends(claims)).items()}
+
+
+class RedeliversWhenKeptAlive(MemorySource):
+    async def keep_alive(self) -> None:
+        self.redeliver(self.claimed[0])
+
+
+FAULTS: list[tuple[type[MemorySource], str]] = [
+    (CommitsWhatItNoLongerHolds, "an_ended_claim_is_not_committed"),
+    (CommitsWhatItNoLongerHolds, "a_claim_that_has_moved_is_not_committed"),
+    (FailsForOneLostClaim, "a_claim_that_has_moved_is_not_committed"),
+    (ChecksBeforeItsLastAwait, "a_commit_is_not_stored_after_its_claim_has_ended"),
+    (StoresNoMap, "a_commit_is_stored_with_its_map"),
+    (KeepsTheOldMap, "a_position_without_a_map_clears_the_last_one"),
+    (ReportsSuccess, "the_answer_of_a_commit_is_true"),
+    (BreaksAfterACancelledCommit, "a_cancelled_commit_leaves_the_source_usable"),
+    (IgnoresMetadata, "a_commit_is_stored_with_its_map"),
+    (LosesTheFirstRecord, "a_commit_is_stored_with_its_map"),
+    (LosesTheFirstRecord, "records_are_delivered_in_order_and_once"),
+    (DeliversOutOfOrder, "records_are_delivered_in_order_and_once"),
+    (DeliversTwice, "records_are_delivered_in_order_and_once"),
+    (TellsTooFar, "records_are_delivered_in_order_and_once"),
+    (TellsNoHoles, "holes_are_told"),
+    (DeliversMoreThanAsked, "records_are_delivered_in_order_and_once"),
+    (DeliversUnaskedClaims, "only_the_named_claims_are_delivered"),
+    (SwallowsOnCancel, "a_cancelled_fetch_has_delivered_nothing"),
+    (SleepsThroughAppends, "a_waiting_fetch_gets_what_is_appended"),
+    (DeliversOfLostClaims, "a_returned_partition_is_delivered_from_its_stored_position"),
+    (GoesOnWithTheOldPlace, "a_returned_partition_is_delivered_from_its_stored_position"),
+    (CommitsAtALoss, "a_loss_commits_nothing"),
+    (
+        CommitsNothingAtARevoke,
+        "a_revoke_stores_the_hosts_positions_and_then_ends_the_claims",
+    ),
+    (RevokesWithoutWaiting, "a_revoke_waits_for_the_host"),
+    (RevokesEverything, "the_other_claims_go_on_in_a_rebalance"),
+    (ForgetsToEndItsClaims, "closing_ends_the_claims_and_commits_nothing"),
+    (ForgetsToEndItsClaims, "an_error_within_closes_the_source"),
+    (TellsTheLastOffset, "the_ends_are_those_of_the_partitions"),
+    (RedeliversWhenKeptAlive, "a_source_lives_without_fetches"),
+]
+
+
+def run(kind: type[MemorySource], name: str) -> None:
+    """Run a test of the suite on a source of this kind."""
+
+    class Suite(MemorySourceSuite):
+        patience = 5.0
+
+        def source(self, topic: str) -> Source:
+            return kind(LOGS[topic])
+
+    with FakeClock() as clock:
+        clock.run(getattr(Suite(), f"test_{name}")(clock))
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_each_fault_is_found(fault: type[MemorySource], name: str) -> None:
+    """consumer/C:N7."""
+    run(MemorySource, name)
+    with pytest.raises((AssertionError, TimeoutError, RuntimeError)):
+        run(fault, name)
+
+
+def test_every_test_of_the_suite_has_been_seen_to_fail() -> None:
+    tests = {name.removeprefix("test_") for name in dir(MemorySourceSuite) if "test_" in name[:5]}
+    assert tests == {name for _, name in FAULTS}
+
+
+def test_an_unknown_lack_is_refused() -> None:
+    class Suite(MemorySourceSuite):
+        lacks = frozenset({"maps"})
+
+    with FakeClock() as clock, pytest.raises(ConfigError, match=r"lacks=.*'maps'"):
+        clock.run(Suite().test_holes_are_told(clock))
+
+
+def test_a_declared_lack_skips_its_tests() -> None:
+    class Suite(MemorySourceSuite):
+        lacks = frozenset({"holes", "metadata"})
+
+        def source(self, topic: str) -> Source:
+            return StoresNoMap(LOGS[topic])
+
+    with FakeClock() as clock:
+        with pytest.raises(pytest.skip.Exception, match="lacks holes"):
+            clock.run(Suite().test_holes_are_told(clock))
+        clock.run(Suite().test_a_commit_is_stored_with_its_map(clock))

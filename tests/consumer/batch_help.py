@@ -1,0 +1,41 @@
+"""Batch handlers for tests of the consumer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.consumer.message import Message
+
+    Answer = Callable[[list[Message]], object]
+
+
+def everything(_batch: list[Message]) -> object:
+    """Acknowledge all messages."""
+    return None
+
+
+class Batches:
+    """A batch handler that remembers its batches, and answers as it is told."""
+
+    def __init__(self, answer: Answer = everything) -> None:
+        self.batches: list[list[Message]] = []
+        self.attempts: list[list[int]] = []
+        self._answer = answer
+
+    async def __call__(self, batch: list[Message]) -> object:
+        """Handle a batch at once."""
+        self.batches.append(list(batch))
+        self.attempts.append([message.attempt for message in batch])
+        return self._answer(batch)
+
+    @property
+    def offsets(self) -> list[list[int]]:
+        """The offsets of each batch, in order."""
+        return [[message.offset for message in batch] for batch in self.batches]
+
+    def calls_with(self, offset: int) -> int:
+        """How often a message was handled."""
+        return sum(offset in offsets for offsets in self.offsets)

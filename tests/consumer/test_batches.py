@@ -1,0 +1,277 @@
+"""Handling messages in batches, from a source to its positions."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from batch_help import Batches
+from consumer_help import P0, P1, finite, log_of, records
+
+from penstock import ConfigError
+from penstock._core.source import Position
+from penstock.consumer.consumer import Consumer
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from penstock.consumer.message import Message
+    from penstock.testing import FakeClock
+
+
+def endless(log: MemoryLog, clock: FakeClock, **options: Any) -> Consumer:
+    """A consumer of a source that waits for more records at the end of the log."""
+    return Consumer(MemorySource(log, clock=clock), clock=clock, **options)
+
+
+async def test_all_messages_are_handled_in_batches(fake_clock: FakeClock) -> None:
+    """consumer/O10, O-T25: `receive_batch` opens, runs and closes."""
+    log, handler = log_of(*"abcde"), Batches()
+    report = await finite(log, fake_clock).receive_batch(handler, size=2)
+    assert handler.offsets == [[0, 1], [2, 3], [4]]
+    assert (report.counts.acked, report.counts.batches) == (5, 3)
+    assert log.positions[P0] == Position(5)
+
+
+async def test_run_batch_leaves_the_source_open(fake_clock: FakeClock) -> None:
+    """O-T25."""
+    log, handler = log_of(*"abc"), Batches()
+    async with finite(log, fake_clock) as consumer:
+        await consumer.run_batch(handler)
+        await consumer.commit()  # not closed
+    assert handler.offsets == [[0, 1, 2]]
+
+
+async def test_a_batch_is_handled_when_its_first_message_is_max_wait_old(
+    fake_clock: FakeClock,
+) -> None:
+    """O-T13, consumer/O15: not a moment earlier."""
+    handler = Batches()
+    consumer = endless(log_of(*"ab"), fake_clock)
+    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=timedelta(seconds=2)))
+    await fake_clock.advance(1.999)
+    assert handler.offsets == []
+    await fake_clock.advance(0.001)
+    assert handler.offsets == [[0, 1]]
+    consumer.stop()
+    await running
+
+
+async def test_max_wait_zero_waits_for_nothing(fake_clock: FakeClock) -> None:
+    """What is ready when a worker is free is a batch."""
+    handler = Batches()
+    consumer = endless(log_of(*"ab"), fake_clock)
+    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=0))
+    await fake_clock.advance(0.0)
+    assert handler.offsets == [[0, 1]]
+    consumer.stop()
+    await running
+
+
+async def test_a_drain_handles_the_batch_that_is_being_formed(fake_clock: FakeClock) -> None:
+    """O-T9, O-T13, consumer/O14: of 1000 without a timer; then the positions are committed."""
+    log, handler = log_of(*"aab"), Batches()
+    consumer = endless(log, fake_clock)
+    running = asyncio.create_task(consumer.receive_batch(handler, size=1000, max_wait=None))
+    await fake_clock.advance(1000.0)
+    assert handler.offsets == []
+    consumer.stop()
+    report = await running
+    assert handler.offsets == [[0, 1, 2]]
+    assert report.complete
+    assert log.positions[P0] == Position(3)
+
+
+async def test_a_drain_leaves_later_batches_to_the_next_claim(fake_clock: FakeClock) -> None:
+    """consumer/O14: while one batch runs, one more is handled after it; the rest is dropped."""
+    log, handled = log_of(*range(10)), []
+
+    async def handle(batch: list[Message]) -> None:
+        await fake_clock.sleep(1.0)
+        handled.append([message.offset for message in batch])
+
+    consumer = endless(log, fake_clock, concurrency=1)
+    running = asyncio.create_task(consumer.receive_batch(handle, size=2))
+    await fake_clock.advance(0.5)
+    consumer.stop()
+    report = await running
+    assert handled == [[0, 1], [2, 3]]
+    assert report.complete
+    assert report.counts.dropped == 6
+    assert log.positions[P0] == Position(4)
+
+
+async def test_a_batch_that_is_not_begun_at_the_deadline_is_dropped(
+    fake_clock: FakeClock,
+) -> None:
+    """The running one is cut, and the next one not begun."""
+    begun = []
+
+    async def handle(batch: list[Message]) -> None:
+        begun.append([message.offset for message in batch])
+        await fake_clock.sleep(100.0)
+
+    log = log_of(*range(4))
+    consumer = endless(log, fake_clock, concurrency=1, drain=5.0)
+    running = asyncio.create_task(consumer.receive_batch(handle, size=2))
+    await fake_clock.advance(1.0)
+    consumer.stop()
+    report = await running
+    assert begun == [[0, 1]]
+    assert {message.offset for message in report.unfinished} == {0, 1}
+    assert report.seconds <= 5.0
+    assert report.counts.dropped == 4
+
+
+async def test_a_revoke_drops_the_batch_that_is_being_formed(fake_clock: FakeClock) -> None:
+    """O-T7: messages of other partitions stay in it."""
+    log = MemoryLog([*records("ab"), *records("ab", partition=1)])
+    source, handler = MemorySource(log, clock=fake_clock), Batches()
+    consumer = Consumer(source, clock=fake_clock)
+    async with consumer:
+        running = asyncio.create_task(consumer.run_batch(handler, max_wait=5.0))
+        await fake_clock.advance(1.0)
+        claims = consumer._open().claims  # the source's side
+        claim = claims.get(P0)
+        assert claim is not None
+        assert await claims.revoked([claim], 5.0) == {claim: Position(0)}
+        claims.ended([claim])
+        await fake_clock.advance(4.0)
+        assert [[m.partition for m in batch] for batch in handler.batches] == [[1, 1]]
+        consumer.stop()
+        await running
+
+
+async def test_a_full_window_makes_a_batch_due(fake_clock: FakeClock) -> None:
+    """O-T15: by bytes, where no argument could be refused; nothing hangs without a timer."""
+    handler = Batches()
+    log = log_of(*range(20))  # one or two bytes each
+    report = await finite(log, fake_clock, max_in_flight_bytes=7).receive_batch(
+        handler, size=100, max_wait=None
+    )
+    assert report.counts.acked == 20
+    assert max(map(len, handler.batches)) <= 7
+
+
+async def test_a_record_that_does_not_fit_into_the_window_makes_a_batch_due(
+    fake_clock: FakeClock,
+) -> None:
+    """O-T15: the window is not full, but nothing can be taken in."""
+    handler = Batches()
+    consumer = finite(log_of(*range(6)), fake_clock, max_in_flight_bytes=10, size_of=lambda _: 6)
+    report = await consumer.receive_batch(handler, size=100, max_wait=None)
+    assert handler.offsets == [[0], [1], [2], [3], [4], [5]]
+    assert report.counts.acked == 6
+
+
+async def test_a_window_as_large_as_a_batch_gives_full_batches(fake_clock: FakeClock) -> None:
+    """consumer/O17: also after the first one, when the window fills again."""
+    handler = Batches()
+    consumer = finite(log_of(*range(40)), fake_clock, max_in_flight=10)
+    await consumer.receive_batch(handler, size=10, max_wait=None)
+    assert list(map(len, handler.batches)) == [10, 10, 10, 10]
+
+
+async def test_messages_of_a_batch_stay_in_the_window(fake_clock: FakeClock) -> None:
+    """O-T4: while it runs, and while it is formed."""
+    log = log_of(*range(100))
+    most: list[int] = []
+
+    async def handle(_batch: list[Message]) -> None:
+        await fake_clock.sleep(1.0)
+        window = consumer._open().schedule.window
+        most.append(window.messages)
+
+    consumer = finite(log, fake_clock, max_in_flight=10)
+    report = await consumer.receive_batch(handle, size=5)
+    assert max(most) <= 10
+    assert report.counts.acked == 100
+
+
+async def test_concurrency_is_the_number_of_batches_that_run_at_once(
+    fake_clock: FakeClock,
+) -> None:
+    """G-T9, consumer/C:Ba3: and with 1, there is never a second one."""
+    running, most = 0, 0
+
+    async def handle(_batch: list[Message]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await fake_clock.sleep(1.0)
+        running -= 1
+
+    await finite(log_of(*range(40)), fake_clock, concurrency=3).receive_batch(handle, size=5)
+    assert most == 3
+
+
+async def test_a_batch_of_a_lane_waits_for_the_end_of_the_one_before(
+    fake_clock: FakeClock,
+) -> None:
+    """O-T14, consumer/O16: with `ordering="partition"`, a batch holds one partition."""
+    log = MemoryLog([*records(range(6)), *records(range(6), partition=1)])
+    events: list[tuple[str, int, list[int]]] = []
+
+    async def handle(batch: list[Message]) -> None:
+        (partition,) = {message.partition for message in batch}
+        offsets = [message.offset for message in batch]
+        events.append(("begin", partition, offsets))
+        await fake_clock.sleep(2.0 - partition)
+        events.append(("end", partition, offsets))
+
+    consumer = finite(log, fake_clock, ordering="partition")
+    await consumer.receive_batch(handle, size=3)
+    for partition in (0, 1):
+        of_lane = [(what, offsets) for what, at, offsets in events if at == partition]
+        first, second = [0, 1, 2], [3, 4, 5]
+        assert of_lane == [("begin", first), ("end", first), ("begin", second), ("end", second)]
+    assert {at for _, at, _ in events[:2]} == {0, 1}
+
+
+async def test_partitions_share_a_batch(fake_clock: FakeClock) -> None:
+    """G-T8, consumer/C:Ba3."""
+    log, handler = MemoryLog([*records("ab"), *records("ab", partition=1)]), Batches()
+    await finite(log, fake_clock).receive_batch(handler, max_wait=1.0)
+    (batch,) = handler.batches
+    places = sorted([(message.partition, message.offset) for message in batch])
+    assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert log.positions == {P0: Position(2), P1: Position(2)}
+
+
+async def test_a_handler_may_change_the_list_that_it_is_given(fake_clock: FakeClock) -> None:
+    """The list is its own."""
+    log = log_of(*"abc")
+    report = await finite(log, fake_clock).receive_batch(Batches(lambda batch: batch.clear()))
+    assert report.counts.acked == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"size": 0}, "size=0"),
+        ({"max_wait": -1}, "max_wait=-1"),
+        ({"max_bytes": 0}, "max_bytes=0"),
+        ({"max_per_key": 0}, "max_per_key=0"),
+        ({"on_mismatch": "ignore"}, "on_mismatch='ignore'"),
+        ({"size": 2000, "max_wait": None}, "size=2000: must be at most max_in_flight=1000"),
+        ({"sise": 1}, "sise"),
+    ],
+)
+async def test_a_bad_argument_is_refused_before_anything_starts(
+    options: dict[str, Any], words: str, fake_clock: FakeClock
+) -> None:
+    """O-T15, consumer/O17: such as a batch that the window could never fill."""
+    handler = Batches()
+    consumer = finite(log_of("a"), fake_clock)
+    with pytest.raises(ConfigError, match=words):
+        await consumer.receive_batch(handler, **options)
+    await consumer.receive_batch(handler)
+    assert handler.offsets == [[0]]
+
+
+async def test_a_bound_per_key_of_the_consumer_needs_a_timer(fake_clock: FakeClock) -> None:
+    """O-T15: the batch might wait for messages of a partition that waits for the batch."""
+    consumer = finite(log_of("a"), fake_clock, max_per_key=5)
+    with pytest.raises(ConfigError, match="max_wait=None: must be given with max_per_key=5"):
+        await consumer.receive_batch(Batches(), max_wait=None)

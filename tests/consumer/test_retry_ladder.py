@@ -1,0 +1,146 @@
+"""The tries of a message that fails: how many, when, and what ends them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from consumer_help import P0, Recorder, finite, log_of
+
+from penstock import PermanentError, ThrottledError, TransientError, UnavailableError
+from penstock._core.source import Position
+from penstock.consumer import DoublingBackoff, FullJitter, Nak, RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.consumer.message import Message
+    from penstock.testing import FakeClock
+
+
+class Fixed(Random):
+    """Draws the same share of every interval: jitter 0, or 1."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def uniform(self, a: float, b: float) -> float:
+        return a + self.share * (b - a)
+
+
+class Failing:
+    """Fails with these errors, one per try, then with the last one for ever."""
+
+    def __init__(self, clock: FakeClock, *errors: BaseException) -> None:
+        self.errors = list(errors)
+        self.tries: list[tuple[float, int]] = []
+        self._clock = clock
+
+    async def __call__(self, message: Message) -> None:
+        self.tries.append((round(self._clock.now(), 6), message.attempt))
+        raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
+
+    @property
+    def times(self) -> list[float]:
+        return [time for time, _ in self.tries]
+
+
+def waits(times: Sequence[float]) -> list[float]:
+    return [round(later - time, 6) for time, later in pairwise(times)]
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.0, [0.0] * 5), (1.0, [0.1, 0.2, 0.4, 0.5, 0.5])],
+)
+async def test_the_delays_double_up_to_the_longest(
+    fake_clock: FakeClock, share: float, expected: list[float]
+) -> None:
+    """O-T19, consumer/C:F1: base * 2 ** (n - 1), at most the longest, with full jitter."""
+    backoff = FullJitter(DoublingBackoff(first=0.1, longest=0.5), Fixed(share))
+    handler = Failing(fake_clock, TransientError("down"))
+    retry = RetryPolicy(attempts=6, backoff=backoff)
+    report = await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
+    assert waits(handler.times) == expected
+    assert [attempt for _, attempt in handler.tries] == [1, 2, 3, 4, 5, 6]
+    assert report.counts.naks == 6
+    assert report.blocked[0].attempts == 6
+    assert isinstance(report.blocked[0].error, TransientError)
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(TransientError("x"), 5), (ValueError("unlisted"), 3), (PermanentError("x"), 1)],
+)
+async def test_the_class_of_the_error_decides_about_the_attempts(
+    fake_clock: FakeClock, error: BaseException, tries: int
+) -> None:
+    """O-T19, consumer/C:F1: attempts per class of exception."""
+    report = await finite(log_of("a"), fake_clock).receive(handler := Failing(fake_clock, error))
+    assert len(handler.tries) == tries
+    assert report.blocked[0].error is error
+
+
+@pytest.mark.parametrize("on_nak", ["block", "redeliver"])
+async def test_later_messages_of_the_key_wait_or_pass(fake_clock: FakeClock, on_nak: Any) -> None:
+    """O-T19: with `redeliver` they may pass the failed message, and it ends the same way."""
+    log, handled = log_of("a", "a", "b"), []
+
+    async def handle(message: Message) -> Nak | None:
+        handled.append(message.offset)
+        return Nak(1.0) if message.offset == 0 else None
+
+    retry = RetryPolicy(attempts=3)
+    consumer = finite(log, fake_clock, on_nak=on_nak, retry=retry, poison="skip")
+    report = await consumer.receive(handle)
+    assert handled == ([0, 2, 0, 0, 1] if on_nak == "block" else [0, 2, 1, 0, 0])
+    assert report.counts.terminated == 1
+    assert log.positions[P0] == Position(3)
+
+
+async def test_an_outage_uses_up_no_attempt(fake_clock: FakeClock) -> None:
+    """consumer/C:F1: refused, throttled and unreachable destinations are not the message's fault."""
+    errors = [UnavailableError("down")] * 20 + [TransientError("x")]
+    handler = Failing(fake_clock, *errors)
+    await finite(log_of("a"), fake_clock, retry=RetryPolicy(attempts=2)).receive(handler)
+    assert len(handler.tries) == 22
+
+
+async def test_an_outage_ends_after_give_up_after(fake_clock: FakeClock) -> None:
+    """A wait that would exceed the limit is not made."""
+    retry = RetryPolicy(give_up_after=10.0, backoff=DoublingBackoff(first=4.0, longest=4.0))
+    handler = Failing(fake_clock, UnavailableError("down"))
+    report = await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
+    assert handler.times == [0.0, 4.0, 8.0]
+    assert len(report.blocked) == 1
+
+
+async def test_max_seconds_does_not_count_outages(fake_clock: FakeClock) -> None:
+    """Two failures and 40 s of an outage between them are 8 s."""
+    bad, down = TransientError("x"), UnavailableError("down")
+    retry = RetryPolicy(
+        attempts=99, max_seconds=10.0, backoff=DoublingBackoff(first=4.0, longest=4.0)
+    )
+    handler = Failing(fake_clock, bad, *[down] * 10, bad, bad, bad)
+    await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
+    assert handler.times == [4.0 * each for each in range(13)]
+
+
+async def test_a_wait_that_the_destination_requested_is_kept(fake_clock: FakeClock) -> None:
+    errors = ThrottledError("slow down", retry_after=7.0), TransientError("x")
+    handler = Failing(fake_clock, *errors)
+    retry = RetryPolicy(attempts=1)
+    await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
+    assert waits(handler.times) == [7.0]
+
+
+async def test_attempts_begin_again_in_another_process(fake_clock: FakeClock) -> None:
+    """O-T19, consumer/C:F1: a log's position carries no attempts."""
+    log = log_of("a")
+    await finite(log, fake_clock).receive(Failing(fake_clock, TransientError("x")))
+    again = Recorder()
+    await finite(log, fake_clock).receive(again)
+    assert [message.attempt for message in again.handled] == [1]
