@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
@@ -36,11 +37,14 @@ from .report import DrainReport, Unfinished
 from .run_end import RunEnd
 from .schedule import Schedule
 from .settling import Settler
+from .sweeper import Sweeper
 from .views import Views
 from .window import Window
 from .workers import Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from .._core.source import Source
     from .batching.batch_limits import BatchLimits
     from .batching.batch_messages import BatchFunction
@@ -100,20 +104,19 @@ class Engine:
             every=settings.commit_every,
             after=settings.commit_after,
         )
-        self.views = Views(
-            Parts(
-                commons,
-                source,
-                self.claims,
-                self.schedule,
-                self.workers,
-                self.errands,
-                self.settler,
-                self.committer,
-                self.ending,
-            ),
-            settings.stall_after,
+        parts = Parts(
+            commons,
+            source,
+            self.claims,
+            self.schedule,
+            self.workers,
+            self.errands,
+            self.settler,
+            self.committer,
+            self.ending,
         )
+        self.views = Views(parts, settings.stall_after)
+        self._sweeper = Sweeper(parts, settings.timeout)
 
     def _poison(self, letters: Letters | None, parked: Parked | None) -> Poison:
         settings = self._settings
@@ -138,9 +141,8 @@ class Engine:
         return self.settler.settle_later(message, result)
 
     def in_progress(self, message: Message) -> None:
-        """Tell the source that a message is being handled."""
-        if not message.is_unparked:
-            self._source.extend([message.record])
+        """Begin the handler's timeout again, and the source's."""
+        self._sweeper.in_progress(message)
 
     def batches(self, handler: BatchFunction, limits: BatchLimits) -> BatchMessages:
         """The work of handling batches."""
@@ -191,11 +193,12 @@ class Engine:
             fetch_max=self._settings.fetch_max,
         )
         loop, name = asyncio.get_running_loop(), self._settings.name
-        work = {
+        work: dict[str, Callable[[], Coroutine[object, object, None]]] = {
             "poller": poller.run,
             "committer": self.committer.run,
             "timekeeper": self._keep_time,
             "sampler": self.views.sampler.run,
+            "sweeper": partial(self._sweeper.run, poller.waiting),
         }
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
