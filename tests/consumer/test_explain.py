@@ -183,20 +183,24 @@ async def test_a_cut_map_is_named(fake_clock: FakeClock) -> None:
 
 
 async def test_a_deaf_handler_is_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5, consumer/C:F4."""
-    seen: list[Explanation] = []
-    consumers: list[Consumer] = []
+    """consumer/C:N5, consumer/C:F4: one that goes on 10 s after its timeout."""
 
     async def handle(message: Message) -> None:
+        if message.attempt > 1:
+            return
         try:
-            await asyncio.Event().wait()
+            await fake_clock.sleep(100.0)
         except asyncio.CancelledError:
-            await asyncio.sleep(0.05)
-            seen.append(consumers[0].explain())
+            await fake_clock.sleep(10.0)
 
-    async with running(fake_clock, log_of("a"), handle) as consumer:
-        consumers.append(consumer)
-    assert {WaitReason.DEAF, WaitReason.DRAINING} == seen[0].reasons
+    async with running(fake_clock, log_of("a"), handle, timeout=5.0) as consumer:
+        await fake_clock.advance(12.0)
+        (cause,) = causes_of(consumer)
+        assert cause.reason is WaitReason.DEAF
+        assert cause.seconds is not None
+        assert 5.0 < cause.seconds <= 7.0
+        await fake_clock.advance(10.0)
+        assert causes_of(consumer)[0].reason is WaitReason.NOTHING_TO_DO
 
 
 async def test_a_drain_and_a_revoke_are_named(fake_clock: FakeClock) -> None:
