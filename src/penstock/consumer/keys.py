@@ -71,12 +71,15 @@ class KeyRules:
             return alone(record)
         return key if type(key) in PLAIN else identity(key)
 
-    def of(self, record: SourceRecord) -> Hashable:
-        """The lane's key of any record: its own lane, if its key cannot be one."""
+    def named(self, partition: TopicPartition, name: str, record: SourceRecord) -> Hashable:
+        """The lane's key of a record with this name: by the rules of today, if these differ."""
+        single = alone(record)
+        if self.name_of(partition, single) == name:
+            return single
         try:
             return self.lane_of(record)
         except Exception:
-            return alone(record)
+            return single
 
     def scope_name(self, partition: TopicPartition) -> str:
         """The beginning of the names of all keys of a partition's scope in a store."""

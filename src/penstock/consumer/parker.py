@@ -198,5 +198,7 @@ class Parker:
                 found.append(NamedKey(key, name))
                 continue
             records = await self._store.first(self._name, name, 1)
-            found += [NamedKey(self._keys.of(record), name) for record in records]
+            found += [
+                NamedKey(self._keys.named(claim.partition, name, each), name) for each in records
+            ]
         return found
