@@ -151,7 +151,7 @@ class Replays:
         claim = self._claim_of(parked, record)
         if claim is None:
             return ReplayEnd(is_handled=False)
-        size = self._schedule.size_of(record)
+        size = self._schedule.sizes.of([record])[0]
         message = Message(parked.key, size, record, claim, next(self._indices))
         end: asyncio.Future[ReplayEnd] = asyncio.get_running_loop().create_future()
         self._running[message] = Replaying(parked, record, end)

@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 from collections import deque
-from operator import index as whole
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._core.order.keys import PLAIN, identity
@@ -27,6 +26,7 @@ from .batching.former import BatchFormer
 from .keys import alone
 from .message import Message
 from .parked_keys import ParkedKeys
+from .record_sizes import RecordSizes
 from .retries import RetryHeap
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ class Schedule:
         self.former: BatchFormer | None = None
         self._followed: list[Message] | None = None
         self._keys = keys
-        self._size_of = size_of
-        self._unsized: dict[int, BaseException] = {}
+        self.sizes = RecordSizes(size_of)
         """Why records that are being admitted have no size, by offset."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
 
@@ -143,7 +142,7 @@ class Schedule:
         if not fresh:
             return Admitted(len(records), [])
         known = len(records) - len(fresh)
-        sizes = self._sizes(fresh)
+        sizes = self.sizes.of(fresh)
         count = self.window.fitting(sizes)
         if count == 0:
             return Admitted(known, [])
@@ -170,7 +169,7 @@ class Schedule:
         lanes = claim.lanes
         active, ready = lanes.active, self.ready
         is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
-        if self._unsized:
+        if self.sizes.errors:
             is_plain, lane_of = False, self._lane_of_sized
         wait = _noting(lanes.wait, self._looks())
         broken: list[Broken] = []
@@ -203,33 +202,8 @@ class Schedule:
             looks.append(self.parked.arrived)
         return looks
 
-    def _sizes(self, records: Sequence[SourceRecord]) -> Sequence[int]:
-        self._unsized.clear()
-        if (size_of := self._size_of) is not None:
-            return [self._size(record, size_of) for record in records]
-        return [
-            len(value) if type(value := record.value) is bytes else size_of_value(value)
-            for record in records
-        ]
-
-    def size_of(self, record: SourceRecord) -> int:
-        """The size of a record in bytes."""
-        return self._sizes([record])[0]
-
-    def _size(self, record: SourceRecord, size_of: Callable[[SourceRecord], int]) -> int:
-        try:
-            size = whole(size_of(record))
-            if size < 0:
-                raise ValueError(f"size_of returned {size}; it must be at least 0")
-        except BaseException as error:
-            if isinstance(error, Exit):
-                raise
-            self._unsized[record.offset] = error
-            return size_of_value(record.value)
-        return size
-
     def _lane_of_sized(self, record: SourceRecord) -> Hashable:
-        if (error := self._unsized.get(record.offset)) is not None:
+        if (error := self.sizes.errors.get(record.offset)) is not None:
             raise error
         return self._keys.lane_of(record)
 
@@ -417,11 +391,3 @@ def _unsettled(
         else:
             left.append((record, size, index))
     return [each[0] for each in left], [each[1] for each in left], [each[2] for each in left]
-
-
-def size_of_value(value: object) -> int:
-    """Bytes of a value; one without a length counts nothing."""
-    try:
-        return len(value)  # type: ignore[arg-type]
-    except TypeError:
-        return 0
