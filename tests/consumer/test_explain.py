@@ -107,9 +107,7 @@ async def test_a_handler_of_an_earlier_claim_is_named(fake_clock: FakeClock) -> 
     source = MemorySource(log_of("a"), clock=fake_clock)
     gate = Gate()
     async with running(fake_clock, source, gate) as consumer:
-        claim = consumer._open().claims.get(P0)
-        assert claim is not None
-        consumer._open().claims.ended([claim])
+        source.lose([P0])
         assert consumer.explain().reasons == {WaitReason.NOT_ASSIGNED}
         source.assign([P0])
         await fake_clock.run_until_idle()
@@ -203,17 +201,17 @@ async def test_a_deaf_handler_is_named(fake_clock: FakeClock) -> None:
 async def test_a_drain_and_a_revoke_are_named(fake_clock: FakeClock) -> None:
     """consumer/C:N5: what was queued is delivered again to the next owner."""
     log = MemoryLog([*records("aa"), *records("b", 1)])
-    async with running(fake_clock, log, Gate(), drain=60.0) as consumer:
-        claims = consumer._open().claims
-        claim = claims.get(P0)
-        assert claim is not None
-        revoke = asyncio.create_task(claims.revoked([claim], 0.1))
+    source = MemorySource(log, clock=fake_clock, commit_seconds=1.0)
+    gate = Gate()
+    async with running(fake_clock, source, gate, drain=60.0, commit_every=100.0) as consumer:
+        revoke = asyncio.create_task(source.revoke([P0]))
         await fake_clock.run_until_idle()
         reasons = [cause.reason for cause in causes_of(consumer)]
         assert reasons == [WaitReason.RUNNING, WaitReason.DRAINING]
-        await revoke
+        gate.open()
+        await fake_clock.run_until_idle()
         assert [cause.reason for cause in causes_of(consumer)] == [WaitReason.DRAINING] * 2
-        claims.ended([claim])
+        await revoke
         consumer.stop()
         await fake_clock.run_until_idle()
         assert consumer.explain().causes[0].reason is WaitReason.DRAINING
@@ -221,12 +219,12 @@ async def test_a_drain_and_a_revoke_are_named(fake_clock: FakeClock) -> None:
 
 async def test_a_trouble_of_the_source_is_named(fake_clock: FakeClock) -> None:
     """consumer/C:N5."""
-    async with running(fake_clock, log_of(), Recorder()) as consumer:
-        claims = consumer._open().claims
-        claims.reported("no coordinator since 12:00")
+    source = MemorySource(log_of(), clock=fake_clock)
+    async with running(fake_clock, source, Recorder()) as consumer:
+        source.report("no coordinator since 12:00")
         (cause,) = [c for c in consumer.explain().causes if c.reason is WaitReason.SOURCE_TROUBLE]
         assert "no coordinator since 12:00" in str(cause)
-        claims.reported(None)
+        source.report(None)
         assert WaitReason.SOURCE_TROUBLE not in consumer.explain().reasons
 
 
@@ -296,7 +294,7 @@ async def test_a_dead_letter_and_a_parked_record_on_their_way_are_named(
 async def test_operators_read_it_as_text(fake_clock: FakeClock) -> None:
     """consumer/C:N5."""
     log = MemoryLog([*records("aab"), *records("", 1)])
-    log.records[P1]  # a partition without records
+    log.add_partition(P1)
     gate = Gate(b=None)
     async with running(fake_clock, log, gate, name="billing", max_in_flight=2) as consumer:
         consumer.explain()

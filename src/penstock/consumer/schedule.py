@@ -194,14 +194,20 @@ class Schedule:
         The hot path: once per message.
         """
         claim = message.claim
-        if claim.is_closed or not claim.tracker.done(message.index):
+        tracker, lanes, key = claim.tracker, claim.lanes, message.lane_key
+        at = message.index - tracker.base
+        if claim.is_closed or at < 0 or tracker.bits[at]:
             return False
+        tracker.bits[at] = 1
         if claim.attempts:
             claim.attempts.pop(message.index, None)
-        following = claim.lanes.leave(message.lane_key)
-        if following is not None:
-            self.ready.append(following)
-        self.window.give(1, message.size)
+        if key in lanes.waiting_lanes:
+            following = lanes.leave(key)
+            if following is not None:
+                self.ready.append(following)
+        else:
+            lanes.active.remove(key)
+        self.window.release(message.size)
         self.acknowledged += 1
         return True
 

@@ -45,7 +45,7 @@ def standings(parts: Parts) -> Iterator[Standing]:
 def busy(parts: Parts) -> Iterator[Standing]:
     """The messages whose turn goes on: neither queued nor backing off."""
     for slot in parts.workers.slots:
-        reason = WaitReason.DEAF if slot.is_cut else WaitReason.RUNNING
+        reason = WaitReason.DEAF if slot.is_deaf else WaitReason.RUNNING
         for message in slot.messages():
             yield Standing(message, reason)
     for message in parts.errands.running:
