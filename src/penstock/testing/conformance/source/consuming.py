@@ -12,8 +12,10 @@ from .watched import WatchedSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from typing import Unpack
 
     from ....consumer import DrainReport
+    from ....consumer.settings import ConsumerOptions
     from .journal import Journal
 
 
@@ -55,7 +57,7 @@ class ConsumingSource(SourceUnderTest):
         handler: Callable[[Any], Awaitable[object]] | None = None,
         *,
         run: Callable[[Consumer], Awaitable[DrainReport]] | None = None,
-        **options: Any,
+        **options: Unpack[ConsumerOptions],
     ) -> AsyncIterator[ConsumerRun]:
         """A consumer that runs with this handler within, and is drained at the end.
 
@@ -63,7 +65,9 @@ class ConsumingSource(SourceUnderTest):
         """
         call = handler or journal.handler()
         source = WatchedSource(self.source(topic), journal.news, journal.is_settled)
-        consumer = Consumer(source, **{"clock": journal.clock, "commit_every": 3600.0} | options)
+        defaults: ConsumerOptions = {"clock": journal.clock, "commit_every": 3600.0}
+        settings: ConsumerOptions = {**defaults, **options}
+        consumer = Consumer(source, **settings)
         async with consumer:
             running = ConsumerRun(consumer, source)
             running.begin(run or (lambda consumer: consumer.run(call)))
