@@ -34,7 +34,7 @@ from .poison import Poison
 from .polling import Poller
 from .quiet import Quiet
 from .report import DrainReport, Unfinished
-from .run_end import RunEnd
+from .run_end import RunEnd, TaskCancelled
 from .schedule import Schedule
 from .settling import Settler
 from .sweeper import Sweeper
@@ -216,8 +216,11 @@ class Engine:
             raise ending.error
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.ending.begin(error)
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                self.ending.begin(error)
+        elif not self.ending.is_begun:  # not by the drain
+            self.ending.begin(TaskCancelled(task.get_name()))
         self.ending.signal.fire()
 
     async def _keep_time(self) -> None:
