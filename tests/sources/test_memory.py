@@ -75,7 +75,7 @@ async def test_records_that_come_again_in_their_claim_are_not_handled_again(
         source.redeliver(P0, 3)
         await fake_clock.advance(10.0)
     assert [record.offset for record in source.redelivered] == [0, 1, 2, 3, 4, 3, 4]
-    assert handler.offsets == [0, 1, 2, 3, 4]
+    assert sorted(handler.offsets) == [0, 1, 2, 3, 4]
     assert log.positions[P0] == Position(5)
 
 
