@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from consuming import PROMPT, consume, records
+from consuming import consume, consume_batches, records
 
 from penstock import ConfigError
 from penstock._core.errors import PermanentError, UnavailableError
@@ -17,6 +17,7 @@ from penstock.consumer import (
     Ack,
     Consumer,
     DecodeError,
+    Nak,
     SchemaError,
     Skip,
     Terminate,
@@ -26,7 +27,6 @@ from penstock.consumer import (
     skip_seen,
     with_steps,
 )
-from penstock.consumer.stepping import sift
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
@@ -405,23 +405,68 @@ def test_bad_arguments_of_skip_seen_are_refused() -> None:
 
 
 async def test_a_step_settles_its_message_of_a_batch_alone(fake_clock: FakeClock) -> None:
-    """O-T18: the others are shown to the handler, in order, with their decoded values."""
-    got: list[Any] = []
+    """O-T18, consumer/A:O29: the others are shown to the handler, in order, and decoded."""
+    batches: list[list[Any]] = []
 
-    async def collect(message: Message) -> None:
-        got.append(message)
-        await asyncio.Event().wait()
+    async def handle(messages: list[Message]) -> None:
+        batches.append([message.value for message in messages])
 
-    log = MemoryLog(records(("a", b"1"), ("b", b"bad"), ("c", b"skip"), ("d", b"4")))
-    async with Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock) as consumer:
-        run = asyncio.get_running_loop().create_task(consumer.run(collect))
-        await fake_clock.run_until_idle()
-        steps = [lambda message: Skip() if message.value == b"skip" else None, decode(json.loads)]
-        sifted = await sift(steps, got)
-        consumer.stop()
-        await run
-    assert [message.value for message in sifted.shown] == [1, 4]
-    bad, skipped = (sifted.settled[message] for message in got[1:3])
-    assert isinstance(getattr(bad, "error", None), DecodeError)
-    assert skipped == Skip()
-    assert PROMPT.attempts == 2
+    def skip(message: Message) -> object:
+        return Skip() if message.value == b"skip" else None
+
+    given = records(("a", b"1"), ("b", b"bad"), ("c", b"skip"), ("d", b"4"))
+    ran = await consume_batches(fake_clock, given, handle, 4, steps=[skip, decode(json.loads)])
+    counts = ran.report.counts
+    assert batches == [[1, 4]]
+    assert (counts.acked, counts.skipped, counts.terminated, ran.position) == (2, 1, 1, 4)
+
+
+async def test_a_batch_of_settled_messages_is_not_shown_at_all(fake_clock: FakeClock) -> None:
+    async def handle(messages: list[Message]) -> None:
+        raise AssertionError(messages)
+
+    given = records(("a", b"1"), ("b", b"2"))
+    ran = await consume_batches(fake_clock, given, handle, 2, steps=[lambda message: Skip()])
+    assert (ran.report.counts.skipped, ran.position) == (2, 2)
+
+
+async def test_messages_of_a_failed_batch_begin_with_their_own_values(
+    fake_clock: FakeClock,
+) -> None:
+    """Also those behind a failed one of their key, whose results did not count."""
+    seen: list[list[Any]] = []
+
+    async def handle(messages: list[Message]) -> list[Any]:
+        seen.append([message.value for message in messages])
+        first = messages[0].attempt == 1
+        return [Nak() if first and message.value == [1] else Ack() for message in messages]
+
+    given = records(*(("a", gzip.compress(b"[%d]" % place)) for place in (0, 1, 2)))
+    steps = [decode(gzip.decompress), decode(json.loads)]
+    ran = await consume_batches(fake_clock, given, handle, 3, steps=steps)
+    assert seen == [[[0], [1], [2]], [[1], [2]]]
+    assert (ran.report.counts.acked, ran.position) == (3, 3)
+
+
+async def test_a_failing_step_of_a_batch_fails_its_message_alone(fake_clock: FakeClock) -> None:
+    """consumer/C:F5, O1: what is behind it in its key is handled after it, and not before."""
+    seen: list[list[Any]] = []
+
+    async def handle(messages: list[Message]) -> None:
+        seen.append([message.value for message in messages])
+
+    def fail(message: Message) -> None:
+        if message.value == b"fails" and message.attempt == 1:
+            raise RuntimeError
+
+    given = records(("a", b"fails"), ("a", b"behind"), ("b", b"other"))
+    ran = await consume_batches(fake_clock, given, handle, 3, steps=[fail])
+    assert [value for values in seen for value in values] == [b"other", b"fails", b"behind"]
+    assert (ran.report.counts.naks, ran.position) == (1, 3)
+
+
+async def test_a_handler_with_steps_of_its_own_is_for_single_messages(
+    fake_clock: FakeClock,
+) -> None:
+    with pytest.raises(ConfigError, match="one message at a time"):
+        await consume_batches(fake_clock, [], with_steps(Handled(), decode(bytes)), 2)

@@ -5,9 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._core.clock import Signal
+from .._core.errors import PenstockError
 
 if TYPE_CHECKING:
     import asyncio
+
+
+class TaskCancelled(PenstockError):
+    """A task of a consumer was cancelled from outside, or its source raised `CancelledError`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the task {name!r} was cancelled, by the program or by its source; cancel the task of "
+            "`run` instead"
+        )
 
 
 class RunEnd:

@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .._core.order.keys import PLAIN, identity
 from .._core.order.lanes import Lanes
+from .._core.runtime.exits import Exit
 from .batching.former import BatchFormer
 from .keys import alone
 from .message import Message
+from .parked_keys import ParkedKeys
+from .record_sizes import RecordSizes
 from .retries import RetryHeap
 
 if TYPE_CHECKING:
@@ -33,18 +36,19 @@ if TYPE_CHECKING:
     from .batching.batch_limits import BatchLimits
     from .claim import Claim
     from .keys import KeyRules
+    from .parked_keys import ParkedKey
     from .window import Window
 
 
 class Broken(NamedTuple):
-    """A message without a usable key, which no worker runs."""
+    """A message without a usable key or size, which no worker runs."""
 
     message: Message
-    error: Exception
+    error: BaseException
 
 
 class Admitted(NamedTuple):
-    """How many of the given records were taken in, and which of them have no usable key."""
+    """How many of the given records were taken in, and which of them are broken."""
 
     taken: int
     broken: list[Broken]
@@ -73,10 +77,12 @@ class Schedule:
         """The blocked messages and why."""
         self.acknowledged = 0
         """Messages settled by an acknowledgement."""
+        self.parked = ParkedKeys()
         self.former: BatchFormer | None = None
         self._followed: list[Message] | None = None
         self._keys = keys
-        self._size_of = size_of
+        self.sizes = RecordSizes(size_of)
+        """Why records that are being admitted have no size, by offset."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
 
     # -- batches -----------------------------------------------------------------------------------
@@ -114,9 +120,14 @@ class Schedule:
         """The lanes of a partition's scope; those of an earlier claim while they are active."""
         return self._lanes.setdefault(self._keys.scope_of(partition), Lanes())
 
-    def forget_idle_lanes(self) -> None:
-        """Drop the lanes without any active key."""
-        self._lanes = {scope: lanes for scope, lanes in self._lanes.items() if lanes.active}
+    def forget_idle_lanes(self, claims: Iterable[Claim]) -> None:
+        """Drop the lanes without any active key, but for those of these claims."""
+        used = {id(claim.lanes) for claim in claims}
+        self._lanes = {
+            scope: lanes
+            for scope, lanes in self._lanes.items()
+            if lanes.active or id(lanes) in used
+        }
 
     @property
     def active(self) -> int:
@@ -131,7 +142,7 @@ class Schedule:
         if not fresh:
             return Admitted(len(records), [])
         known = len(records) - len(fresh)
-        sizes = self._sizes(fresh)
+        sizes = self.sizes.of(fresh)
         count = self.window.fitting(sizes)
         if count == 0:
             return Admitted(known, [])
@@ -158,14 +169,18 @@ class Schedule:
         lanes = claim.lanes
         active, ready = lanes.active, self.ready
         is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
-        wait = lanes.wait if self._followed is None else _noting(lanes.wait, self._followed)
+        if self.sizes.errors:
+            is_plain, lane_of = False, self._lane_of_sized
+        wait = _noting(lanes.wait, self._looks())
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             try:
                 key: Hashable = record.key if is_plain else lane_of(record)
-                if type(key) not in PLAIN:
+                if is_plain and type(key) not in PLAIN:
                     key = identity(key)
-            except Exception as error:  # it becomes the reason of a dead letter
+            except BaseException as error:  # it becomes the reason of a dead letter
+                if isinstance(error, Exit):
+                    raise
                 message = Message(alone(record), size, record, claim, index)
                 active.add(message.lane_key)
                 broken.append(Broken(message, error))
@@ -178,13 +193,19 @@ class Schedule:
                 ready.append(message)
         return broken
 
-    def _sizes(self, records: Sequence[SourceRecord]) -> Sequence[int]:
-        if self._size_of is not None:
-            return list(map(self._size_of, records))
-        return [
-            len(value) if type(value := record.value) is bytes else size_of_value(value)
-            for record in records
-        ]
+    def _looks(self) -> list[Callable[[Message], None]]:
+        """What is to be told of each record that waits in its lane; nothing, on the fast path."""
+        looks: list[Callable[[Message], None]] = []
+        if self._followed is not None:
+            looks.append(self._followed.append)
+        if self.parked:
+            looks.append(self.parked.arrived)
+        return looks
+
+    def _lane_of_sized(self, record: SourceRecord) -> Hashable:
+        if (error := self.sizes.errors.get(record.offset)) is not None:
+            raise error
+        return self._keys.lane_of(record)
 
     # -- the end of a turn -------------------------------------------------------------------------
 
@@ -194,14 +215,20 @@ class Schedule:
         The hot path: once per message.
         """
         claim = message.claim
-        if claim.is_closed or not claim.tracker.done(message.index):
+        tracker, lanes, key = claim.tracker, claim.lanes, message.lane_key
+        at = message.index - tracker.base
+        if claim.is_closed or at < 0 or tracker.bits[at]:
             return False
+        tracker.bits[at] = 1
         if claim.attempts:
             claim.attempts.pop(message.index, None)
-        following = claim.lanes.leave(message.lane_key)
-        if following is not None:
-            self.ready.append(following)
-        self.window.give(1, message.size)
+        if key in lanes.waiting_lanes:
+            following = lanes.leave(key)
+            if following is not None:
+                self.ready.append(following)
+        else:
+            lanes.active.remove(key)
+        self.window.release(message.size)
         self.acknowledged += 1
         return True
 
@@ -226,6 +253,8 @@ class Schedule:
         for message, keeps_key in self.retries.pop_due(now):
             if keeps_key or message.claim.lanes.enter(message):
                 self.ready.append(message)
+            else:
+                self.parked.arrived(message)
 
     def block(self, message: Message, error: BaseException) -> None:
         """Keep a message, and its key, until `unblock`."""
@@ -240,6 +269,20 @@ class Schedule:
     def take_blocked(self, message: Message) -> None:
         """Begin the turn of a blocked message outside the ready queue."""
         del self.blocked[message]
+
+    def replay(self, message: Message) -> None:
+        """Begin the turn of a message from the park store, whose key is parked."""
+        lanes, key = message.claim.lanes, message.lane_key
+        lanes.put_back(key, [message])
+        lanes.take_held(key, 1)
+        self.window.take(1, message.size)
+        self.ready.append(message)
+
+    def release(self, parked: ParkedKey) -> None:
+        """Let a parked key continue."""
+        following = self.parked.forget(parked) if parked in self.parked else None
+        if following is not None:
+            self.ready.append(following)
 
     def acknowledge_first(self, message: Message) -> bool:
         """As `acknowledge`, but the turn of the key goes on with the messages behind."""
@@ -299,6 +342,7 @@ class Schedule:
             following = message.claim.lanes.leave(message.lane_key)
             if following is not None:
                 self.ready.append(following)
+        self.ready.extend(self.parked.end(claims))
         gone += [*waiting, *heads]
         self.window.give(len(gone), sum([message.size for message in gone]))
         return gone
@@ -321,14 +365,19 @@ class Schedule:
                 yield from lane
 
 
-def _noting(wait: Callable[[Message], None], followed: list[Message]) -> Callable[[Message], None]:
-    """`wait`, which also notes the message for the former."""
+def _noting(
+    wait: Callable[[Message], None], looks: Sequence[Callable[[Message], None]]
+) -> Callable[[Message], None]:
+    """`wait`, told to others."""
+    if not looks:
+        return wait
 
-    def noting(message: Message) -> None:
+    def wait_and_note(message: Message) -> None:
         wait(message)
-        followed.append(message)
+        for look in looks:
+            look(message)
 
-    return noting
+    return wait_and_note
 
 
 def _unsettled(
@@ -342,11 +391,3 @@ def _unsettled(
         else:
             left.append((record, size, index))
     return [each[0] for each in left], [each[1] for each in left], [each[2] for each in left]
-
-
-def size_of_value(value: object) -> int:
-    """Bytes of a value; one without a length counts nothing."""
-    try:
-        return len(value)  # type: ignore[arg-type]
-    except TypeError:
-        return 0
